@@ -1,0 +1,2 @@
+//! The deckle command.
+fn main() {}
