@@ -1,1 +1,32 @@
-//! See ARCHITECTURE.md.
+//! The memory manager of deckle: page frames, folios, address spaces, groups, reclaim,
+//! huge-page policy and the swap map.
+//!
+//! The crate makes no system call, reads no clock, draws no random number and owns no
+//! thread. Whatever touches a machine goes through four narrow traits: [`Platform`] (memory
+//! and translations), [`Machine`] (CPUs, waiting), [`Charge`] (the group's account) and
+//! [`Store`] (where swapped pages go). The same code therefore runs on a software machine
+//! in tests and on live memory in programs.
+//!
+//! Terms are Linux's. Units: a page is 4 KiB, a block is the naturally aligned 2 MiB (512
+//! pages) that one PMD entry covers. Counts are pages unless a name says bytes.
+#![no_std]
+#![deny(unsafe_code)]
+
+extern crate alloc;
+#[cfg(test)]
+extern crate std;
+
+pub mod charge;
+pub mod machine;
+pub mod platform;
+pub mod store;
+pub mod units;
+
+pub use charge::{Charge, OverLimit};
+pub use machine::{LockClass, Machine, Site, Work};
+pub use platform::{Content, Cow, Done, Flush, Harvest, Platform, PlatformError, Prot, Stop, Zones};
+pub use store::{Store, StoreError, StoreStop};
+pub use units::{
+    BLOCK_ORDER, BLOCK_PAGES, BlockNr, FrameRun, MAX_ORDER, PAGE_SIZE, PageMask, PageRun, Pfn,
+    Slot, SpaceId, Vpn,
+};

@@ -1,0 +1,45 @@
+//! The group's account (memcg): what may be used, what is used.
+
+use core::fmt;
+
+/// A charge that would pass the limit; nothing was charged.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OverLimit {
+    /// Pages that were asked for.
+    pub asked: u64,
+    /// `memory.max` in pages.
+    pub max: u64,
+    /// Usage of the group in pages at that moment.
+    pub usage: u64,
+}
+
+impl fmt::Display for OverLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let OverLimit { asked, max, usage } = self;
+        write!(f, "charge of {asked} pages: usage {usage} of {max} pages (memory.max)")
+    }
+}
+
+/// The account of one group, which several managers (processes) may share.
+///
+/// All amounts are pages. Operations never block and may be called with any lock held.
+/// Usage counts what is mapped, inactive, parked ahead of need, stored and spent on metadata.
+pub trait Charge: Send + Sync {
+    /// Charges `pages`, or nothing at all if usage would pass `memory.max`.
+    fn try_charge(&self, pages: u64) -> Result<(), OverLimit>;
+    /// Charges `pages` even past `memory.max`: for pages that are about to replace a larger
+    /// number of charged ones, and for a store that just grew. Use sparingly.
+    fn force_charge(&self, pages: u64);
+    /// Returns `pages` that were charged.
+    fn uncharge(&self, pages: u64);
+    /// Charges `pages` of swap, or nothing if it would pass `memory.swap.max`.
+    fn try_charge_swap(&self, pages: u64) -> Result<(), OverLimit>;
+    /// Returns `pages` of swap.
+    fn uncharge_swap(&self, pages: u64);
+    /// What the whole group uses now (may lag by the per-CPU batches).
+    fn usage(&self) -> u64;
+    /// `memory.max`; `u64::MAX` for none.
+    fn max(&self) -> u64;
+    /// `memory.high`; `u64::MAX` for none.
+    fn high(&self) -> u64;
+}

@@ -1,0 +1,219 @@
+//! What hardware and kernel do for a memory manager.
+//!
+//! One narrow boundary with pre- and post-conditions for each operation; the software model
+//! and live memory implement the same one. No operation chooses a policy.
+//!
+//! Who may call: for an operation on pages of a block, the caller holds the block's lock, or
+//! the block (or its entries in the run) is marked busy by the caller. For an operation on
+//! unmapped frames, the caller owns the frames. An operation never waits for another CPU's
+//! locks in the core, never calls back into the core, and never charges.
+
+use crate::units::{FrameRun, PageMask, PageRun, Pfn, SpaceId, Vpn};
+use core::fmt;
+
+/// How many pages an operation has done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Done {
+    /// Pages, counted from the start of the run.
+    pub pages: u32,
+}
+
+/// Why a platform operation stopped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stop {
+    /// The page cannot be taken now: pinned, or held by somebody outside. Skip it.
+    Busy,
+    /// The address space is changing; the same call may succeed in a moment.
+    Retry,
+    /// The address range or the address space is gone.
+    Gone,
+    /// The destination is occupied already.
+    Exists,
+    /// No memory for the operation.
+    NoMemory,
+    /// The system refuses the operation for good (errno); a defect or a broken system.
+    Refused(i32),
+}
+
+/// A platform operation that stopped before the end of its run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PlatformError {
+    /// Pages done before: the run's first `at` pages are as after success, the rest as before.
+    pub at: u32,
+    /// Why the next page was not done.
+    pub why: Stop,
+}
+
+impl fmt::Display for PlatformError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "stopped at page {} of the run: {:?}", self.at, self.why)
+    }
+}
+
+/// What a page holds when it becomes visible to the program.
+#[derive(Clone, Copy, Debug)]
+pub enum Content<'a> {
+    /// Zeros. Pre: the frames hold no bytes at rest (fresh from the zone).
+    Zero,
+    /// These bytes, `4096 * pages` of them. Pre: as for `Zero`.
+    Bytes(&'a [u8]),
+    /// What the frames hold at rest since `unmap`, `fill_zero` or `copy`.
+    Parked,
+}
+
+/// Access rights of a page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Prot {
+    /// May be read.
+    pub read: bool,
+    /// May be written.
+    pub write: bool,
+    /// May be executed.
+    pub exec: bool,
+}
+
+impl Prot {
+    /// Reading and writing.
+    pub const RW: Prot = Prot { read: true, write: true, exec: false };
+    /// Reading only.
+    pub const R: Prot = Prot { read: true, write: false, exec: false };
+    /// No access.
+    pub const NONE: Prot = Prot { read: false, write: false, exec: false };
+}
+
+/// Who copies a page on the first write after a fork.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Cow {
+    /// The kernel below; the core sees shared pages as possibly shared.
+    Kernel,
+    /// The core.
+    Core,
+}
+
+/// Translations that other CPUs may still hold; must be handed to [`Platform::flush`] before
+/// the frames of the run are read, written or reused.
+#[must_use = "stale translations stay until the token is flushed"]
+#[derive(Debug)]
+pub struct Flush {
+    /// The run whose translations changed; `None` if the operation flushed already.
+    pub pending: Option<PageRun>,
+}
+
+/// What is known about accesses since the last harvest.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Harvest {
+    /// Pages accessed; `None` where the platform cannot tell.
+    pub accessed: Option<PageMask>,
+    /// Pages written; `None` where the platform cannot tell.
+    pub dirty: Option<PageMask>,
+}
+
+/// Which frame numbers exist.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Zones {
+    /// Frames for folios below the block order.
+    pub small: FrameSpan,
+    /// Frames for folios of the block order; `None` if one zone serves all orders.
+    pub huge: Option<FrameSpan>,
+}
+
+/// A span of frame numbers, `first` aligned to the largest order.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FrameSpan {
+    /// First frame.
+    pub first: Pfn,
+    /// Number of frames.
+    pub frames: u32,
+}
+
+/// Memory and translations of one machine.
+pub trait Platform: Send + Sync {
+    /// Who copies on write.
+    const COW: Cow;
+    /// Whether `harvest` can tell accessed pages.
+    const HAS_ACCESSED: bool;
+    /// Whether physical contiguity is scarce, so that watermarks and capture matter. False on
+    /// live memory, where frame numbers are slots of a large range.
+    const CONTIGUITY: bool;
+
+    /// The frame numbers; constant.
+    fn zones(&self) -> Zones;
+
+    // ---- unmapped frames ----
+
+    /// Makes the frames hold zeros at rest. Pre: owned, no bytes at rest.
+    fn fill_zero(&self, frames: FrameRun) -> Result<Done, PlatformError>;
+    /// Copies the bytes at rest of `src` (same length) to `dst`, which holds none before.
+    fn copy(&self, dst: FrameRun, src: Pfn) -> Result<Done, PlatformError>;
+    /// Which of the frames hold only zeros (bit i: `frames.start + i`). Pre: bytes at rest,
+    /// unmapped and flushed, so that nobody can write.
+    fn scan_zero(&self, frames: FrameRun) -> PageMask;
+    /// Calls `read` with the bytes at rest of the frames. Pre: as `scan_zero`.
+    fn with_bytes(&self, frames: FrameRun, read: &mut dyn FnMut(&[u8]));
+    /// Gives the bytes at rest back; the frames hold none after. Never fails. Frames without
+    /// bytes are ignored. Never overwrites in place: whoever still holds an older reference
+    /// to a page keeps its bytes.
+    fn release(&self, frames: FrameRun);
+
+    // ---- translations ----
+
+    /// Makes the pages of the run visible to the program, backed by `frames`.
+    ///
+    /// Pre: no translation exists for the run (zero mappings dropped), the frames are owned
+    /// and unmapped. A run of a whole block with 512 frames aligned to a block becomes one
+    /// huge mapping where the system allows; [`Platform::is_huge`] tells.
+    /// Post: pages done hold `content`, have rights `prot`; their frames hold nothing at rest.
+    /// `Exists`: the system has a page there that the core does not know of.
+    fn map(
+        &self,
+        at: PageRun,
+        frames: Pfn,
+        content: Content<'_>,
+        prot: Prot,
+    ) -> Result<Done, PlatformError>;
+    /// Takes the pages away from the program; their bytes rest in `frames` after. Atomic for
+    /// each page: a concurrent access sees the page or faults, no write is lost.
+    ///
+    /// Pre: the run was mapped with these frames and `prot`.
+    fn unmap(
+        &self,
+        at: PageRun,
+        frames: Pfn,
+        prot: Prot,
+    ) -> Result<(Done, Flush), PlatformError>;
+    /// Drops translations and bytes of the run, zero mappings included; what is not there is
+    /// ignored. The frames behind hold nothing after.
+    fn discard(&self, at: PageRun) -> Flush;
+    /// Maps the shared zero page, read-only, over the run; pages that have a translation
+    /// already are left alone. A later write is delivered as a fault.
+    fn map_zero(&self, at: PageRun) -> Result<Done, PlatformError>;
+    /// Removes zero mappings from the run. Pre: the run has no other translation.
+    fn drop_zero(&self, at: PageRun) -> Flush;
+    /// Sets the rights of any number of pages of a space (the VMA's), mapped or not.
+    fn protect(
+        &self,
+        space: SpaceId,
+        start: Vpn,
+        pages: u64,
+        prot: Prot,
+    ) -> Result<Flush, PlatformError>;
+    /// Sets or clears write-protection for tracking; writes are then delivered as faults.
+    fn write_protect(&self, at: PageRun, on: bool) -> Result<Flush, PlatformError>;
+    /// Reads and clears the access information of the run.
+    fn harvest(&self, at: PageRun) -> Harvest;
+    /// Gives the block's own table memory back. Pre: nothing of the block is mapped.
+    fn release_block(&self, space: SpaceId, block: crate::units::BlockNr);
+    /// Whether the block is one huge mapping now, as a fact read from the system.
+    fn is_huge(&self, space: SpaceId, block: crate::units::BlockNr) -> bool;
+    /// Waits until no CPU holds a translation that the tokens speak of.
+    fn flush(&self, tokens: &mut dyn Iterator<Item = Flush>);
+
+    // ---- spaces ----
+
+    /// A new, empty address space with this number.
+    fn create_space(&self, space: SpaceId) -> Result<(), PlatformError>;
+    /// Ends an address space. Pre: nothing is mapped in it.
+    fn destroy_space(&self, space: SpaceId);
+    /// Makes `child` a copy of `parent`'s translations, write-protected on both sides.
+    fn fork_space(&self, parent: SpaceId, child: SpaceId) -> Result<(), PlatformError>;
+}

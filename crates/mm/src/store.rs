@@ -1,0 +1,75 @@
+//! Where swapped pages go.
+
+use crate::units::Slot;
+use core::fmt;
+
+/// Why a store stopped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum StoreStop {
+    /// The page does not compress enough for storing it to give memory back.
+    Incompressible,
+    /// The store has no room (its own limit, or the medium's).
+    Full,
+    /// The store takes no pages at all (`--swap none`).
+    Disabled,
+    /// No memory for the store's own needs.
+    NoMemory,
+    /// Reading gave other bytes than were written (checksum), or nothing was ever put there.
+    Corrupt,
+    /// The medium failed, with its errno.
+    Io(i32),
+}
+
+/// A store operation that stopped before its end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StoreError {
+    /// Pages that were done before: slots `first..first + done` are stored (or were read).
+    pub done: u32,
+    /// Why the next one was not.
+    pub why: StoreStop,
+}
+
+impl fmt::Display for StoreStop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StoreStop::Incompressible => f.write_str("the page does not compress"),
+            StoreStop::Full => f.write_str("the store is full"),
+            StoreStop::Disabled => f.write_str("swap is off"),
+            StoreStop::NoMemory => f.write_str("no memory for the store"),
+            StoreStop::Corrupt => f.write_str("the stored bytes fail their checksum"),
+            StoreStop::Io(errno) => write!(f, "input or output failed (errno {errno})"),
+        }
+    }
+}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "after {} pages: {}", self.done, self.why)
+    }
+}
+
+/// A place for swapped pages, addressed by slot numbers that the core hands out.
+///
+/// Operations may be called from several CPUs at once, for different slots; the core never
+/// runs two operations on the same slot at the same time. They may take long (compression,
+/// input and output) and are called with no lock held except the mmap lock.
+pub trait Store: Send + Sync {
+    /// Whether `put` can succeed at all; constant.
+    fn accepts(&self) -> bool;
+    /// Stores `pages.len() / 4096` pages under the slots `first`, `first + 1`, ...
+    ///
+    /// Pre: the slots are unused; `pages` is a whole number of pages that nobody writes.
+    /// Post: on `Err` exactly the first `done` pages are stored.
+    fn put(&self, first: Slot, pages: &[u8]) -> Result<(), StoreError>;
+    /// Reads `pages.len() / 4096` consecutive slots back, bytes verified.
+    ///
+    /// Post: on `Err` the first `done` pages hold what was put, the rest is unspecified; the
+    /// slots keep what they hold.
+    fn get(&self, first: Slot, pages: &mut [u8]) -> Result<(), StoreError>;
+    /// Frees `count` slots; unused ones are ignored.
+    fn free(&self, first: Slot, count: u32);
+    /// RAM the store uses now, in bytes, everything included.
+    fn ram_bytes(&self) -> u64;
+    /// Pages stored now.
+    fn stored_pages(&self) -> u64;
+}
