@@ -16,7 +16,10 @@ pub struct OverLimit {
 impl fmt::Display for OverLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let OverLimit { asked, max, usage } = self;
-        write!(f, "charge of {asked} pages: usage {usage} of {max} pages (memory.max)")
+        write!(
+            f,
+            "charge of {asked} pages: usage {usage} of {max} pages (memory.max)"
+        )
     }
 }
 

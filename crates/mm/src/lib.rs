@@ -19,13 +19,19 @@ extern crate std;
 pub mod charge;
 pub mod machine;
 pub mod platform;
+pub mod stat;
 pub mod store;
+pub mod tunables;
 pub mod units;
 
 pub use charge::{Charge, OverLimit};
 pub use machine::{LockClass, Machine, Site, Work};
-pub use platform::{Content, Cow, Done, Flush, Harvest, Platform, PlatformError, Prot, Stop, Zones};
+pub use platform::{
+    Content, Cow, Done, Flush, Harvest, Platform, PlatformError, Prot, Stop, Zones,
+};
+pub use stat::{Item, Stats};
 pub use store::{Store, StoreError, StoreStop};
+pub use tunables::{Profile, ThpMode, TunableError, Tunables};
 pub use units::{
     BLOCK_ORDER, BLOCK_PAGES, BlockNr, FrameRun, MAX_ORDER, PAGE_SIZE, PageMask, PageRun, Pfn,
     Slot, SpaceId, Vpn,

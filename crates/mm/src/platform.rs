@@ -74,11 +74,23 @@ pub struct Prot {
 
 impl Prot {
     /// Reading and writing.
-    pub const RW: Prot = Prot { read: true, write: true, exec: false };
+    pub const RW: Prot = Prot {
+        read: true,
+        write: true,
+        exec: false,
+    };
     /// Reading only.
-    pub const R: Prot = Prot { read: true, write: false, exec: false };
+    pub const R: Prot = Prot {
+        read: true,
+        write: false,
+        exec: false,
+    };
     /// No access.
-    pub const NONE: Prot = Prot { read: false, write: false, exec: false };
+    pub const NONE: Prot = Prot {
+        read: false,
+        write: false,
+        exec: false,
+    };
 }
 
 /// Who copies a page on the first write after a fork.
@@ -175,12 +187,7 @@ pub trait Platform: Send + Sync {
     /// each page: a concurrent access sees the page or faults, no write is lost.
     ///
     /// Pre: the run was mapped with these frames and `prot`.
-    fn unmap(
-        &self,
-        at: PageRun,
-        frames: Pfn,
-        prot: Prot,
-    ) -> Result<(Done, Flush), PlatformError>;
+    fn unmap(&self, at: PageRun, frames: Pfn, prot: Prot) -> Result<(Done, Flush), PlatformError>;
     /// Drops translations and bytes of the run, zero mappings included; what is not there is
     /// ignored. The frames behind hold nothing after.
     fn discard(&self, at: PageRun) -> Flush;

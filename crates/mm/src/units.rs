@@ -123,11 +123,19 @@ impl PageRun {
     /// A run; in debug builds asserts that it stays inside one block.
     pub fn new(space: SpaceId, start: Vpn, pages: u32) -> PageRun {
         debug_assert!(pages >= 1 && start.index() + pages <= BLOCK_PAGES);
-        PageRun { space, start, pages }
+        PageRun {
+            space,
+            start,
+            pages,
+        }
     }
     /// The part that starts `skip` pages in.
     pub fn tail(self, skip: u32) -> PageRun {
-        PageRun { start: self.start.add(skip as u64), pages: self.pages - skip, ..self }
+        PageRun {
+            start: self.start.add(skip as u64),
+            pages: self.pages - skip,
+            ..self
+        }
     }
     /// Whether the run is a whole block.
     pub fn is_block(&self) -> bool {
@@ -151,11 +159,17 @@ impl FrameRun {
     }
     /// A folio's frames.
     pub fn folio(start: Pfn, order: u8) -> FrameRun {
-        FrameRun { start, pages: order_pages(order) }
+        FrameRun {
+            start,
+            pages: order_pages(order),
+        }
     }
     /// The part that starts `skip` frames in.
     pub fn tail(self, skip: u32) -> FrameRun {
-        FrameRun { start: self.start.add(skip), pages: self.pages - skip }
+        FrameRun {
+            start: self.start.add(skip),
+            pages: self.pages - skip,
+        }
     }
 }
 
@@ -201,7 +215,7 @@ impl PageMask {
     pub fn rank(&self, i: u32) -> u32 {
         let word = (i / 64).min(8) as usize;
         let mut n: u32 = self.0[..word].iter().map(|w| w.count_ones()).sum();
-        if word < 8 && i % 64 != 0 {
+        if word < 8 && !i.is_multiple_of(64) {
             n += (self.0[word] & ((1 << (i % 64)) - 1)).count_ones();
         }
         n
@@ -250,9 +264,16 @@ mod tests {
         }
         assert_eq!(m.count(), 7);
         for i in 0..=512 {
-            assert_eq!(m.rank(i), (0..i).filter(|&k| m.get(k)).count() as u32, "{i}");
+            assert_eq!(
+                m.rank(i),
+                (0..i).filter(|&k| m.get(k)).count() as u32,
+                "{i}"
+            );
         }
-        assert_eq!(m.runs(512).collect::<Vec<_>>(), [(0, 3), (63, 2), (130, 1), (511, 1)]);
+        assert_eq!(
+            m.runs(512).collect::<Vec<_>>(),
+            [(0, 3), (63, 2), (130, 1), (511, 1)]
+        );
         assert_eq!(m.not_within(512).count(), 505);
         assert!(!m.get(512));
     }

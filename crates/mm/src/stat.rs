@@ -1,0 +1,129 @@
+//! Event counters and gauges, under the kernel's names where the kernel has the thing.
+
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+macro_rules! items {
+    ($(#[$doc:meta])* $vis:vis enum $t:ident { $($(#[$d:meta])* $v:ident = $name:literal,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        #[repr(usize)]
+        $vis enum $t { $($(#[$d])* $v,)* }
+        impl $t {
+            /// All of them, in the order of their numbers.
+            pub const ALL: &'static [$t] = &[$($t::$v,)*];
+            /// How many there are.
+            pub const COUNT: usize = $t::ALL.len();
+            /// The name users see.
+            pub const fn name(self) -> &'static str {
+                match self { $($t::$v => $name,)* }
+            }
+        }
+    };
+}
+
+items! {
+    /// Things that are counted, and never go down, or (gauges, named `nr_`) both ways.
+    pub enum Item {
+        /// Faults served.
+        Pgfault = "pgfault",
+        /// Faults that had to read from the store.
+        Pgmajfault = "pgmajfault",
+        /// Huge pages allocated by faults.
+        ThpFaultAlloc = "thp_fault_alloc",
+        /// Faults that wanted a huge page and got less.
+        ThpFaultFallback = "thp_fault_fallback",
+        /// ... because the group's limit refused the charge.
+        ThpFaultFallbackCharge = "thp_fault_fallback_charge",
+        /// Huge pages split.
+        ThpSplitPage = "thp_split_page",
+        /// Huge pages put on the deferred split queue because a part was unmapped.
+        ThpDeferredSplitPage = "thp_deferred_split_page",
+        /// Huge pages split because they were underused.
+        ThpUnderusedSplitPage = "thp_underused_split_page",
+        /// Huge pages split as the last step before an out-of-memory kill.
+        ThpOomSplitPage = "thp_oom_split_page",
+        /// Frames freed because a split found them empty.
+        ThpSplitFree = "thp_split_free",
+        /// Mappings of zero-filled subpages dropped.
+        ThpSplitUnmap = "thp_split_unmap",
+        /// Subpages looked at by the underused test.
+        ThpUnderusedScan = "thp_underused_scan",
+        /// Huge pages swapped out whole.
+        ThpSwpout = "thp_swpout",
+        /// Folios below the huge size allocated by faults (order 2 and up).
+        AnonFaultAlloc = "anon_fault_alloc",
+        /// Faults that wanted such a folio and got less.
+        AnonFaultFallback = "anon_fault_fallback",
+        /// Pages read back from the store.
+        Pswpin = "pswpin",
+        /// Pages written to the store.
+        Pswpout = "pswpout",
+        /// Zero entries filled by a fault after they had been dropped by reclaim.
+        SwpinZero = "swpin_zero",
+        /// Zero-filled pages dropped by reclaim instead of being stored.
+        SwpoutZero = "swpout_zero",
+        /// Pages looked at by direct reclaim.
+        PgscanDirect = "pgscan_direct",
+        /// Pages reclaimed by direct reclaim.
+        PgstealDirect = "pgsteal_direct",
+        /// Pages looked at by background reclaim.
+        PgscanKswapd = "pgscan_kswapd",
+        /// Pages reclaimed by background reclaim.
+        PgstealKswapd = "pgsteal_kswapd",
+        /// Times that somebody had to wait for direct reclaim.
+        Allocstall = "allocstall",
+        /// Pages moved to the inactive list (unmapped, still resident).
+        Pgdeactivate = "pgdeactivate",
+        /// Inactive pages taken back by a fault.
+        Pgactivate = "pgactivate",
+        /// Pages found pinned by reclaim.
+        NrPinned = "nr_pinned",
+        /// Pages that did not compress enough to be stored.
+        StoreReject = "store_reject",
+        /// Lazily freed pages discarded by reclaim.
+        Pglazyfreed = "pglazyfreed",
+        /// Out-of-memory conditions.
+        OomKill = "oom_kill",
+        /// Pages mapped into the program now.
+        NrAnon = "nr_anon",
+        /// Pages resident but unmapped now.
+        NrInactive = "nr_inactive_anon",
+        /// Huge pages now, mapped or inactive.
+        NrThp = "nr_anon_transparent_hugepages",
+        /// Zero entries now that reclaim or a split made.
+        NrZero = "nr_zero_dropped",
+        /// Pages that programs see as theirs but that are in the store now.
+        NrSwapped = "nr_swapped",
+        /// Folios of which only a part is mapped now.
+        NrAnonPartiallyMapped = "nr_anon_partially_mapped",
+    }
+}
+
+/// The counters of one manager. Relaxed atomics: each is exact, a set of them is not a
+/// snapshot.
+pub struct Stats([AtomicU64; Item::COUNT]);
+
+impl Stats {
+    /// All zero.
+    pub const fn new() -> Stats {
+        Stats([const { AtomicU64::new(0) }; Item::COUNT])
+    }
+    /// Adds `n`.
+    pub fn add(&self, item: Item, n: u64) {
+        self.0[item as usize].fetch_add(n, Relaxed);
+    }
+    /// Takes `n` from a gauge.
+    pub fn sub(&self, item: Item, n: u64) {
+        self.0[item as usize].fetch_sub(n, Relaxed);
+    }
+    /// The value now.
+    pub fn get(&self, item: Item) -> u64 {
+        self.0[item as usize].load(Relaxed)
+    }
+}
+
+impl Default for Stats {
+    fn default() -> Stats {
+        Stats::new()
+    }
+}
