@@ -21,6 +21,7 @@ pub mod machine;
 pub mod platform;
 pub mod stat;
 pub mod store;
+pub mod sync;
 pub mod tunables;
 pub mod units;
 
