@@ -17,6 +17,7 @@ extern crate alloc;
 extern crate std;
 
 pub mod charge;
+pub mod frame;
 pub mod machine;
 pub mod platform;
 pub mod stat;

@@ -1,0 +1,102 @@
+//! The zone's invariants, checked from outside: lists, metadata and counters must agree.
+
+use super::meta::link_get;
+use super::{Frames, Kind, Zone};
+use crate::units::{MAX_ORDER, Pfn, order_pages};
+use alloc::format;
+use alloc::string::String;
+use core::sync::atomic::Ordering::Relaxed;
+
+impl Zone {
+    /// Walks all frames and lists and says the first thing that is wrong. Quiescent only.
+    ///
+    /// Checks that blocks lie aligned, whole and without overlap from the first frame to the
+    /// bump mark, that no two free buddies of one order stay apart, that each free block is
+    /// on the list of its order and nothing else is, and that the counters are exact.
+    pub fn verify(&self) -> Result<(), String> {
+        let name = self.name();
+        let span = self.span();
+        let (first, end) = (
+            span.first.0 as u64,
+            span.first.0 as u64 + span.frames as u64,
+        );
+        let bump = self.bump.load(Relaxed);
+        if !(first..=end).contains(&bump) {
+            return Err(format!("{name}: bump mark {bump:#x} outside"));
+        }
+        let mut heads = [0u64; MAX_ORDER as usize + 1];
+        let (mut at, mut allocated) = (first, 0u64);
+        while at < bump {
+            let pfn = Pfn(at as u32);
+            let Some(meta) = self.get(pfn) else {
+                return Err(format!("{name}: {pfn} below the bump mark was never used"));
+            };
+            let (order, tail) = match (meta.free_order(), meta.folio_order()) {
+                (Some(order), _) => (order, Kind::FreeTail),
+                (_, Some(order)) => (order, Kind::FolioTail),
+                _ => return Err(format!("{name}: {pfn} should start a block: {meta:?}")),
+            };
+            let pages = order_pages(order.min(MAX_ORDER)) as u64;
+            if order > MAX_ORDER || !pfn.is_aligned(order) || at + pages > bump {
+                return Err(format!("{name}: bad block {pfn}: {meta:?}"));
+            }
+            for i in 1..pages as u32 {
+                let kind = self.get(pfn.add(i)).map(|m| m.kind());
+                if kind != Some(tail) {
+                    return Err(format!("{name}: {} in {pfn} is {kind:?}", pfn.add(i)));
+                }
+            }
+            if tail == Kind::FreeTail {
+                heads[order as usize] += 1;
+                let buddy = Pfn(pfn.0 ^ order_pages(order));
+                let apart = self.get(buddy).and_then(|m| m.free_order()) == Some(order);
+                if apart && order < MAX_ORDER {
+                    return Err(format!("{name}: {pfn} and {buddy} should be merged"));
+                }
+                if meta.refs() != 0 || meta.owner().is_some() {
+                    return Err(format!("{name}: {pfn} is free but {meta:?}"));
+                }
+            } else {
+                allocated += pages;
+            }
+            at += pages;
+        }
+        for (order, heads) in heads.into_iter().enumerate() {
+            self.verify_list(order, heads)?;
+        }
+        if self.free_pages() + allocated != span.frames as u64 {
+            return Err(format!(
+                "{name}: {} pages free and {allocated} allocated of {}",
+                self.free_pages(),
+                span.frames
+            ));
+        }
+        Ok(())
+    }
+
+    fn verify_list(&self, order: usize, heads: u64) -> Result<(), String> {
+        let name = self.name();
+        let (mut at, mut last, mut n) = (link_get(&self.heads[order]), None, 0);
+        while let Some(pfn) = at.filter(|_| n <= heads) {
+            let Some(meta) = self.get(pfn) else {
+                return Err(format!("{name}: {pfn} is on a free list but no frame"));
+            };
+            let (prev, next) = meta.links(false);
+            if meta.free_order() != Some(order as u8) || link_get(prev) != last {
+                return Err(format!(
+                    "{name}: {pfn} on the list of order {order} after {last:?}: {meta:?}"
+                ));
+            }
+            last = Some(pfn);
+            n += 1;
+            at = link_get(next);
+        }
+        let counted = self.blocks[order].load(Relaxed);
+        if n != heads || counted != heads {
+            return Err(format!(
+                "{name}: order {order} has {heads} free blocks, {n} listed, {counted} counted"
+            ));
+        }
+        Ok(())
+    }
+}
