@@ -25,6 +25,8 @@ pub mod store;
 pub mod sync;
 pub mod tunables;
 pub mod units;
+#[path = "space/vma.rs"]
+pub mod vma;
 
 pub use charge::{Charge, OverLimit};
 pub use machine::{LockClass, Machine, Site, Work};

@@ -266,7 +266,7 @@ mod tests {
                 list.verify(&table).unwrap();
                 assert_eq!(list.iter(&table).collect::<VecDeque<_>>(), *deque);
                 assert_eq!(list.folios(), deque.len() as u64);
-                let pages = |p: &Pfn| if p.0 % 12 == 0 { 4 } else { 1 };
+                let pages = |p: &Pfn| if p.0.is_multiple_of(12) { 4 } else { 1 };
                 assert_eq!(list.pages(), deque.iter().map(pages).sum::<u64>());
             }
         }
