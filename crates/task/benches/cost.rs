@@ -111,7 +111,7 @@ mod cost {
             "request and answer, idle service   {:8.2} us",
             median(|| ask(0))
         );
-        println!("same, the program spins 20000      {:8.2} us", {
+        println!("back to back, the program spins    {:8.2} us", {
             median(|| {
                 let request = WORD.load(Ordering::Relaxed) + 1;
                 WORD.store(request, Ordering::Release);

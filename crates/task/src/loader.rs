@@ -71,10 +71,9 @@ impl Loader {
             .map(|f| unsafe { core::mem::transmute::<*mut c_void, unsafe extern "C" fn()>(f) });
         // SAFETY: a constant that libc exports (2.35 on), of the size of a pointer.
         let rseq = symbol(c"__rseq_offset").map(|offset| unsafe { offset.cast::<isize>().read() });
-        if above < TID_OFFSET + 4
-            || above > 1 << 20
-            || tcb::read_u32(TID_OFFSET) != sys::gettid() as u32
-        {
+        let known = (TID_OFFSET + 4..=1 << 20).contains(&above)
+            && tcb::read_u32(TID_OFFSET) == sys::gettid() as u32;
+        if !known {
             return Err(SpawnError::Unsupported(
                 "unknown layout of the thread descriptor",
             ));

@@ -71,10 +71,8 @@ fn std_works_inside_the_task() {
         assert!(std::panic::catch_unwind(|| std::panic::resume_unwind(Box::new(1))).is_err());
         assert_eq!("42".parse::<i32>(), Ok(42));
         // SAFETY: a string that ends in NUL; needs libc's character tables.
-        assert_eq!(
-            unsafe { libc::strtol(c" 42".as_ptr(), std::ptr::null_mut(), 10) },
-            42
-        );
+        let n = unsafe { libc::strtol(c" 42".as_ptr(), std::ptr::null_mut(), 10) };
+        assert_eq!(n, 42);
         // The program holds the mutex until it has read this.
         assert!(SHARED.try_lock().is_err());
         write(to, "waiting");
@@ -347,7 +345,6 @@ fn library(directory: &std::path::Path, name: &str) -> Option<extern "C" fn() ->
 }
 
 fn libraries_with_thread_local_data_may_come_later() {
-    // SAFETY: SIGCHLD and waits work as ever; std's Command needs them.
     let directory = std::env::temp_dir().join(format!("deckle-task-{}", std::process::id()));
     std::fs::create_dir_all(&directory).unwrap();
     let Some(before) = library(&directory, "before.so") else {
@@ -418,15 +415,15 @@ fn threads_of_the_service_share_its_descriptors() {
         step.set(1);
         step.await_value(3);
         assert_eq!(PLAIN.get(), 1);
+        step.set(4);
     });
     step.await_value(2);
     // SAFETY: asks for flags.
-    assert_eq!(
-        unsafe { libc::fcntl(ends.lock().unwrap().0, libc::F_GETFD) },
-        -1
-    );
+    let flags = unsafe { libc::fcntl(ends.lock().unwrap().0, libc::F_GETFD) };
+    assert_eq!(flags, -1);
     assert_eq!(std::fs::read_dir("/proc/self/task").unwrap().count(), 1);
     step.set(3);
+    step.await_value(4);
     assert!(task.wait_end(LONG));
 }
 

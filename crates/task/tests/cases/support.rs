@@ -131,10 +131,8 @@ impl Step {
 pub fn pipe() -> (i32, i32) {
     let mut ends = [0; 2];
     // SAFETY: writes two descriptors.
-    assert_eq!(
-        unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) },
-        0
-    );
+    let made = unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) };
+    assert_eq!(made, 0);
     (ends[0], ends[1])
 }
 

@@ -165,11 +165,8 @@ fn the_end_of_the_main_thread_alone_is_not_the_end() {
             revents: 0,
         };
         // SAFETY: one slot.
-        assert_eq!(
-            unsafe { libc::poll(&mut slot, 1, 300) },
-            0,
-            "the service still sees a program"
-        );
+        let got = unsafe { libc::poll(&mut slot, 1, 300) };
+        assert_eq!(got, 0, "the service still sees a program");
         kill(child);
         assert_eq!(read(from), "Ok(Ended)");
         assert_eq!(wait_status(child), libc::SIGKILL);
