@@ -23,7 +23,7 @@ fn churn(charge: &GroupCharge, seed: u64, rounds: u32, held: &AtomicI64, worst: 
             1..=3 => 16,
             _ => 1,
         };
-        if rng(&mut seed) % 2 == 0 {
+        if rng(&mut seed).is_multiple_of(2) {
             if charge.try_charge(n).is_ok() {
                 mine += n;
                 let now = held.fetch_add(n as i64, SeqCst) + n as i64;

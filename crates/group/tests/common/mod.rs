@@ -50,10 +50,8 @@ pub fn spawn(f: impl FnOnce() -> i32) -> u32 {
 pub fn wait(pid: u32) -> i32 {
     let mut status = 0;
     // SAFETY: a live status word.
-    assert_eq!(
-        unsafe { libc::waitpid(pid as i32, &mut status, 0) },
-        pid as i32
-    );
+    let got = unsafe { libc::waitpid(pid as i32, &mut status, 0) };
+    assert_eq!(got, pid as i32);
     status
 }
 
