@@ -83,6 +83,12 @@ impl Facts {
         Uffd::probe(self.way()?, false).ok()
     }
 
+    /// Whether forks can be followed: EVENT_FORK is offered, and granted to this process.
+    pub fn fork_events(&self) -> bool {
+        let uffd = self.way().and_then(|via| Uffd::open(via, false).ok());
+        uffd.is_some_and(|u| u.api(Features::EVENT_FORK).is_ok())
+    }
+
     /// What would help, if there is no way.
     pub fn remedy(&self) -> Option<Remedy> {
         if self.way().is_some() {

@@ -66,16 +66,16 @@ it is not found.";
 pub struct RunArgs {
     /// Most memory the program and its children may use together, or `auto`: the container's
     /// limit minus headroom. Default: auto in a container that has a limit, else no limit.
-    #[arg(long, value_name = "SIZE|auto")]
+    #[arg(long, value_name = "SIZE|auto", allow_hyphen_values = true)]
     pub memory_max: Option<String>,
     /// Reclaim in the background above this. Default: a little below the maximum.
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub memory_high: Option<String>,
     /// Where cold pages go: compressed memory, or nowhere.
     #[arg(long, value_name = "none|zram|zram:lz4|zram:zstd")]
     pub swap: Option<String>,
     /// Most memory, as the program counts it, that may be in swap.
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub swap_max: Option<String>,
     /// Where page faults get huge pages.
     #[arg(long, value_name = "always|madvise|never")]

@@ -5,7 +5,9 @@ mod access;
 mod args;
 mod cgroup;
 mod config;
+mod doctor;
 mod fail;
+mod lab;
 mod run;
 mod settings;
 mod size;
@@ -15,7 +17,6 @@ use std::process::exit;
 
 use args::{Cli, Command};
 use clap::Parser;
-use fail::Fail;
 
 /// One line on standard error, `deckle: ` in front; red on a terminal that may be coloured.
 fn say(text: fmt::Arguments<'_>) {
@@ -34,7 +35,8 @@ fn main() {
     let cli = Cli::try_parse().unwrap_or_else(|e| exit(usage(&e)));
     let done = match &cli.command {
         Command::Run(args) => run::run(args),
-        _ => Err(Fail::own("not yet")),
+        Command::Lab(args) => lab::lab(args),
+        Command::Doctor(args) => doctor::doctor(args),
     };
     match done {
         Ok(status) => exit(status),

@@ -72,7 +72,7 @@ impl Signals {
         let size = size_of::<libc::signalfd_siginfo>();
         // SAFETY: a live buffer of that size.
         let n = unsafe { libc::read(self.fd.raw(), (&raw mut info).cast(), size) };
-        (n == size as isize).then(|| Signal {
+        (n == size as isize).then_some(Signal {
             number: info.ssi_signo as i32,
             from_terminal: info.ssi_code == libc::SI_KERNEL,
         })
