@@ -55,9 +55,7 @@ fn right_use_breaks_nothing() {
 fn map_over_a_translation() {
     let m = model();
     map(&m, 3, 0, 1);
-    let e = m
-        .map(run(2, 2), f(8), Content::Zero, Prot::RW)
-        .unwrap_err();
+    let e = m.map(run(2, 2), f(8), Content::Zero, Prot::RW).unwrap_err();
     assert_eq!((e.at, e.why), (1, Stop::Exists));
     assert_eq!(broken(&m), [Broken::MapOverTranslation]);
     assert_eq!(m.translation(S, Vpn(2)).unwrap().frame, Some(f(8)));
@@ -268,9 +266,7 @@ fn injected_failures_leave_the_rest_as_before() {
     for block in 0..40 {
         let at = run(block * 512, 16);
         let first = block as u32 * 16;
-        let e = m
-            .map(at, f(first), Content::Zero, Prot::RW)
-            .unwrap_err();
+        let e = m.map(at, f(first), Content::Zero, Prot::RW).unwrap_err();
         assert_eq!(e.why, Stop::Retry);
         stops.insert(e.at);
         for i in 0..16 {
