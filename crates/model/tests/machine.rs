@@ -339,7 +339,7 @@ impl Manager {
 }
 
 #[test]
-fn r148_random_operations_agree_with_a_map_of_pages() {
+fn random_operations_agree_with_a_map_of_pages() {
     for seed in 0..8 {
         let mut t = Manager::new(seed);
         if seed % 2 == 1 {

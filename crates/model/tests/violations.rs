@@ -66,7 +66,7 @@ fn map_over_a_translation() {
 }
 
 #[test]
-fn r66_map_before_the_flush_of_the_old_translation() {
+fn map_before_the_flush_of_the_old_translation() {
     let m = model();
     map(&m, 3, 0, 1);
     let (_, token) = m.unmap(run(3, 1), f(0), Prot::RW).unwrap();
