@@ -39,6 +39,12 @@ pub trait Charge: Send + Sync {
     fn try_charge_swap(&self, pages: u64) -> Result<(), OverLimit>;
     /// Returns `pages` of swap.
     fn uncharge_swap(&self, pages: u64);
+    /// The caller has reclaimed what it could and needs `pages` more: gets them from other
+    /// managers of the group, and waits for it. False: nobody had any. No lock is held.
+    fn reclaim_elsewhere(&self, pages: u64) -> bool {
+        let _ = pages;
+        false
+    }
     /// What the whole group uses now (may lag by the per-CPU batches).
     fn usage(&self) -> u64;
     /// `memory.max`; `u64::MAX` for none.

@@ -17,22 +17,35 @@ extern crate alloc;
 extern crate std;
 
 pub mod charge;
+pub mod env;
+pub mod folio;
 pub mod frame;
+pub mod huge;
 pub mod machine;
+pub mod mm;
 pub mod platform;
+pub mod reclaim;
+mod scratch;
+pub mod space;
 pub mod stat;
 pub mod store;
+pub mod swap;
 pub mod sync;
 pub mod tunables;
 pub mod units;
-#[path = "space/vma.rs"]
-pub mod vma;
+mod verify;
 
 pub use charge::{Charge, OverLimit};
+pub use env::Env;
 pub use machine::{LockClass, Machine, Site, Work};
+pub use mm::Mm;
 pub use platform::{
     Content, Cow, Done, Flush, Harvest, Platform, PlatformError, Prot, Stop, Zones,
 };
+pub use reclaim::oom::OomReport;
+pub use space::MapError;
+pub use space::advice::Advice;
+pub use space::fault::{FaultError, FaultMode, Served};
 pub use stat::{Item, Stats};
 pub use store::{Store, StoreError, StoreStop};
 pub use tunables::{Profile, ThpMode, TunableError, Tunables};

@@ -30,8 +30,12 @@ pub enum LockClass {
     /// Serialises mmap, munmap, mprotect, mremap and advice of one space. May be held over
     /// everything else, reclaim included; never taken by faults or by reclaim.
     MmapLock,
+    /// The list of spaces: held only to look one up, or to create or end one.
+    Spaces,
     /// A space's VMA tree: held only to read or edit it.
     VmaTree,
+    /// A space's directory of blocks: held only to find or create a block.
+    BlockDir,
     /// One block of a space.
     Block,
     /// The active and inactive lists.
@@ -40,13 +44,18 @@ pub enum LockClass {
     SplitQueue,
     /// The swap slot map.
     SlotMap,
+    /// The knobs.
+    Tunables,
+    /// The pool of buffers.
+    Scratch,
     /// A zone's free lists.
     Zone,
 }
 
 /// CPUs, waiting and background work.
 ///
-/// All operations may be called with any lock held, except `park`, which is called with none.
+/// All operations may be called with any lock held. `park` is called with none, except to wait
+/// for a lock, with locks of earlier classes held.
 pub trait Machine: Send + Sync {
     /// The CPU that executes the caller, below [`Machine::nr_cpus`]. A hint: the caller may
     /// be moved at any time.

@@ -1,1 +1,49 @@
-//! See ARCHITECTURE.md.
+//! A software machine for the memory manager: RAM, an MMU with a TLB for each CPU, CPUs that
+//! a seeded scheduler interleaves, and an exact account of the group.
+//!
+//! The model exists to make mistakes of the core visible:
+//!
+//! - [`Model`] is the [`deckle_mm::Platform`]. Physical memory is a byte array. Loads and
+//!   stores of the simulated program ([`Model::load`], [`Model::store`]) go through a TLB that
+//!   really caches: operations that take translations away change the page table only, and a
+//!   flush that is forgotten leaves an entry that reads and writes the old frame. A frame that
+//!   is given back is filled with [`POISON`]. Every broken pre-condition of the trait is
+//!   recorded as a [`Violation`]. Pinned pages and failures can be injected.
+//! - [`ModelMachine`] is the [`deckle_mm::Machine`]. Each simulated CPU is a thread, exactly
+//!   one runs at any time, and a seed decides where CPUs are switched: the same seed gives the
+//!   same interleaving. It finds deadlocks and checks the lock order.
+//! - [`ModelCharge`] is the [`deckle_mm::Charge`]: exact counters, and charges that fail on
+//!   demand.
+//!
+//! All three are handles: a clone refers to the same machine, so that a test keeps one while
+//! the core owns another.
+//!
+//! What the model leaves out: page table memory (only its presence is known), caches, memory
+//! ordering weaker than sequential consistency, and anything that takes time.
+#![forbid(unsafe_code)]
+
+mod access;
+mod charge;
+mod frames;
+mod inject;
+mod machine;
+mod model;
+mod platform;
+mod rng;
+mod sched;
+mod state;
+mod table;
+mod tlb;
+mod trace;
+mod translate;
+mod violation;
+
+pub use access::{Fault, FaultKind};
+pub use charge::ModelCharge;
+pub use frames::{FrameState, POISON};
+pub use inject::{Chance, Injection};
+pub use machine::{Job, ModelMachine, cpu};
+pub use model::{Counters, FIRST_FRAME, Model, ModelHandle, Translation};
+pub use rng::Rng;
+pub use trace::{Event, RunError, Trace, TraceEntry};
+pub use violation::{Broken, Violation};

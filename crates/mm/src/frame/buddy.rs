@@ -349,8 +349,18 @@ impl Zone {
     fn set_tails(&self, pfn: Pfn, order: u8, kind: Kind) {
         for i in 1..order_pages(order) {
             if let Some(meta) = self.table.get(pfn.add(i)) {
-                meta.set_kind(kind, 0);
+                // A tail says its folio's order, so that its head can be found from it.
+                meta.set_kind(kind, if kind == Kind::FolioTail { order } else { 0 });
             }
+        }
+    }
+
+    /// The head of the folio that a frame belongs to; the frame itself if it is a head or
+    /// belongs to none.
+    pub fn head_of(&self, pfn: Pfn) -> Pfn {
+        match self.table.get(pfn).and_then(FrameMeta::tail_order) {
+            Some(order) => Pfn(pfn.0 & !(order_pages(order) - 1)),
+            None => pfn,
         }
     }
 

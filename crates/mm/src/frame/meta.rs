@@ -154,7 +154,7 @@ const _: () = assert!(size_of::<FrameMeta>() == 32);
 
 impl FrameMeta {
     /// A frame that is part of nothing yet.
-    pub(super) const fn new() -> FrameMeta {
+    pub(crate) const fn new() -> FrameMeta {
         FrameMeta {
             state: AtomicU32::new(0),
             refs: AtomicU32::new(0),
@@ -249,6 +249,22 @@ impl FrameMeta {
             .fetch_update(AcqRel, Relaxed, |n| n.checked_sub(1));
         debug_assert!(before.is_ok(), "dropped a reference that nobody has");
         before.map_or(0, |n| n - 1)
+    }
+    /// Gives `n` references back; the number that is left.
+    pub fn put_refs(&self, n: u32) -> u32 {
+        let before = self
+            .refs
+            .fetch_update(AcqRel, Relaxed, |r| r.checked_sub(n));
+        debug_assert!(before.is_ok(), "dropped references that nobody has");
+        before.map_or(0, |r| r - n)
+    }
+    /// Sets the number of references of a folio that only the caller knows.
+    pub fn set_refs(&self, n: u32) {
+        self.refs.store(n, Release);
+    }
+    /// Order of the folio that a tail frame belongs to.
+    pub fn tail_order(&self) -> Option<u8> {
+        self.order_if(Kind::FolioTail)
     }
     /// Takes all references away if there are exactly `expected`, so that nobody can get one;
     /// [`FrameMeta::unfreeze`] gives them back.

@@ -31,8 +31,8 @@ fn vma(start: u64, pages: u64) -> Vma {
 /// What the naive map says about a range, as clipped pieces.
 fn pieces(naive: &Naive, from: usize, to: usize) -> Vec<Vma> {
     let mut out: Vec<Vma> = Vec::new();
-    for i in from..to {
-        let Some((prot, advice, locked)) = naive[i] else {
+    for (i, page) in naive.iter().enumerate().take(to).skip(from) {
+        let Some((prot, advice, locked)) = *page else {
             continue;
         };
         let page = Vma {

@@ -1,0 +1,106 @@
+//! Folios: allocation with its charge, references, and the way back to the zone.
+//!
+//! A folio holds one reference for each page of it that is mapped, inactive or owned by a
+//! busy mark (a huge mapping or record: one in all), plus one for each isolation. Whoever
+//! takes a page away from the program disposes of its bytes (`discard` or `release`); the
+//! frames go back to the zone, and the charge is returned, with the last reference.
+
+use crate::charge::{Charge, OverLimit};
+use crate::env::Env;
+use crate::frame::{Flags, FrameMeta};
+use crate::machine::{Machine, Work};
+use crate::mm::Mm;
+use crate::stat::Item;
+use crate::units::{BLOCK_ORDER, Pfn, SpaceId, Vpn, order_pages};
+
+/// Why there is no folio.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AllocError {
+    /// The group's limit refused the charge.
+    Charge(OverLimit),
+    /// The zone has no block of this order.
+    NoFrame {
+        /// The order that was asked for.
+        order: u8,
+    },
+}
+
+/// The order of a folio; 0 for a frame that is no folio's head (a defect; `verify` finds it).
+pub(crate) fn order_of(meta: &FrameMeta) -> u8 {
+    debug_assert!(meta.folio_order().is_some(), "{meta:?} is no folio");
+    meta.folio_order().unwrap_or(0)
+}
+
+impl<E: Env> Mm<E> {
+    /// A folio of `order`, charged, with `refs` references, on no list. Its frames hold
+    /// nothing.
+    pub(crate) fn alloc_folio(
+        &self,
+        order: u8,
+        refs: u32,
+        owner: (SpaceId, Vpn),
+    ) -> Result<Pfn, AllocError> {
+        let pages = order_pages(order) as u64;
+        self.charge()
+            .try_charge(pages)
+            .map_err(AllocError::Charge)?;
+        let pfn = self.alloc_charged(order, refs, owner);
+        if pfn.is_err() {
+            self.charge().uncharge(pages);
+        }
+        if self.charge().usage() > self.charge().high() {
+            self.machine().kick(Work::Reclaim);
+        }
+        pfn
+    }
+
+    /// A folio whose charge the caller has made already.
+    pub(crate) fn alloc_charged(
+        &self,
+        order: u8,
+        refs: u32,
+        owner: (SpaceId, Vpn),
+    ) -> Result<Pfn, AllocError> {
+        let zone = self.zone_for(order);
+        let pfn = zone
+            .alloc(self.machine(), order)
+            .map_err(|_| AllocError::NoFrame { order })?;
+        let meta = self.meta(pfn);
+        meta.set_refs(refs);
+        meta.set_owner(owner.0, owner.1);
+        Ok(pfn)
+    }
+
+    /// Gives a folio back that was never mapped.
+    pub(crate) fn free_unused(&self, pfn: Pfn) {
+        let n = self.meta(pfn).refs();
+        self.put_folio(pfn, n);
+    }
+
+    /// The head of the folio that a frame belongs to.
+    pub(crate) fn head_of(&self, pfn: Pfn) -> Pfn {
+        self.zone_of(pfn).head_of(pfn)
+    }
+
+    /// Drops `n` references. With the last one the folio leaves its lists, its frames go back
+    /// to the zone and its charge is returned. Its bytes were disposed of before.
+    pub(crate) fn put_folio(&self, pfn: Pfn, n: u32) {
+        let meta = self.meta(pfn);
+        if n == 0 || meta.put_refs(n) > 0 {
+            return;
+        }
+        let order = order_of(meta);
+        self.lru_del(pfn);
+        self.unqueue(pfn);
+        meta.clear(Flags::ACTIVE);
+        if meta.clear(Flags::PARTIAL).has(Flags::PARTIAL) {
+            self.stats().sub(Item::NrAnonPartiallyMapped, 1);
+        }
+        if order == BLOCK_ORDER {
+            self.stats().sub(Item::NrThp, 1);
+        }
+        let freed = self.zone_of(pfn).free(self.machine(), pfn, order);
+        debug_assert!(freed.is_ok(), "{pfn} order {order}: {freed:?}");
+        self.charge().uncharge(order_pages(order) as u64);
+    }
+}

@@ -1,0 +1,7 @@
+//! Huge pages: which order a fault gets, which huge pages are underused, and how one is
+//! taken apart.
+
+pub mod order;
+pub mod queue;
+pub mod shatter;
+pub mod underused;

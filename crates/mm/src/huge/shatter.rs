@@ -1,0 +1,327 @@
+//! Taking a huge page apart.
+//!
+//! *Shatter*: the page is unmapped whole, its live subpages are copied into small frames and
+//! mapped back, zero-filled ones become zero entries, and the intact 2 MiB block is given
+//! back. The copy is what an under-user pays for keeping the block whole for others.
+//!
+//! *In place*: the folio becomes 512 folios of one page each, and the empty ones are freed.
+//! This needs no memory and no copy; it is what is left when the other way fails.
+
+use crate::charge::Charge;
+use crate::env::Env;
+use crate::folio::order_of;
+use crate::frame::Flags;
+use crate::machine::{Machine, Site};
+use crate::mm::Mm;
+use crate::platform::{Content, Platform, PlatformError};
+use crate::reclaim::lru::Which;
+use crate::space::block::{BlockState, HugeMap, Table};
+use crate::space::entry::{Entry, Kind};
+use crate::space::{BlockRef, Space};
+use crate::stat::Item;
+use crate::units::{
+    BLOCK_ORDER, BLOCK_PAGES, BlockNr, FrameRun, PageMask, PageRun, Pfn, Vpn, order_pages,
+};
+use alloc::boxed::Box;
+
+impl<E: Env> Mm<E> {
+    /// Unmaps a huge page, if it is mapped. Block locked (or busy).
+    pub(crate) fn unmap_huge(
+        &self,
+        space: &Space,
+        nr: BlockNr,
+        h: &mut HugeMap,
+    ) -> Result<(), PlatformError> {
+        if h.mapped {
+            let run = PageRun::new(space.id, nr.start(), BLOCK_PAGES);
+            if let Err(e) = self.unmap_all(run, h.pfn, h.prot) {
+                self.stats().add(Item::NrPinned, BLOCK_PAGES as u64);
+                return Err(e);
+            }
+            h.mapped = false;
+            self.moved_out(BLOCK_PAGES);
+        }
+        Ok(())
+    }
+
+    /// Unmaps what is mapped of `first..first + n`, except locked pages and pages that
+    /// somebody holds. Block locked.
+    pub(crate) fn unmap_entries(
+        &self,
+        space: &Space,
+        nr: BlockNr,
+        table: &mut Table,
+        first: u32,
+        n: u32,
+    ) {
+        let end = first + n;
+        let mut k = first;
+        while k < end {
+            let e = table.get(k);
+            let Kind::Mapped(p) = e.kind() else {
+                k += 1;
+                continue;
+            };
+            if e.locked() {
+                k += 1;
+                continue;
+            }
+            let mut len = 1;
+            while k + len < end && table.get(k + len) == e.with(Kind::Mapped(p.add(len))) {
+                len += 1;
+            }
+            let run = PageRun::new(space.id, nr.start().add(k as u64), len);
+            if self.unmap_all(run, p, e.prot()).is_ok() {
+                for i in 0..len {
+                    table.set(k + i, e.with(Kind::Inactive(p.add(i))));
+                }
+                self.moved_out(len);
+            } else if len > 1 {
+                // One of them is held; the others need not stay for it.
+                for i in 0..len {
+                    self.unmap_entries(space, nr, table, k + i, 1);
+                }
+            } else {
+                self.stats().add(Item::NrPinned, 1);
+            }
+            k += len;
+        }
+    }
+
+    /// Makes a table of a resident huge page, because a part of it is about to change. Pages
+    /// of `doomed` become holes. Does nothing if the block is no resident huge page.
+    pub(crate) fn break_huge(
+        &self,
+        space: &Space,
+        block: &BlockRef,
+        nr: BlockNr,
+        doomed: PageMask,
+    ) {
+        let mut state = self.lock_settled(block, 0, BLOCK_PAGES);
+        let BlockState::Huge(h) = &mut *state else {
+            return;
+        };
+        let parked = self.unmap_huge(space, nr, h).is_ok();
+        let h = *h;
+        *state = BlockState::Busy;
+        drop(state);
+        let table = if parked {
+            let zero = self.platform().scan_zero(FrameRun::new(h.pfn, BLOCK_PAGES));
+            self.shatter(space, nr, h, zero, doomed, false).0
+        } else {
+            self.split_mapped(space, nr, h)
+        };
+        let mut state = block.lock(self);
+        *state = BlockState::Table(table);
+        block.settled(self);
+    }
+
+    /// Shatters a parked huge page whose block the caller has marked busy: pages of `zero`
+    /// become zero entries, pages of `doomed` holes, the others live on in small frames.
+    /// `isolated`: the caller has isolated the folio. Returns the table, and whether the folio
+    /// had to be split in place, which also ends the caller's isolation.
+    pub(crate) fn shatter(
+        &self,
+        space: &Space,
+        nr: BlockNr,
+        h: HugeMap,
+        zero: PageMask,
+        doomed: PageMask,
+        isolated: bool,
+    ) -> (Box<Table>, bool) {
+        let mut table = Table::new();
+        let mut gone = zero;
+        let mut dropped = 0;
+        for i in 0..BLOCK_PAGES {
+            if doomed.get(i) {
+                gone.set(i);
+            } else if zero.get(i) {
+                dropped += 1;
+                let kind = Kind::Zero {
+                    mapped: false,
+                    dropped: true,
+                };
+                table.set(i, Entry::new(kind, h.prot, h.locked));
+            }
+        }
+        let live = gone.not_within(BLOCK_PAGES);
+        self.charge().force_charge(live.count() as u64);
+        let mut stay = PageMask::EMPTY;
+        for (start, len) in live.runs(BLOCK_PAGES) {
+            self.move_out(space, nr, &h, (start, len), &mut table, &mut stay);
+        }
+        self.charge().uncharge(stay.count() as u64);
+        self.stats().add(Item::ThpSplitPage, 1);
+        self.stats().add(Item::ThpSplitUnmap, dropped);
+        self.stats().add(Item::ThpSplitFree, gone.count() as u64);
+        self.stats().add(Item::NrZero, dropped);
+        self.stats()
+            .sub(Item::NrInactive, (BLOCK_PAGES - stay.count()) as u64);
+        if stay == PageMask::EMPTY {
+            self.platform().release(FrameRun::new(h.pfn, BLOCK_PAGES));
+            self.put_folio(h.pfn, 1);
+        } else {
+            for (start, len) in stay.not_within(BLOCK_PAGES).runs(BLOCK_PAGES) {
+                self.platform()
+                    .release(FrameRun::new(h.pfn.add(start), len));
+            }
+            if !isolated {
+                self.isolate_owned(h.pfn);
+            }
+            self.split_in_place(h.pfn, stay, 1);
+            for i in (0..BLOCK_PAGES).filter(|&i| stay.get(i)) {
+                let kind = Kind::Inactive(h.pfn.add(i));
+                table.set(i, Entry::new(kind, h.prot, h.locked));
+            }
+        }
+        self.machine().preempt(Site::Released);
+        (table, stay != PageMask::EMPTY)
+    }
+
+    /// Moves a run of live subpages of a parked huge page into small frames, charged before.
+    /// What cannot be moved is noted in `stay`.
+    fn move_out(
+        &self,
+        space: &Space,
+        nr: BlockNr,
+        h: &HugeMap,
+        (start, len): (u32, u32),
+        table: &mut Table,
+        stay: &mut PageMask,
+    ) {
+        let mut at = start;
+        while at < start + len {
+            // Frames in a row let one call do several pages; the folios are single pages.
+            let mut order = (start + len - at).ilog2().min(4) as u8;
+            let page = nr.start().add(at as u64);
+            let frames = loop {
+                match self.small.alloc(self.machine(), order) {
+                    Ok(pfn) => break Some(pfn),
+                    Err(_) if order > 0 => order -= 1,
+                    Err(_) => break None,
+                }
+            };
+            let Some(pfn) = frames else {
+                stay.set(at);
+                at += 1;
+                continue;
+            };
+            let n = order_pages(order);
+            if order > 0 {
+                let split = self.small.split_allocated(pfn, order);
+                debug_assert!(split.is_ok(), "{split:?}");
+            }
+            let run = PageRun::new(space.id, page, n);
+            let source = FrameRun::new(h.pfn.add(at), n);
+            let mut mapped = Ok(());
+            self.platform().with_bytes(source, &mut |bytes| {
+                mapped = self.map_all(run, pfn, Content::Bytes(bytes), h.prot);
+            });
+            let kept = mapped.is_ok()
+                || self
+                    .platform()
+                    .copy(FrameRun::new(pfn, n), source.start)
+                    .is_ok();
+            for i in 0..n {
+                let (p, v) = (pfn.add(i), page.add(i as u64));
+                if !kept {
+                    stay.set(at + i);
+                    let freed = self.small.free(self.machine(), p, 0);
+                    debug_assert!(freed.is_ok(), "{freed:?}");
+                    continue;
+                }
+                let kind = if mapped.is_ok() {
+                    Kind::Mapped(p)
+                } else {
+                    Kind::Inactive(p)
+                };
+                self.meta(p).set_refs(1);
+                self.meta(p).set_owner(space.id, v);
+                table.set(at + i, Entry::new(kind, h.prot, h.locked));
+                self.lru_add(p, Which::Active);
+            }
+            if kept {
+                let gauge = if mapped.is_ok() {
+                    Item::NrAnon
+                } else {
+                    Item::NrInactive
+                };
+                self.stats().add(gauge, n as u64);
+            }
+            at += n;
+        }
+    }
+
+    /// Splits a huge page that cannot be unmapped (somebody holds it) where it is.
+    fn split_mapped(&self, space: &Space, nr: BlockNr, h: HugeMap) -> Box<Table> {
+        let mut table = Table::new();
+        self.isolate_owned(h.pfn);
+        self.split_in_place(h.pfn, PageMask::FULL, 1);
+        for i in 0..BLOCK_PAGES {
+            let kind = Kind::Mapped(h.pfn.add(i));
+            table.set(i, Entry::new(kind, h.prot, h.locked));
+            self.meta(h.pfn.add(i))
+                .set_owner(space.id, nr.start().add(i as u64));
+        }
+        self.stats().add(Item::ThpSplitPage, 1);
+        table
+    }
+
+    /// Isolates a folio whose pages the caller has marked busy. Somebody else who isolated it
+    /// finds it busy and puts it back.
+    pub(crate) fn isolate_owned(&self, pfn: Pfn) {
+        while !self.isolate(pfn) {
+            self.machine().preempt(Site::Relock);
+            core::hint::spin_loop();
+        }
+    }
+
+    /// Splits an isolated folio into single pages: those of `keep` stay, with one reference
+    /// each, on the active list; the others are freed and their charge is returned. Ends the
+    /// isolation. The caller owns all its pages (busy), which hold `refs` references, and has
+    /// disposed of the bytes of those that are freed.
+    pub(crate) fn split_in_place(&self, head: Pfn, keep: PageMask, refs: u32) {
+        let meta = self.meta(head);
+        // Whoever else holds a reference now took it to look at the folio, finds it busy and
+        // drops it. Once frozen, nobody can take one.
+        while !meta.freeze(refs + 1) {
+            self.machine().preempt(Site::Relock);
+            core::hint::spin_loop();
+        }
+        self.unqueue(head);
+        let order = order_of(meta);
+        let pages = order_pages(order);
+        let owner = meta.owner();
+        if meta.clear(Flags::PARTIAL).has(Flags::PARTIAL) {
+            self.stats().sub(Item::NrAnonPartiallyMapped, 1);
+        }
+        if order == BLOCK_ORDER {
+            self.stats().sub(Item::NrThp, 1);
+        }
+        let zone = self.zone_of(head);
+        meta.clear(Flags::ACTIVE | Flags::REJECTED);
+        if order > 0 {
+            let split = zone.split_allocated(head, order);
+            debug_assert!(split.is_ok(), "{split:?}");
+        }
+        let mut freed = 0;
+        for i in 0..pages {
+            let p = head.add(i);
+            let meta = self.meta(p);
+            if keep.get(i) {
+                meta.set_refs(1);
+                if let Some((space, first)) = owner {
+                    meta.set_owner(space, Vpn(first.0 + i as u64));
+                }
+                self.lru_add(p, Which::Active);
+            } else {
+                meta.set_refs(0);
+                let done = zone.free(self.machine(), p, 0);
+                debug_assert!(done.is_ok(), "{done:?}");
+                freed += 1;
+            }
+        }
+        self.charge().uncharge(freed);
+        self.isolation_ended(pages);
+    }
+}

@@ -1,0 +1,150 @@
+//! The underused test and the shrinker (S003).
+//!
+//! A huge page is underused if more than `max_ptes_none` of its 512 subpages hold only zeros.
+//! Every huge page is queued at birth; when memory runs short the shrinker takes them from
+//! the old end, unmaps each, looks, and shatters the underused ones. The others leave the
+//! queue: they are in use, and are not looked at again.
+
+use crate::env::Env;
+use crate::mm::Mm;
+use crate::platform::{Content, Platform};
+use crate::space::Space;
+use crate::space::block::{BlockState, HugeMap};
+use crate::stat::Item;
+use crate::tunables::{Profile, Tunables};
+use crate::units::{BLOCK_PAGES, BlockNr, FrameRun, PageMask, PageRun, Pfn};
+use alloc::sync::Arc;
+
+/// What the test found.
+enum Verdict {
+    /// Not underused; the scan may have stopped early.
+    Used,
+    /// Underused: which subpages are zero.
+    Underused(PageMask),
+}
+
+impl Tunables {
+    /// Whether the shrinker runs at all: it is on, and the threshold can be passed. Linux
+    /// 6.18 takes 511 as off; profile `deckle` scans then too, since 512 zeros are more.
+    pub fn shrinks(&self) -> bool {
+        self.shrink_underused && !(self.profile == Profile::Linux && self.max_ptes_none >= 511)
+    }
+}
+
+impl<E: Env> Mm<E> {
+    /// Runs the shrinker over at most `scan` queued huge pages or until `target` pages were
+    /// freed; returns how many were.
+    pub(crate) fn shrink_underused(&self, scan: u64, target: u64) -> u64 {
+        let t = self.tunables();
+        if !t.shrinks() {
+            return 0;
+        }
+        let mut freed = 0;
+        for _ in 0..scan.min(self.queued()) {
+            if freed >= target {
+                break;
+            }
+            let Some(pfn) = self.dequeue() else { break };
+            freed += self.shrink_one(pfn, t.max_ptes_none as u32);
+        }
+        freed
+    }
+
+    /// Tests one huge page and shatters it if underused; drops the reference of `dequeue`.
+    fn shrink_one(&self, pfn: Pfn, max_none: u32) -> u64 {
+        let taken = self.take_queued(pfn);
+        // From here on the busy mark keeps the folio; a split must find no other reference.
+        self.put_folio(pfn, 1);
+        let Some((space, nr, h, was_mapped)) = taken else {
+            return 0;
+        };
+        let mut h: HugeMap = h;
+        let (new, freed) = match self.test_underused(pfn, max_none) {
+            Verdict::Underused(zero) => {
+                self.stats().add(Item::ThpUnderusedSplitPage, 1);
+                let table = self.shatter(&space, nr, h, zero, PageMask::EMPTY, false).0;
+                (BlockState::Table(table), zero.count() as u64)
+            }
+            Verdict::Used => {
+                if was_mapped {
+                    let run = PageRun::new(space.id, nr.start(), BLOCK_PAGES);
+                    if self.map_all(run, pfn, Content::Parked, h.prot).is_ok() {
+                        h.mapped = true;
+                        self.moved_in(BLOCK_PAGES);
+                    }
+                }
+                (BlockState::Huge(h), 0)
+            }
+        };
+        let block = space.block(self, nr);
+        let mut state = block.lock(self);
+        *state = new;
+        block.settled(self);
+        freed
+    }
+
+    /// Unmaps a huge page from the queue and marks its block busy. `None`: it is no longer
+    /// where it was, must stay, or is being moved by somebody else (then it is queued again).
+    fn take_queued(&self, pfn: Pfn) -> Option<(Arc<Space>, BlockNr, HugeMap, bool)> {
+        let (id, first) = self.meta(pfn).owner()?;
+        let space = self.space(id).ok()?;
+        let nr = first.block();
+        let block = space.block(self, nr);
+        let Some(mut state) = block.try_lock(self) else {
+            self.requeue(pfn);
+            return None;
+        };
+        if let BlockState::Busy = &*state {
+            self.requeue(pfn);
+        }
+        let BlockState::Huge(h) = &mut *state else {
+            return None;
+        };
+        if h.pfn != pfn || h.locked {
+            return None;
+        }
+        let was_mapped = h.mapped;
+        self.unmap_huge(&space, nr, h).ok()?;
+        let h = *h;
+        *state = BlockState::Busy;
+        drop(state);
+        Some((space, nr, h, was_mapped))
+    }
+
+    /// The test, on a parked huge page: stops as soon as the outcome is certain, after
+    /// `max_none + 1` zero or `512 - max_none` filled subpages.
+    fn test_underused(&self, pfn: Pfn, max_none: u32) -> Verdict {
+        let (mut zeros, mut filled) = (0, 0);
+        let mut mask = PageMask::EMPTY;
+        for i in 0..BLOCK_PAGES {
+            let zero = self
+                .platform()
+                .scan_zero(FrameRun::new(pfn.add(i), 1))
+                .get(0);
+            if zero {
+                zeros += 1;
+                mask.set(i);
+            } else {
+                filled += 1;
+            }
+            let underused = zeros > max_none;
+            if underused || filled >= BLOCK_PAGES - max_none {
+                self.stats().add(Item::ThpUnderusedScan, (i + 1) as u64);
+                if !underused {
+                    return Verdict::Used;
+                }
+                let rest = BLOCK_PAGES - i - 1;
+                if rest > 0 {
+                    let tail = self
+                        .platform()
+                        .scan_zero(FrameRun::new(pfn.add(i + 1), rest));
+                    (0..rest)
+                        .filter(|&k| tail.get(k))
+                        .for_each(|k| mask.set(i + 1 + k));
+                }
+                return Verdict::Underused(mask);
+            }
+        }
+        Verdict::Used
+    }
+}

@@ -1,0 +1,173 @@
+//! The manager: the traits, the zones, the spaces, the lists and the counters.
+
+use crate::charge::Charge;
+use crate::env::Env;
+use crate::frame::{FrameMeta, Frames, Zone};
+use crate::huge::queue::SplitQueue;
+use crate::machine::{LockClass, Machine};
+use crate::platform::Platform;
+use crate::reclaim::lru::Lru;
+use crate::scratch::Scratch;
+use crate::space::Space;
+use crate::stat::Stats;
+use crate::store::Store;
+use crate::swap::SlotMap;
+use crate::sync::Lock;
+use crate::tunables::{TunableError, Tunables};
+use crate::units::{BLOCK_ORDER, Pfn, bytes_to_pages};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// A memory manager on the machine `E`. All methods take `&self` and may be called from any
+/// CPU at any time unless they say otherwise.
+pub struct Mm<E: Env> {
+    platform: E::P,
+    machine: E::M,
+    charge: E::C,
+    store: E::S,
+    stats: Stats,
+    tunables: Lock<Tunables>,
+    pub(crate) small: Zone,
+    pub(crate) huge: Option<Zone>,
+    pub(crate) spaces: Lock<Vec<Option<Arc<Space>>>>,
+    pub(crate) lru: Lock<Lru>,
+    pub(crate) queue: Lock<SplitQueue>,
+    pub(crate) slots: Lock<SlotMap>,
+    /// What stands for a frame that does not exist (a defect).
+    nowhere: FrameMeta,
+    /// Pages of the store's RAM that are charged.
+    store_charged: AtomicU64,
+    /// Pages isolated by reclaim and not yet put back or freed.
+    pub(crate) isolated: AtomicU64,
+    pub(crate) scratch: Scratch,
+    /// Changes after each round of reclaim: who found everything isolated waits on it.
+    pub(crate) reclaim_seq: AtomicU32,
+}
+
+impl<E: Env> Mm<E> {
+    /// A manager without spaces. Errors: a tunable out of range.
+    pub fn new(
+        platform: E::P,
+        machine: E::M,
+        charge: E::C,
+        store: E::S,
+        tunables: Tunables,
+    ) -> Result<Mm<E>, TunableError> {
+        tunables.validate()?;
+        let zones = platform.zones();
+        Ok(Mm {
+            small: Zone::new(zones.small),
+            huge: zones.huge.map(Zone::new),
+            platform,
+            machine,
+            charge,
+            store,
+            stats: Stats::new(),
+            tunables: Lock::new(LockClass::Tunables, 0, tunables),
+            spaces: Lock::new(LockClass::Spaces, 0, Vec::new()),
+            lru: Lock::new(LockClass::Lru, 0, Lru::new()),
+            queue: Lock::new(LockClass::SplitQueue, 0, SplitQueue::new()),
+            slots: Lock::new(LockClass::SlotMap, 0, SlotMap::new()),
+            nowhere: FrameMeta::new(),
+            store_charged: AtomicU64::new(0),
+            isolated: AtomicU64::new(0),
+            scratch: Scratch::new(),
+            reclaim_seq: AtomicU32::new(0),
+        })
+    }
+
+    /// The platform.
+    pub fn platform(&self) -> &E::P {
+        &self.platform
+    }
+    /// The machine.
+    pub fn machine(&self) -> &E::M {
+        &self.machine
+    }
+    /// The group's account.
+    pub fn charge(&self) -> &E::C {
+        &self.charge
+    }
+    /// The store.
+    pub fn store(&self) -> &E::S {
+        &self.store
+    }
+    /// The counters.
+    pub fn stats(&self) -> &Stats {
+        &self.stats
+    }
+    /// The knobs now.
+    pub fn tunables(&self) -> Tunables {
+        *self.tunables.lock(&self.machine)
+    }
+    /// Sets the knobs.
+    pub fn set_tunables(&self, tunables: Tunables) -> Result<(), TunableError> {
+        tunables.validate()?;
+        *self.tunables.lock(&self.machine) = tunables;
+        Ok(())
+    }
+    /// The zone that serves folios of `order`.
+    pub(crate) fn zone_for(&self, order: u8) -> &Zone {
+        match &self.huge {
+            Some(z) if order >= BLOCK_ORDER => z,
+            _ => &self.small,
+        }
+    }
+
+    /// The zone that a frame belongs to.
+    pub(crate) fn zone_of(&self, pfn: Pfn) -> &Zone {
+        match &self.huge {
+            Some(z) if z.contains(pfn) => z,
+            _ => &self.small,
+        }
+    }
+
+    /// The metadata of a frame that was handed out.
+    pub(crate) fn meta(&self, pfn: Pfn) -> &FrameMeta {
+        self.zone_of(pfn).get(pfn).unwrap_or_else(|| {
+            debug_assert!(false, "{pfn} was never handed out");
+            &self.nowhere
+        })
+    }
+
+    /// The spaces that exist now.
+    pub(crate) fn all_spaces(&self) -> Vec<Arc<Space>> {
+        self.spaces
+            .lock(&self.machine)
+            .iter()
+            .flatten()
+            .cloned()
+            .collect()
+    }
+
+    /// Brings the charge of the store's RAM up to date; returns by how many pages it grew
+    /// (negative: shrank). Called after pages were put or freed.
+    pub(crate) fn settle_store(&self) -> i64 {
+        let now = bytes_to_pages(self.store.ram_bytes());
+        let before = self.store_charged.swap(now, Ordering::AcqRel);
+        if now > before {
+            self.charge.force_charge(now - before);
+        } else {
+            self.charge.uncharge(before - now);
+        }
+        now as i64 - before as i64
+    }
+
+    /// Pages of the store's RAM that are charged now.
+    pub fn store_charged(&self) -> u64 {
+        self.store_charged.load(Ordering::Acquire)
+    }
+
+    /// Says that a round of reclaim ended.
+    pub(crate) fn reclaim_round_done(&self) {
+        self.reclaim_seq.fetch_add(1, Ordering::Release);
+        self.machine.unpark(&self.reclaim_seq, u32::MAX);
+    }
+}
+
+impl<E: Env> Frames for Mm<E> {
+    fn get(&self, pfn: Pfn) -> Option<&FrameMeta> {
+        self.zone_of(pfn).get(pfn)
+    }
+}

@@ -1,0 +1,179 @@
+//! Direct and background reclaim.
+//!
+//! A round first runs the shrinker over underused huge pages (cheap, and what it frees was
+//! never used), then takes folios from the inactive list. Where no accessed bit can be read,
+//! the inactive list is kept stocked by unmapping folios from the old end of the active one:
+//! what is touched before reclaim reaches it comes back by a fault.
+
+use crate::charge::Charge;
+use crate::env::Env;
+use crate::folio::{AllocError, order_of};
+use crate::frame::Flags;
+use crate::machine::{Machine, Site};
+use crate::mm::Mm;
+use crate::reclaim::lru::Which;
+use crate::reclaim::oom::OomReport;
+use crate::space::block::BlockState;
+use crate::stat::Item;
+use crate::tunables::Profile;
+use crate::units::{BLOCK_ORDER, order_pages};
+use alloc::boxed::Box;
+use core::sync::atomic::Ordering;
+
+/// Pages that one round of reclaim is for, at least (SWAP_CLUSTER_MAX of Linux).
+const CLUSTER: u64 = 32;
+/// Rounds without progress, while others hold isolated folios, before memory counts as out.
+const PATIENCE: u32 = 256;
+/// Huge pages that one round of the shrinker looks at.
+const SHRINK_BATCH: u64 = 64;
+
+/// Who reclaims.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Who {
+    /// Somebody waits for the memory.
+    Direct,
+    /// Nobody waits.
+    Kswapd,
+}
+
+impl<E: Env> Mm<E> {
+    /// Makes room after an allocation failed. `Ok`: try again. `Err`: memory is out.
+    pub(crate) fn make_room(&self, failed: AllocError) -> Result<(), Box<OomReport>> {
+        self.stats().add(Item::Allocstall, 1);
+        let want = match failed {
+            AllocError::Charge(over) => over.asked,
+            AllocError::NoFrame { order } => order_pages(order) as u64,
+        };
+        let target = want.max(CLUSTER);
+        for _ in 0..PATIENCE {
+            let seq = self.reclaim_seq.load(Ordering::Acquire);
+            if self.reclaim_round(target, Who::Direct) > 0 {
+                return Ok(());
+            }
+            if self.isolated.load(Ordering::Acquire) == 0 {
+                break;
+            }
+            // Others are working on what is left: wait for one of them to get somewhere.
+            self.machine().preempt(Site::ReclaimRound);
+            self.machine().park(&self.reclaim_seq, seq);
+        }
+        if self.tunables().oom_zero_drop && self.oom_drop_zeros(target) > 0 {
+            return Ok(());
+        }
+        if self.charge().reclaim_elsewhere(target) {
+            return Ok(());
+        }
+        self.stats().add(Item::OomKill, 1);
+        Err(Box::new(self.oom_report(failed)))
+    }
+
+    /// Reclaims about `pages` on somebody else's behalf; returns how many were freed.
+    pub fn reclaim(&self, pages: u64) -> u64 {
+        self.reclaim_round(pages, Who::Direct)
+    }
+
+    /// One round of background reclaim (kswapd's part); true: more is wanted and possible.
+    pub fn reclaim_background(&self) -> bool {
+        let over = self.charge().usage().saturating_sub(self.charge().high());
+        if over == 0 {
+            return false;
+        }
+        let freed = self.reclaim_round(over.clamp(CLUSTER, 1024), Who::Kswapd);
+        freed > 0 && self.charge().usage() > self.charge().high()
+    }
+
+    /// One round; returns the pages freed, less what the store grew by meanwhile.
+    fn reclaim_round(&self, target: u64, who: Who) -> u64 {
+        let mut freed = self.shrink_underused(SHRINK_BATCH, target);
+        let anon = self.can_swap() || self.tunables().profile == Profile::Deckle;
+        let (mut scanned, mut grown) = (0, 0);
+        if anon && freed < target {
+            let inactive = self.lru_pages(Which::Inactive);
+            let total = inactive + self.lru_pages(Which::Active);
+            while freed < target && scanned < total {
+                if self.lru_pages(Which::Inactive) < target {
+                    self.deactivate(target.max(total / 32));
+                }
+                let Some(pfn) = self.isolate_tail(Which::Inactive) else {
+                    break;
+                };
+                let pages = order_pages(order_of(self.meta(pfn))) as u64;
+                scanned += pages;
+                freed += self.reclaim_folio(pfn);
+                grown += self.settle_store();
+            }
+        }
+        let (scan, steal) = match who {
+            Who::Direct => (Item::PgscanDirect, Item::PgstealDirect),
+            Who::Kswapd => (Item::PgscanKswapd, Item::PgstealKswapd),
+        };
+        self.stats().add(scan, scanned);
+        self.stats().add(steal, freed);
+        self.reclaim_round_done();
+        self.machine().preempt(Site::ReclaimRound);
+        freed.saturating_sub(grown.max(0) as u64)
+    }
+
+    /// Unmaps about `pages` from the old end of the active list.
+    fn deactivate(&self, pages: u64) {
+        let mut done = 0;
+        let mut looked = 0;
+        let limit = self.lru_pages(Which::Active);
+        while done < pages && looked < limit {
+            let Some(pfn) = self.isolate_tail(Which::Active) else {
+                return;
+            };
+            let n = order_pages(order_of(self.meta(pfn))) as u64;
+            looked += n;
+            if self.unmap_isolated(pfn) {
+                self.meta(pfn).clear(Flags::ACTIVE);
+                self.stats().add(Item::Pgdeactivate, n);
+                done += n;
+            }
+            self.putback(pfn);
+        }
+    }
+
+    /// Unmaps an isolated folio; false if it must stay.
+    fn unmap_isolated(&self, pfn: crate::units::Pfn) -> bool {
+        let meta = self.meta(pfn);
+        if meta.has(Flags::REJECTED) {
+            return false;
+        }
+        let order = order_of(meta);
+        let Some((id, page)) = meta.owner() else {
+            return false;
+        };
+        let Ok(space) = self.space(id) else {
+            return false;
+        };
+        let block = space.block(self, page.block());
+        let Some(mut state) = block.try_lock(self) else {
+            return false;
+        };
+        match &mut *state {
+            BlockState::Huge(h) if h.pfn == pfn && order == BLOCK_ORDER && !h.locked => {
+                self.unmap_huge(&space, page.block(), h).is_ok()
+            }
+            BlockState::Table(table) if order < BLOCK_ORDER => {
+                let (i, mut any) = (page.index(), false);
+                for k in 0..order_pages(order) {
+                    if table.get(i + k).frame() != Some(pfn.add(k)) {
+                        continue;
+                    }
+                    any = true;
+                }
+                if any {
+                    self.unmap_entries(&space, page.block(), table, i, order_pages(order));
+                }
+                any && (0..order_pages(order)).all(|k| {
+                    !matches!(
+                        table.get(i + k).kind(),
+                        crate::space::entry::Kind::Mapped(_)
+                    )
+                })
+            }
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,327 @@
+//! Eviction of one isolated folio.
+//!
+//! First the folio is unmapped, so that nobody can write to it; its pages are marked busy and
+//! the block's lock is dropped. Then its zero-filled pages are found, the others are put into
+//! the store, and with the lock held again each page becomes a zero entry or a swapped one.
+//! What can be neither dropped nor stored stays.
+
+use crate::env::Env;
+use crate::folio::order_of;
+use crate::frame::Flags;
+use crate::machine::{Machine, Site};
+use crate::mm::Mm;
+use crate::platform::Platform;
+use crate::space::block::{BlockState, HugeMap, HugeSwap, Table};
+use crate::space::entry::{Entry, Kind};
+use crate::space::{BlockRef, Space};
+use crate::stat::Item;
+use crate::store::{Store, StoreStop};
+use crate::units::{BLOCK_ORDER, BLOCK_PAGES, FrameRun, PageMask, Pfn, Slot, Vpn, order_pages};
+use alloc::boxed::Box;
+
+/// Zero pages that a huge page must have for a split to pay when none of it can be stored.
+const WORTH_A_SPLIT: u32 = 64;
+
+/// What became of the pages of a run.
+struct Fate {
+    zero: PageMask,
+    stored: PageMask,
+    /// Slot of the first page that was not zero; the others' follow by rank.
+    first: Slot,
+    kept: PageMask,
+}
+
+impl<E: Env> Mm<E> {
+    /// Evicts an isolated folio and ends its isolation; returns the pages it freed.
+    pub(crate) fn reclaim_folio(&self, pfn: Pfn) -> u64 {
+        let meta = self.meta(pfn);
+        let order = order_of(meta);
+        let place = meta
+            .owner()
+            .and_then(|(id, page)| Some((self.space(id).ok()?, page)));
+        let Some((space, page)) = place else {
+            self.putback(pfn);
+            return 0;
+        };
+        let block = space.block(self, page.block());
+        let freed = if order == BLOCK_ORDER {
+            self.reclaim_huge(&space, &block, page, pfn)
+        } else {
+            self.reclaim_small(&space, &block, page, pfn)
+        };
+        self.machine().preempt(Site::Released);
+        freed
+    }
+
+    /// Whether pages that are not zero can go anywhere.
+    pub(crate) fn can_swap(&self) -> bool {
+        self.store().accepts()
+    }
+
+    fn keep_active(&self, pfn: Pfn) -> u64 {
+        self.meta(pfn).set(Flags::ACTIVE);
+        self.putback(pfn);
+        0
+    }
+
+    fn reclaim_huge(&self, space: &Space, block: &BlockRef, page: Vpn, pfn: Pfn) -> u64 {
+        let nr = page.block();
+        let Some(mut state) = block.try_lock(self) else {
+            self.putback(pfn);
+            return 0;
+        };
+        let BlockState::Huge(h) = &mut *state else {
+            drop(state);
+            self.putback(pfn);
+            return 0;
+        };
+        if h.pfn != pfn || h.locked || self.meta(pfn).has(Flags::REJECTED) {
+            drop(state);
+            return self.keep_active(pfn);
+        }
+        if h.lazy && !h.mapped {
+            *state = BlockState::Empty;
+            drop(state);
+            self.platform().release(FrameRun::new(pfn, BLOCK_PAGES));
+            self.stats().add(Item::Pglazyfreed, BLOCK_PAGES as u64);
+            self.stats().sub(Item::NrInactive, BLOCK_PAGES as u64);
+            self.put_folio(pfn, 1);
+            self.end_isolation(pfn, BLOCK_ORDER);
+            return BLOCK_PAGES as u64;
+        }
+        if self.unmap_huge(space, nr, h).is_err() {
+            drop(state);
+            return self.keep_active(pfn);
+        }
+        let h: HugeMap = *h;
+        *state = BlockState::Busy;
+        drop(state);
+        let fate = self.put_away(pfn, BLOCK_PAGES, PageMask::FULL);
+        let kept = fate.kept.count();
+        let mut isolated = true;
+        let (new, freed) = if kept == 0 {
+            let stored = fate.stored.count() as u64;
+            self.stats().sub(Item::NrInactive, BLOCK_PAGES as u64);
+            self.stats().add(Item::NrZero, fate.zero.count() as u64);
+            self.stats().add(Item::NrSwapped, stored);
+            if stored > 0 {
+                self.stats().add(Item::ThpSwpout, 1);
+            }
+            self.platform().release(FrameRun::new(pfn, BLOCK_PAGES));
+            self.put_folio(pfn, 1);
+            let record = HugeSwap {
+                zero: fate.zero,
+                first: fate.first,
+                prot: h.prot,
+            };
+            (
+                BlockState::HugeSwapped(Box::new(record)),
+                BLOCK_PAGES as u64,
+            )
+        } else if fate.stored == PageMask::EMPTY && fate.zero.count() < WORTH_A_SPLIT {
+            self.meta(pfn).set(Flags::ACTIVE);
+            (BlockState::Huge(h), 0)
+        } else {
+            // What was stored needs no frame: to the split it is as gone as a zero page.
+            let (mut table, in_place) = self.shatter(space, nr, h, fate.zero, fate.stored, true);
+            isolated = !in_place;
+            let mut rank = 0;
+            for i in 0..BLOCK_PAGES {
+                if fate.stored.get(i) {
+                    let kind = Kind::Swapped(fate.first.add(rank));
+                    table.set(i, Entry::new(kind, h.prot, h.locked));
+                }
+                rank += !fate.zero.get(i) as u32;
+            }
+            self.stats()
+                .add(Item::NrSwapped, fate.stored.count() as u64);
+            (BlockState::Table(table), (BLOCK_PAGES - kept) as u64)
+        };
+        self.count_out(&fate);
+        self.machine().preempt(Site::Relock);
+        let mut state = block.lock(self);
+        let back = matches!(new, BlockState::Huge(_));
+        *state = new;
+        block.settled(self);
+        drop(state);
+        if back {
+            self.putback(pfn);
+        } else if isolated {
+            self.end_isolation(pfn, BLOCK_ORDER);
+        }
+        freed
+    }
+
+    fn reclaim_small(&self, space: &Space, block: &BlockRef, page: Vpn, pfn: Pfn) -> u64 {
+        let pages = order_pages(order_of(self.meta(pfn)));
+        let nr = page.block();
+        let i = page.index();
+        let Some(mut state) = block.try_lock(self) else {
+            self.putback(pfn);
+            return 0;
+        };
+        if self.meta(pfn).has(Flags::REJECTED) {
+            drop(state);
+            return self.keep_active(pfn);
+        }
+        let BlockState::Table(table) = &mut *state else {
+            drop(state);
+            self.putback(pfn);
+            return 0;
+        };
+        let ours = |t: &Table, k: u32| t.get(i + k).frame() == Some(pfn.add(k));
+        for k in 0..pages {
+            if ours(table, k) {
+                self.unmap_entries(space, nr, table, i + k, 1);
+            }
+        }
+        // Inactive pages are taken; mapped ones (held or locked) stay.
+        let (mut mine, mut stay, mut lazy) = (PageMask::EMPTY, PageMask::EMPTY, PageMask::EMPTY);
+        let mut saved = Entry::NONE;
+        for k in 0..pages {
+            if !ours(table, k) {
+                continue;
+            }
+            let e = table.get(i + k);
+            match e.kind() {
+                Kind::Inactive(_)
+                    if !e.locked() && (saved.is_none() || saved.prot() == e.prot()) =>
+                {
+                    saved = e;
+                    mine.set(k);
+                    if e.lazy() {
+                        lazy.set(k);
+                    }
+                    table.set(i + k, e.with(Kind::Busy));
+                }
+                _ => stay.set(k),
+            }
+        }
+        drop(state);
+        let held = stay.count();
+        if mine == PageMask::EMPTY {
+            return self.keep_active(pfn);
+        }
+        let mut look = mine;
+        (0..pages)
+            .filter(|&k| lazy.get(k))
+            .for_each(|k| look.clear(k));
+        let fate = self.put_away(pfn, pages, look);
+        let gone = mine.count() - fate.kept.count();
+        self.stats().sub(Item::NrInactive, gone as u64);
+        self.stats().add(Item::NrZero, fate.zero.count() as u64);
+        self.stats()
+            .add(Item::NrSwapped, fate.stored.count() as u64);
+        self.stats().add(Item::Pglazyfreed, lazy.count() as u64);
+        self.count_out(&fate);
+        for (start, len) in mine.runs(pages) {
+            for k in (start..start + len).filter(|&k| !fate.kept.get(k)) {
+                self.platform().release(FrameRun::new(pfn.add(k), 1));
+            }
+        }
+        self.machine().preempt(Site::Relock);
+        let mut state = block.lock(self);
+        let mut rank = 0;
+        if let Some(table) = state.table() {
+            for k in (0..pages).filter(|&k| mine.get(k)) {
+                let e = table.get(i + k);
+                let kind = if fate.zero.get(k) {
+                    Kind::Zero {
+                        mapped: false,
+                        dropped: true,
+                    }
+                } else if fate.stored.get(k) {
+                    Kind::Swapped(fate.first.add(rank))
+                } else if fate.kept.get(k) {
+                    Kind::Inactive(pfn.add(k))
+                } else {
+                    Kind::None
+                };
+                table.set(i + k, e.with(kind));
+                rank += (look.get(k) && !fate.zero.get(k)) as u32;
+                if fate.kept.get(k) {
+                    stay.set(k);
+                }
+            }
+        }
+        if gone > 0 && stay != PageMask::EMPTY {
+            let refs = mine.count() + held;
+            self.split_in_place(pfn, stay, refs);
+        }
+        block.settled(self);
+        drop(state);
+        if stay == PageMask::EMPTY {
+            self.put_folio(pfn, gone);
+            self.end_isolation(pfn, pages.ilog2() as u8);
+        } else if gone == 0 {
+            return self.keep_active(pfn);
+        }
+        gone as u64
+    }
+
+    /// Finds the zero pages among `look` of a parked folio and stores the others as far as
+    /// they can be stored.
+    fn put_away(&self, pfn: Pfn, pages: u32, look: PageMask) -> Fate {
+        let mut zero = self.platform().scan_zero(FrameRun::new(pfn, pages));
+        (0..pages)
+            .filter(|&k| !look.get(k))
+            .for_each(|k| zero.clear(k));
+        let mut filled = zero.not_within(pages);
+        (0..pages)
+            .filter(|&k| !look.get(k))
+            .for_each(|k| filled.clear(k));
+        let mut fate = Fate {
+            zero,
+            stored: PageMask::EMPTY,
+            first: Slot(0),
+            kept: filled,
+        };
+        let n = filled.count();
+        if n == 0 || !self.can_swap() {
+            return fate;
+        }
+        let Ok(first) = self.alloc_slots(n) else {
+            return fate;
+        };
+        fate.first = first;
+        'runs: for (start, len) in filled.runs(pages) {
+            let mut at = start;
+            while at < start + len {
+                let slot = first.add(filled.rank(at));
+                let mut result = Ok(());
+                let run = FrameRun::new(pfn.add(at), start + len - at);
+                self.platform().with_bytes(run, &mut |bytes| {
+                    result = self.store().put(slot, bytes);
+                });
+                let done = match result {
+                    Ok(()) => start + len - at,
+                    Err(e) => e.done,
+                };
+                for k in at..at + done {
+                    fate.stored.set(k);
+                    fate.kept.clear(k);
+                }
+                at += done;
+                if let Err(e) = result {
+                    if e.why != StoreStop::Incompressible {
+                        break 'runs;
+                    }
+                    self.stats().add(Item::StoreReject, 1);
+                    at += 1;
+                }
+            }
+        }
+        for k in (0..pages).filter(|&k| fate.kept.get(k)) {
+            self.free_slots(first.add(filled.rank(k)), 1);
+        }
+        if fate.kept != PageMask::EMPTY {
+            self.meta(pfn).set(Flags::REJECTED);
+        }
+        fate
+    }
+
+    fn count_out(&self, fate: &Fate) {
+        self.stats().add(Item::SwpoutZero, fate.zero.count() as u64);
+        self.stats().add(Item::Pswpout, fate.stored.count() as u64);
+    }
+}

@@ -1,0 +1,160 @@
+//! The active and inactive lists.
+//!
+//! Active folios are mapped into the program; inactive ones are resident but unmapped, so
+//! that a fault tells that they are still wanted: where no accessed bit can be read, ageing
+//! is done by unmapping.
+
+use crate::env::Env;
+use crate::folio::order_of;
+use crate::frame::{Flags, FrameMeta, Link, List};
+use crate::mm::Mm;
+use crate::units::{Pfn, order_pages};
+use core::sync::atomic::Ordering;
+
+/// Which list.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Which {
+    /// Mapped, or taken back lately.
+    Active,
+    /// Unmapped, candidates for reclaim.
+    Inactive,
+}
+
+/// Both lists, under one lock.
+pub struct Lru {
+    active: List,
+    inactive: List,
+}
+
+impl Lru {
+    /// Empty lists.
+    pub const fn new() -> Lru {
+        Lru {
+            active: List::new(Link::Lru),
+            inactive: List::new(Link::Lru),
+        }
+    }
+    /// A list.
+    pub fn list(&self, which: Which) -> &List {
+        match which {
+            Which::Active => &self.active,
+            Which::Inactive => &self.inactive,
+        }
+    }
+    fn list_mut(&mut self, which: Which) -> &mut List {
+        match which {
+            Which::Active => &mut self.active,
+            Which::Inactive => &mut self.inactive,
+        }
+    }
+}
+
+impl Default for Lru {
+    fn default() -> Lru {
+        Lru::new()
+    }
+}
+
+impl<E: Env> Mm<E> {
+    fn which(meta: &FrameMeta) -> Which {
+        if meta.has(Flags::ACTIVE) {
+            Which::Active
+        } else {
+            Which::Inactive
+        }
+    }
+
+    /// Puts a folio that is on no list at the head of one.
+    pub(crate) fn lru_add(&self, pfn: Pfn, which: Which) {
+        let mut lru = self.lru.lock(self.machine());
+        let meta = self.meta(pfn);
+        if meta.has(Flags::LRU) {
+            return;
+        }
+        if which == Which::Active {
+            meta.set(Flags::ACTIVE);
+        } else {
+            meta.clear(Flags::ACTIVE);
+        }
+        lru.list_mut(which).push_head(self, pfn);
+    }
+
+    /// Takes a folio off its list, if it is on one.
+    pub(crate) fn lru_del(&self, pfn: Pfn) {
+        let mut lru = self.lru.lock(self.machine());
+        let meta = self.meta(pfn);
+        if meta.has(Flags::LRU) {
+            lru.list_mut(Self::which(meta)).remove(self, pfn);
+        }
+    }
+
+    /// Moves a folio to the head of a list; one that is isolated goes there when it is put
+    /// back (the flag says so).
+    pub(crate) fn lru_move(&self, pfn: Pfn, which: Which) {
+        let mut lru = self.lru.lock(self.machine());
+        let meta = self.meta(pfn);
+        if meta.has(Flags::LRU) {
+            lru.list_mut(Self::which(meta)).remove(self, pfn);
+            lru.list_mut(which).push_head(self, pfn);
+        }
+        if which == Which::Active {
+            meta.set(Flags::ACTIVE);
+        } else {
+            meta.clear(Flags::ACTIVE);
+        }
+    }
+
+    /// Isolates the folio at the tail of a list: off the list, with one more reference.
+    pub(crate) fn isolate_tail(&self, which: Which) -> Option<Pfn> {
+        let mut lru = self.lru.lock(self.machine());
+        loop {
+            let pfn = lru.list_mut(which).pop_tail(self)?;
+            let meta = self.meta(pfn);
+            // No reference left: its last owner is on the way to take it off the list.
+            if meta.try_get() {
+                self.isolated
+                    .fetch_add(order_pages(order_of(meta)) as u64, Ordering::AcqRel);
+                return Some(pfn);
+            }
+        }
+    }
+
+    /// Isolates this folio, unless somebody else has.
+    pub(crate) fn isolate(&self, pfn: Pfn) -> bool {
+        let mut lru = self.lru.lock(self.machine());
+        let meta = self.meta(pfn);
+        if !meta.has(Flags::LRU) || !meta.try_get() {
+            return false;
+        }
+        lru.list_mut(Self::which(meta)).remove(self, pfn);
+        self.isolated
+            .fetch_add(order_pages(order_of(meta)) as u64, Ordering::AcqRel);
+        true
+    }
+
+    /// Ends an isolation: back to the head of the list that the folio's flag names, and the
+    /// reference dropped (with it the folio, if it was the last).
+    pub(crate) fn putback(&self, pfn: Pfn) {
+        let meta = self.meta(pfn);
+        self.isolated
+            .fetch_sub(order_pages(order_of(meta)) as u64, Ordering::AcqRel);
+        self.lru_add(pfn, Self::which(meta));
+        self.put_folio(pfn, 1);
+    }
+
+    /// Ends an isolation without going back to a list: the folio is gone but for it.
+    pub(crate) fn end_isolation(&self, pfn: Pfn, order: u8) {
+        self.isolation_ended(order_pages(order));
+        self.put_folio(pfn, 1);
+    }
+
+    /// So many pages are isolated no longer.
+    pub(crate) fn isolation_ended(&self, pages: u32) {
+        self.isolated.fetch_sub(pages as u64, Ordering::AcqRel);
+    }
+
+    /// Pages on a list now.
+    pub fn lru_pages(&self, which: Which) -> u64 {
+        self.lru.lock(self.machine()).list(which).pages()
+    }
+}

@@ -1,0 +1,7 @@
+//! Reclaim: which pages go when memory runs short, and how.
+
+pub mod direct;
+pub mod evict;
+pub mod lru;
+pub mod oom;
+pub mod pageout;

@@ -1,0 +1,144 @@
+//! madvise.
+
+use crate::env::Env;
+use crate::mm::Mm;
+use crate::reclaim::lru::Which;
+use crate::space::block::BlockState;
+use crate::space::entry::Kind;
+use crate::space::fault::FaultMode;
+use crate::space::vma::ThpAdvice;
+use crate::space::{BlockRef, MapError, Space};
+use crate::units::{BLOCK_PAGES, SpaceId, Vpn};
+use alloc::vec::Vec;
+
+/// What a program may advise about a range. Names as in madvise(2).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Advice {
+    /// Huge pages are welcome.
+    HugePage,
+    /// No huge pages.
+    NoHugePage,
+    /// The contents are not needed: holes, which read as zeros.
+    DontNeed,
+    /// The contents may be dropped until the next write.
+    Free,
+    /// Not needed for a while: to the inactive list.
+    Cold,
+    /// Reclaim now.
+    PageOut,
+    /// Needed soon: back from the store.
+    WillNeed,
+    /// Make every page readable now.
+    PopulateRead,
+    /// Make every page writable now.
+    PopulateWrite,
+}
+
+impl<E: Env> Mm<E> {
+    /// Follows an advice. The range must be mapped throughout, else [`MapError::Hole`].
+    pub fn madvise(
+        &self,
+        id: SpaceId,
+        start: Vpn,
+        pages: u64,
+        advice: Advice,
+    ) -> Result<(), MapError> {
+        let space = self.space(id)?;
+        if !space.contains(start, pages) {
+            return Err(MapError::BadRange(start, pages));
+        }
+        if let Advice::HugePage | Advice::NoHugePage = advice {
+            let to = match advice {
+                Advice::HugePage => ThpAdvice::Huge,
+                _ => ThpAdvice::NoHuge,
+            };
+            let _mmap = space.mmap_lock.lock(self.machine());
+            return space
+                .edit_vmas(self, |tree| tree.update(start, pages, |v| v.advice = to))
+                .map_err(|hole| MapError::Hole(hole.0));
+        }
+        let mapped = space.read_vmas(self, |t| t.range(start, pages).collect::<Vec<_>>());
+        let covered: u64 = mapped.iter().map(|v| v.pages).sum();
+        match advice {
+            Advice::DontNeed => {
+                let _mmap = space.mmap_lock.lock(self.machine());
+                for v in mapped.iter().filter(|v| !v.locked) {
+                    self.zap_range(&space, v.start, v.pages);
+                }
+            }
+            Advice::PopulateRead => self.populate(id, start, pages, false)?,
+            Advice::PopulateWrite => self.populate(id, start, pages, true)?,
+            Advice::PageOut => {
+                self.page_out(id, start, pages)?;
+            }
+            Advice::Cold | Advice::Free => {
+                for (block, first, n) in space.parts(self, start, pages) {
+                    self.deactivate_part(&space, &block, first, n, advice == Advice::Free);
+                }
+            }
+            Advice::WillNeed => {
+                for (block, first, n) in space.parts(self, start, pages) {
+                    self.will_need(&space, &block, first, n);
+                }
+            }
+            Advice::HugePage | Advice::NoHugePage => {}
+        }
+        if covered < pages {
+            return Err(MapError::Hole(start));
+        }
+        Ok(())
+    }
+
+    /// Unmaps the pages of a part; they stay resident on the inactive list. `lazy` marks them
+    /// as free to drop. Pages that cannot be unmapped stay.
+    fn deactivate_part(&self, space: &Space, block: &BlockRef, first: Vpn, n: u32, lazy: bool) {
+        let i = first.index();
+        let mut state = block.lock(self);
+        if let BlockState::Huge(h) = &mut *state {
+            // A part of a huge page stays: taking it apart for a hint would cost more than
+            // the hint is worth.
+            if n < BLOCK_PAGES || h.locked {
+                return;
+            }
+            if self.unmap_huge(space, first.block(), h).is_ok() {
+                h.lazy = lazy;
+                let pfn = h.pfn;
+                self.lru_move(pfn, Which::Inactive);
+            }
+            return;
+        }
+        let BlockState::Table(table) = &mut *state else {
+            return;
+        };
+        self.unmap_entries(space, first.block(), table, i, n);
+        for k in i..i + n {
+            let e = table.get(k);
+            if let Kind::Inactive(p) = e.kind()
+                && !e.locked()
+            {
+                if lazy {
+                    table.set(k, e.as_lazy());
+                }
+                self.lru_move(self.head_of(p), Which::Inactive);
+            }
+        }
+    }
+
+    /// Reads what is in the store back, as far as memory allows without reclaim.
+    fn will_need(&self, space: &Space, block: &BlockRef, first: Vpn, n: u32) {
+        for k in 0..n {
+            let page = first.add(k as u64);
+            let swapped = matches!(
+                block.lock(self).entry(page.index()).kind(),
+                Kind::Swapped(_)
+            );
+            if swapped
+                && self
+                    .fault(space.id, page, false, FaultMode::NoWait)
+                    .is_err()
+            {
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! One entry of a block's table: what a page of the program is at this moment.
+//!
+//! | state | the program sees | the frame | charged |
+//! |---|---|---|---|
+//! | none | a hole | - | no |
+//! | mapped | its page | in use, nothing at rest | yes |
+//! | inactive | a hole (a fault takes it back) | holds the bytes at rest | yes |
+//! | zero | zeros, or a hole until the first read | - | no |
+//! | swapped | a hole | - (a slot) | the store's share |
+//! | busy | whatever its owner left | its owner's | its owner's |
+
+use crate::platform::Prot;
+use crate::units::{Pfn, Slot};
+
+/// What a page is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// Never touched, or discarded.
+    None,
+    /// Present in the program.
+    Mapped(Pfn),
+    /// Resident, unmapped.
+    Inactive(Pfn),
+    /// Reads as zeros; needs no frame.
+    Zero {
+        /// The zero page is mapped, so that it must be dropped before anything else is.
+        mapped: bool,
+        /// Left by reclaim or by a split (else by a read fault).
+        dropped: bool,
+    },
+    /// In the store.
+    Swapped(Slot),
+    /// Owned by one CPU, which is moving it (the migration entry of Linux). Others wait.
+    Busy,
+}
+
+/// A packed entry: bits 0..3 kind, 3..6 rights, 6 locked, 7 and 8 the flags of zero,
+/// 9 lazily freed, 32.. frame or slot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Entry(u64);
+
+const LOCKED: u64 = 1 << 6;
+const ZERO_MAPPED: u64 = 1 << 7;
+const ZERO_DROPPED: u64 = 1 << 8;
+const LAZY: u64 = 1 << 9;
+const ATTRS: u64 = 0b1111 << 3;
+
+impl Entry {
+    /// The empty entry.
+    pub const NONE: Entry = Entry(0);
+
+    /// An entry with the rights and the lock of its VMA.
+    pub fn new(kind: Kind, prot: Prot, locked: bool) -> Entry {
+        let attrs = (prot.read as u64) << 3
+            | (prot.write as u64) << 4
+            | (prot.exec as u64) << 5
+            | if locked { LOCKED } else { 0 };
+        Entry(attrs).with(kind)
+    }
+
+    /// The same rights with another kind; the lazy mark goes.
+    pub fn with(self, kind: Kind) -> Entry {
+        let attrs = self.0 & ATTRS;
+        Entry(match kind {
+            Kind::None => 0,
+            Kind::Mapped(p) => attrs | 1 | (p.0 as u64) << 32,
+            Kind::Inactive(p) => attrs | 2 | (p.0 as u64) << 32,
+            Kind::Zero { mapped, dropped } => {
+                attrs
+                    | 3
+                    | if mapped { ZERO_MAPPED } else { 0 }
+                    | if dropped { ZERO_DROPPED } else { 0 }
+            }
+            Kind::Swapped(s) => attrs | 4 | (s.0 as u64) << 32,
+            Kind::Busy => attrs | 5,
+        })
+    }
+
+    /// What the page is.
+    pub fn kind(self) -> Kind {
+        let value = (self.0 >> 32) as u32;
+        match self.0 & 7 {
+            1 => Kind::Mapped(Pfn(value)),
+            2 => Kind::Inactive(Pfn(value)),
+            3 => Kind::Zero {
+                mapped: self.0 & ZERO_MAPPED != 0,
+                dropped: self.0 & ZERO_DROPPED != 0,
+            },
+            4 => Kind::Swapped(Slot(value)),
+            5 => Kind::Busy,
+            _ => Kind::None,
+        }
+    }
+
+    /// The frame of a resident page.
+    pub fn frame(self) -> Option<Pfn> {
+        match self.kind() {
+            Kind::Mapped(p) | Kind::Inactive(p) => Some(p),
+            _ => None,
+        }
+    }
+
+    /// Whether the entry is empty.
+    pub fn is_none(self) -> bool {
+        self.0 & 7 == 0
+    }
+    /// Whether somebody owns the page.
+    pub fn is_busy(self) -> bool {
+        self.0 & 7 == 5
+    }
+    /// Rights of the page.
+    pub fn prot(self) -> Prot {
+        Prot {
+            read: self.0 & 8 != 0,
+            write: self.0 & 16 != 0,
+            exec: self.0 & 32 != 0,
+        }
+    }
+    /// Whether the page must stay resident (mlock).
+    pub fn locked(self) -> bool {
+        self.0 & LOCKED != 0
+    }
+    /// Whether the program gave the contents up (MADV_FREE) and has not touched it since.
+    pub fn lazy(self) -> bool {
+        self.0 & LAZY != 0
+    }
+    /// Marks an inactive page as lazily freed.
+    pub fn as_lazy(self) -> Entry {
+        Entry(self.0 | LAZY)
+    }
+    /// The same page with other rights.
+    pub fn with_attrs(self, prot: Prot, locked: bool) -> Entry {
+        if self.is_none() {
+            return self;
+        }
+        let lazy = self.0 & LAZY;
+        let new = Entry::new(self.kind(), prot, locked);
+        Entry(new.0 | lazy)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_keep_what_is_put_in() {
+        for kind in [
+            Kind::None,
+            Kind::Mapped(Pfn(u32::MAX)),
+            Kind::Inactive(Pfn(0)),
+            Kind::Zero {
+                mapped: true,
+                dropped: false,
+            },
+            Kind::Zero {
+                mapped: false,
+                dropped: true,
+            },
+            Kind::Swapped(Slot(7)),
+            Kind::Busy,
+        ] {
+            for prot in [Prot::RW, Prot::R, Prot::NONE] {
+                let e = Entry::new(kind, prot, true);
+                assert_eq!(e.kind(), kind);
+                if kind != Kind::None {
+                    assert_eq!((e.prot(), e.locked()), (prot, true));
+                    assert_eq!(e.with_attrs(Prot::R, false).prot(), Prot::R);
+                }
+            }
+        }
+    }
+}

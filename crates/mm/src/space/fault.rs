@@ -1,0 +1,409 @@
+//! Page faults.
+//!
+//! A fault looks the VMA up, locks the block and decides. What needs no memory (a page that
+//! is inactive, a zero page to be shown) is done at once. What needs memory lets go of the
+//! lock first: estimate, drop, allocate, lock again, re-validate, and start over if the
+//! world has changed (R53). A fault handler calls with [`FaultMode::NoWait`] and hands what
+//! comes back as [`FaultError::Busy`] or [`FaultError::NeedReclaim`] to a worker, who calls
+//! with [`FaultMode::MayWait`].
+
+use crate::env::Env;
+use crate::folio::order_of;
+use crate::mm::Mm;
+use crate::platform::{Content, Flush, Platform, PlatformError, Prot, Stop};
+use crate::reclaim::lru::Which;
+use crate::reclaim::oom::OomReport;
+use crate::space::block::{BlockState, Table};
+use crate::space::entry::{Entry, Kind};
+use crate::space::vma::Vma;
+use crate::space::{BlockRef, MapError, Space};
+use crate::stat::Item;
+use crate::store::StoreError;
+use crate::tunables::Profile;
+use crate::units::{BLOCK_PAGES, PAGE_SIZE, PageRun, Pfn, SpaceId, Vpn, order_pages};
+use alloc::boxed::Box;
+use core::fmt;
+
+/// Times a platform operation is tried again while the address space is changing.
+const STOP_RETRIES: u32 = 10_000;
+/// Times a fault starts over before it gives up as busy.
+const RETRIES: u32 = 1000;
+
+/// What a fault may do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FaultMode {
+    /// Never reclaims, never waits.
+    NoWait,
+    /// May reclaim, wait for a busy page, and find that memory is out.
+    MayWait,
+}
+
+/// How a fault ended well.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Served {
+    /// This many pages are visible now that were not.
+    Mapped(u32),
+    /// The access is allowed already: somebody else was faster. Wake the program.
+    Spurious,
+}
+
+/// How a fault ended without a page.
+#[derive(Clone, Debug)]
+pub enum FaultError {
+    /// Nothing is mapped there: the program gets SIGSEGV.
+    NoMapping,
+    /// The mapping does not allow the access: SIGSEGV.
+    Access,
+    /// Somebody works on the page (`NoWait` only).
+    Busy,
+    /// The limit is reached and nothing may be reclaimed here (`NoWait` only).
+    NeedReclaim,
+    /// The limit is reached and nothing can be reclaimed.
+    Oom(Box<OomReport>),
+    /// The page is in the store and cannot be read back.
+    Store(StoreError),
+    /// The system refused.
+    Platform(PlatformError),
+}
+
+impl fmt::Display for FaultError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            FaultError::NoMapping => f.write_str("nothing is mapped there"),
+            FaultError::Access => f.write_str("the mapping does not allow the access"),
+            FaultError::Busy => f.write_str("the page is being moved"),
+            FaultError::NeedReclaim => f.write_str("the limit is reached"),
+            FaultError::Oom(report) => write!(f, "{report}"),
+            FaultError::Store(e) => write!(f, "a swapped page cannot be read back: {e}"),
+            FaultError::Platform(e) => write!(f, "the system refused: {e}"),
+        }
+    }
+}
+
+impl core::error::Error for FaultError {}
+
+/// What a step of a fault came to.
+pub(crate) enum Step {
+    /// Done.
+    Done(Served),
+    /// Start over.
+    Again,
+    /// Wait until a busy mark of the block goes, then start over.
+    Wait(u32),
+    /// A write on a hole or on a zero entry: needs a folio.
+    Fresh(Vma, u64),
+    /// A page in the store: needs frames.
+    SwapIn(Vma, u64),
+}
+
+impl<E: Env> Mm<E> {
+    /// Serves a fault of the program on `page`; `write` says that it wanted to write.
+    ///
+    /// No lock may be held. Postcondition of `Ok`: the access may be tried again.
+    pub fn fault(
+        &self,
+        space: SpaceId,
+        page: Vpn,
+        write: bool,
+        mode: FaultMode,
+    ) -> Result<Served, FaultError> {
+        let space = self
+            .space(space)
+            .map_err(|_: MapError| FaultError::NoMapping)?;
+        if !space.contains(page, 1) {
+            return Err(FaultError::NoMapping);
+        }
+        let block = space.block(self, page.block());
+        for _ in 0..RETRIES {
+            match self.fault_step(&space, &block, page, write)? {
+                Step::Done(served) => {
+                    self.stats().add(Item::Pgfault, 1);
+                    return Ok(served);
+                }
+                Step::Again => {}
+                Step::Wait(_) if mode == FaultMode::NoWait => return Err(FaultError::Busy),
+                Step::Wait(ticket) => block.wait(self, ticket),
+                Step::Fresh(vma, seq) => {
+                    if let Some(served) = self.fault_fresh(&space, &block, page, &vma, seq, mode)? {
+                        self.stats().add(Item::Pgfault, 1);
+                        return Ok(served);
+                    }
+                }
+                Step::SwapIn(vma, seq) => {
+                    if let Some(served) = self.swap_in(&space, &block, page, &vma, seq, mode)? {
+                        self.stats().add(Item::Pgfault, 1);
+                        self.stats().add(Item::Pgmajfault, 1);
+                        return Ok(served);
+                    }
+                }
+            }
+        }
+        Err(FaultError::Busy)
+    }
+
+    /// What can be done with the block locked once.
+    fn fault_step(
+        &self,
+        space: &Space,
+        block: &BlockRef,
+        page: Vpn,
+        write: bool,
+    ) -> Result<Step, FaultError> {
+        let (vma, seq) = space.vma(self, page);
+        let vma = vma.ok_or(FaultError::NoMapping)?;
+        let allowed = if write {
+            vma.prot.write
+        } else {
+            vma.prot.read || vma.prot.exec
+        };
+        if !allowed {
+            return Err(FaultError::Access);
+        }
+        let mut state = block.lock(self);
+        if space.changed(seq) {
+            return Ok(Step::Again);
+        }
+        let i = page.index();
+        match &mut *state {
+            BlockState::Busy => return Ok(Step::Wait(block.ticket())),
+            BlockState::Huge(h) if h.mapped => return Ok(Step::Done(Served::Spurious)),
+            BlockState::Huge(h) => {
+                let run = PageRun::new(space.id, page.block().start(), BLOCK_PAGES);
+                self.map_all(run, h.pfn, Content::Parked, h.prot)
+                    .map_err(FaultError::Platform)?;
+                h.mapped = true;
+                h.lazy = false;
+                let pfn = h.pfn;
+                self.stats().add(Item::Pgactivate, BLOCK_PAGES as u64);
+                self.moved_in(BLOCK_PAGES);
+                self.lru_move(pfn, Which::Active);
+                return Ok(Step::Done(Served::Mapped(BLOCK_PAGES)));
+            }
+            BlockState::Empty | BlockState::HugeSwapped(_) | BlockState::Table(_) => {}
+        }
+        match state.entry(i).kind() {
+            Kind::Mapped(_) => Ok(Step::Done(Served::Spurious)),
+            Kind::Busy => Ok(Step::Wait(block.ticket())),
+            Kind::Swapped(_) => Ok(Step::SwapIn(vma, seq)),
+            Kind::Inactive(pfn) => {
+                let Some(table) = state.table() else {
+                    return Ok(Step::Again);
+                };
+                let n = self
+                    .take_back(space, table, page, pfn)
+                    .map_err(FaultError::Platform)?;
+                Ok(Step::Done(Served::Mapped(n)))
+            }
+            Kind::None | Kind::Zero { .. } if write => Ok(Step::Fresh(vma, seq)),
+            kind => {
+                let fresh = kind == Kind::None;
+                let Some(table) = state.table() else {
+                    return Ok(Step::Again);
+                };
+                let wide = !fresh || self.tunables().profile == Profile::Deckle;
+                let run = zero_window(space, &vma, table, page, wide, fresh);
+                self.platform()
+                    .map_zero(run)
+                    .map_err(FaultError::Platform)?;
+                for k in 0..run.pages {
+                    let k = run.start.index() + k;
+                    let dropped = matches!(table.get(k).kind(), Kind::Zero { dropped: true, .. });
+                    let kind = Kind::Zero {
+                        mapped: true,
+                        dropped,
+                    };
+                    table.set(k, Entry::new(kind, vma.prot, vma.locked));
+                }
+                Ok(Step::Done(Served::Mapped(run.pages)))
+            }
+        }
+    }
+
+    /// Maps the inactive pages around `page` that belong to the same folio. Block locked.
+    fn take_back(
+        &self,
+        space: &Space,
+        table: &mut Table,
+        page: Vpn,
+        pfn: Pfn,
+    ) -> Result<u32, PlatformError> {
+        let i = page.index();
+        let head = self.head_of(pfn);
+        let at = |k: u32| Kind::Inactive(Pfn(pfn.0.wrapping_add(k).wrapping_sub(i)));
+        let end = head.0 + order_pages(order_of(self.meta(head)));
+        let mut first = i;
+        while first > 0
+            && pfn.0 - (i - first) > head.0
+            && table.get(first - 1).kind() == at(first - 1)
+        {
+            first -= 1;
+        }
+        let mut last = i + 1;
+        while last < BLOCK_PAGES && pfn.0 + (last - i) < end && table.get(last).kind() == at(last) {
+            last += 1;
+        }
+        let prot = table.get(i).prot();
+        let start = Vpn(page.0 - (i - first) as u64);
+        let run = PageRun::new(space.id, start, last - first);
+        self.map_all(run, Pfn(pfn.0 - (i - first)), Content::Parked, prot)?;
+        for k in first..last {
+            let p = Pfn(pfn.0 + k - i);
+            table.set(k, table.get(k).with(Kind::Mapped(p)));
+        }
+        self.stats().add(Item::Pgactivate, run.pages as u64);
+        self.moved_in(run.pages);
+        self.lru_move(head, Which::Active);
+        Ok(run.pages)
+    }
+
+    /// Maps a whole run. On an error nothing of the run is mapped, and parked bytes are at
+    /// rest again.
+    pub(crate) fn map_all(
+        &self,
+        run: PageRun,
+        frames: Pfn,
+        content: Content<'_>,
+        prot: Prot,
+    ) -> Result<(), PlatformError> {
+        let (done, stop) = self.push(run, frames, content, prot);
+        let Some(why) = stop else { return Ok(()) };
+        if done > 0 {
+            let part = PageRun { pages: done, ..run };
+            if let Content::Parked = content {
+                // The program may have written meanwhile: the bytes go back where they were.
+                let (_, stop) = self.pull(part, frames, prot);
+                debug_assert!(stop.is_none(), "cannot undo a partial map: {stop:?}");
+            } else {
+                let token = self.platform().discard(part);
+                self.platform().flush(&mut core::iter::once(token));
+            }
+        }
+        Err(PlatformError { at: done, why })
+    }
+
+    /// Takes a whole run away from the program and flushes. On an error (somebody holds a
+    /// page) everything is mapped as it was.
+    pub(crate) fn unmap_all(
+        &self,
+        run: PageRun,
+        frames: Pfn,
+        prot: Prot,
+    ) -> Result<(), PlatformError> {
+        let (done, stop) = self.pull(run, frames, prot);
+        let Some(why) = stop else { return Ok(()) };
+        if done > 0 {
+            let part = PageRun { pages: done, ..run };
+            let (_, stop) = self.push(part, frames, Content::Parked, prot);
+            debug_assert!(stop.is_none(), "cannot undo a partial unmap: {stop:?}");
+        }
+        Err(PlatformError { at: done, why })
+    }
+
+    /// Maps as much of a run as goes, again while the address space is changing.
+    fn push(
+        &self,
+        run: PageRun,
+        frames: Pfn,
+        content: Content<'_>,
+        prot: Prot,
+    ) -> (u32, Option<Stop>) {
+        let (mut done, mut tries) = (0, 0);
+        while done < run.pages {
+            let rest = match content {
+                Content::Bytes(b) => Content::Bytes(&b[done as usize * PAGE_SIZE..]),
+                c => c,
+            };
+            match self
+                .platform()
+                .map(run.tail(done), frames.add(done), rest, prot)
+            {
+                Ok(d) => done += d.pages,
+                Err(e) => {
+                    done += e.at;
+                    tries += 1;
+                    if e.why != Stop::Retry || tries > STOP_RETRIES {
+                        return (done, Some(e.why));
+                    }
+                }
+            }
+        }
+        (done, None)
+    }
+
+    /// Unmaps as much of a run as goes and flushes it.
+    fn pull(&self, run: PageRun, frames: Pfn, prot: Prot) -> (u32, Option<Stop>) {
+        let (mut done, mut tries) = (0, 0);
+        let mut stop = None;
+        while done < run.pages {
+            match self
+                .platform()
+                .unmap(run.tail(done), frames.add(done), prot)
+            {
+                Ok((d, token)) => {
+                    done += d.pages;
+                    self.platform().flush(&mut core::iter::once(token));
+                }
+                Err(e) => {
+                    done += e.at;
+                    tries += 1;
+                    if e.why != Stop::Retry || tries > STOP_RETRIES {
+                        stop = Some(e.why);
+                        break;
+                    }
+                }
+            }
+        }
+        if tries > 0 && done > 0 {
+            // A call that stopped half-way returned no token for what it had done.
+            let pending = Some(PageRun { pages: done, ..run });
+            self.platform()
+                .flush(&mut core::iter::once(Flush { pending }));
+        }
+        (done, stop)
+    }
+
+    /// Gauges: pages went from inactive to mapped.
+    pub(crate) fn moved_in(&self, pages: u32) {
+        self.stats().add(Item::NrAnon, pages as u64);
+        self.stats().sub(Item::NrInactive, pages as u64);
+    }
+
+    /// Gauges: pages went from mapped to inactive.
+    pub(crate) fn moved_out(&self, pages: u32) {
+        self.stats().sub(Item::NrAnon, pages as u64);
+        self.stats().add(Item::NrInactive, pages as u64);
+    }
+}
+
+/// The pages around `page` for which the zero page is mapped in one go: a 64 KiB window of
+/// the VMA, of holes for a first touch, of zero entries for pages that were dropped.
+fn zero_window(
+    space: &Space,
+    vma: &Vma,
+    table: &Table,
+    page: Vpn,
+    wide: bool,
+    fresh: bool,
+) -> PageRun {
+    if !wide {
+        return PageRun::new(space.id, page, 1);
+    }
+    let fits = |p: Vpn| {
+        p >= vma.start
+            && p.0 < vma.start.0 + vma.pages
+            && match table.get(p.index()).kind() {
+                Kind::None => fresh,
+                Kind::Zero { mapped, .. } => !mapped && !fresh,
+                _ => false,
+            }
+    };
+    let base = page.0 & !15;
+    let (mut first, mut last) = (page.0, page.0 + 1);
+    while first > base && fits(Vpn(first - 1)) {
+        first -= 1;
+    }
+    while last < base + 16 && fits(Vpn(last)) {
+        last += 1;
+    }
+    PageRun::new(space.id, Vpn(first), (last - first) as u32)
+}

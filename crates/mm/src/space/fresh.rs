@@ -1,0 +1,173 @@
+//! Write faults on holes and zero entries (F1 and F2): a new folio of zeros.
+
+use crate::env::Env;
+use crate::folio::AllocError;
+use crate::huge::order::{self, Window};
+use crate::mm::Mm;
+use crate::platform::{Content, Platform};
+use crate::reclaim::lru::Which;
+use crate::space::block::{BlockState, HugeMap};
+use crate::space::entry::{Entry, Kind};
+use crate::space::fault::{FaultError, FaultMode, Served};
+use crate::space::vma::Vma;
+use crate::space::{BlockRef, Space};
+use crate::stat::Item;
+use crate::units::{BLOCK_ORDER, BLOCK_PAGES, PageRun, Pfn, Vpn, order_pages};
+
+impl<E: Env> Mm<E> {
+    /// Serves a write on a hole or a zero entry. `None`: the world changed, start over.
+    pub(crate) fn fault_fresh(
+        &self,
+        space: &Space,
+        block: &BlockRef,
+        page: Vpn,
+        vma: &Vma,
+        seq: u64,
+        mode: FaultMode,
+    ) -> Result<Option<Served>, FaultError> {
+        let t = self.tunables();
+        let mut cap = BLOCK_ORDER;
+        loop {
+            // Estimate with the lock, then let go of it to allocate.
+            let estimate = order::window(&t, vma, &block.lock(self), page, cap);
+            let (pfn, got) = match self.alloc_fresh(space, page, estimate, mode)? {
+                Some(found) => found,
+                None => return Ok(None),
+            };
+            let mut state = block.lock(self);
+            let want = order::window(&t, vma, &state, page, got.order);
+            let stale = space.changed(seq)
+                || !matches!(
+                    state.entry(page.index()).kind(),
+                    Kind::None | Kind::Zero { .. }
+                );
+            if stale || want != got {
+                drop(state);
+                self.free_unused(pfn);
+                if stale {
+                    return Ok(None);
+                }
+                cap = want.order;
+                continue;
+            }
+            self.map_fresh(space, &mut state, vma, got, pfn)?;
+            drop(state);
+            self.stats()
+                .add(Item::NrAnon, order_pages(got.order) as u64);
+            return Ok(Some(Served::Mapped(order_pages(got.order))));
+        }
+    }
+
+    /// A charged folio for the estimated window, or for a smaller one around the page.
+    fn alloc_fresh(
+        &self,
+        space: &Space,
+        page: Vpn,
+        estimate: Window,
+        mode: FaultMode,
+    ) -> Result<Option<(Pfn, Window)>, FaultError> {
+        let t = self.tunables();
+        let mut w = estimate;
+        loop {
+            let refs = if w.order == BLOCK_ORDER {
+                1
+            } else {
+                order_pages(w.order)
+            };
+            match self.alloc_folio(w.order, refs, (space.id, w.start)) {
+                Ok(pfn) => {
+                    if w.order == BLOCK_ORDER {
+                        self.stats().add(Item::NrThp, 1);
+                        self.stats().add(Item::ThpFaultAlloc, 1);
+                    } else if w.order > 0 {
+                        self.stats().add(Item::AnonFaultAlloc, 1);
+                    }
+                    return Ok(Some((pfn, w)));
+                }
+                Err(e) if w.order > 0 => {
+                    if w.order == BLOCK_ORDER {
+                        self.stats().add(Item::ThpFaultFallback, 1);
+                        if let AllocError::Charge(_) = e {
+                            self.stats().add(Item::ThpFaultFallbackCharge, 1);
+                        }
+                    } else {
+                        self.stats().add(Item::AnonFaultFallback, 1);
+                    }
+                    let order = order::lower(&t, w.order);
+                    w = Window {
+                        start: Vpn(page.0 & !(order_pages(order) as u64 - 1)),
+                        order,
+                    };
+                }
+                Err(_) if mode == FaultMode::NoWait => return Err(FaultError::NeedReclaim),
+                Err(e) => {
+                    self.make_room(e).map_err(FaultError::Oom)?;
+                    return Ok(None);
+                }
+            }
+        }
+    }
+
+    /// Maps a new folio over a window that was just validated. Block locked.
+    fn map_fresh(
+        &self,
+        space: &Space,
+        state: &mut BlockState,
+        vma: &Vma,
+        w: Window,
+        pfn: Pfn,
+    ) -> Result<(), FaultError> {
+        let run = PageRun::new(space.id, w.start, order_pages(w.order));
+        self.drop_zeros(space, state, run);
+        if let Err(e) = self.map_all(run, pfn, Content::Zero, vma.prot) {
+            state.tidy();
+            self.free_unused(pfn);
+            return Err(FaultError::Platform(e));
+        }
+        if w.order == BLOCK_ORDER {
+            let (prot, locked) = (vma.prot, vma.locked);
+            *state = BlockState::Huge(HugeMap {
+                pfn,
+                mapped: true,
+                prot,
+                locked,
+                lazy: false,
+            });
+        } else if let Some(table) = state.table() {
+            for k in 0..run.pages {
+                let kind = Kind::Mapped(pfn.add(k));
+                table.set(
+                    run.start.index() + k,
+                    Entry::new(kind, vma.prot, vma.locked),
+                );
+            }
+        }
+        self.lru_add(pfn, Which::Active);
+        if w.order == BLOCK_ORDER {
+            self.queue_new(pfn);
+        }
+        Ok(())
+    }
+
+    /// Makes holes of the zero entries of a run. Block locked.
+    fn drop_zeros(&self, space: &Space, state: &mut BlockState, run: PageRun) {
+        let BlockState::Table(table) = state else {
+            return;
+        };
+        let first = run.start.index();
+        for k in first..(first + run.pages).min(BLOCK_PAGES) {
+            if let Kind::Zero { mapped, dropped } = table.get(k).kind() {
+                if mapped {
+                    let at = Vpn(run.start.0 + (k - first) as u64);
+                    let token = self.platform().drop_zero(PageRun::new(space.id, at, 1));
+                    self.platform().flush(&mut core::iter::once(token));
+                }
+                if dropped {
+                    self.stats().sub(Item::NrZero, 1);
+                    self.stats().add(Item::SwpinZero, 1);
+                }
+                table.set(k, Entry::NONE);
+            }
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! mmap, munmap, mprotect, mlock.
+
+use crate::charge::Charge;
+use crate::env::Env;
+use crate::mm::Mm;
+use crate::platform::{Platform, Prot};
+use crate::space::block::BlockState;
+use crate::space::fault::{FaultError, FaultMode};
+use crate::space::vma::{Search, ThpAdvice, Vma};
+use crate::space::{BlockRef, MapError, Space};
+use crate::units::{BLOCK_PAGES, PageMask, SpaceId, Vpn};
+use alloc::vec::Vec;
+
+impl<E: Env> Mm<E> {
+    /// Maps `pages` pages of private anonymous memory. `at`: exactly there, replacing what is
+    /// there (MAP_FIXED); `None`: in a free area, aligned to `align` pages.
+    pub fn mmap(
+        &self,
+        space: SpaceId,
+        at: Option<Vpn>,
+        pages: u64,
+        align: u64,
+        prot: Prot,
+    ) -> Result<Vpn, MapError> {
+        let space = self.space(space)?;
+        let _mmap = space.mmap_lock.lock(self.machine());
+        let start = match at {
+            Some(start) if !space.contains(start, pages) => {
+                return Err(MapError::BadRange(start, pages));
+            }
+            Some(start) => {
+                self.unmap_range(&space, start, pages)?;
+                start
+            }
+            None => self.find_area(&space, pages, align)?,
+        };
+        let vma = Vma {
+            start,
+            pages,
+            prot,
+            advice: ThpAdvice::None,
+            locked: false,
+        };
+        self.protect_range(&space, start, pages, prot)?;
+        space
+            .edit_vmas(self, |tree| tree.insert(vma))
+            .map_err(|_| MapError::BadRange(start, pages))?;
+        Ok(start)
+    }
+
+    /// A free area of the space's window.
+    pub(crate) fn find_area(&self, space: &Space, pages: u64, align: u64) -> Result<Vpn, MapError> {
+        if pages == 0 {
+            return Err(MapError::BadRange(space.base, 0));
+        }
+        space
+            .read_vmas(self, |t| {
+                t.find_free(space.base, space.pages, pages, align.max(1), Search::Bottom)
+            })
+            .ok_or(MapError::NoRoom(pages))
+    }
+
+    /// Unmaps a range; holes in it are no error.
+    pub fn munmap(&self, space: SpaceId, start: Vpn, pages: u64) -> Result<(), MapError> {
+        let space = self.space(space)?;
+        if !space.contains(start, pages) {
+            return Err(MapError::BadRange(start, pages));
+        }
+        let _mmap = space.mmap_lock.lock(self.machine());
+        self.unmap_range(&space, start, pages)
+    }
+
+    /// Unmaps; mmap lock held.
+    pub(crate) fn unmap_range(
+        &self,
+        space: &Space,
+        start: Vpn,
+        pages: u64,
+    ) -> Result<(), MapError> {
+        let removed = space.edit_vmas(self, |tree| tree.remove(start, pages));
+        for vma in &removed {
+            self.zap_range(space, vma.start, vma.pages);
+            self.protect_range(space, vma.start, vma.pages, Prot::NONE)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn protect_range(
+        &self,
+        space: &Space,
+        start: Vpn,
+        pages: u64,
+        prot: Prot,
+    ) -> Result<(), MapError> {
+        let token = self
+            .platform()
+            .protect(space.id, start, pages, prot)
+            .map_err(MapError::Platform)?;
+        self.platform().flush(&mut core::iter::once(token));
+        Ok(())
+    }
+
+    /// Changes the rights of a range, all of which must be mapped.
+    pub fn mprotect(
+        &self,
+        space: SpaceId,
+        start: Vpn,
+        pages: u64,
+        prot: Prot,
+    ) -> Result<(), MapError> {
+        self.change(space, start, pages, |vma| vma.prot = prot)
+    }
+
+    /// Keeps a range resident: brings every page in and exempts it from reclaim. Fails with
+    /// [`MapError::Limit`] when it does not fit; what was brought in stays, unlocked.
+    pub fn mlock(&self, space: SpaceId, start: Vpn, pages: u64) -> Result<(), MapError> {
+        if pages > self.charge().max() {
+            return Err(MapError::Limit);
+        }
+        self.change(space, start, pages, |vma| vma.locked = true)?;
+        let populated = self.populate(space, start, pages, true);
+        if populated.is_err() {
+            self.munlock(space, start, pages)?;
+        }
+        populated
+    }
+
+    /// Ends what [`Mm::mlock`] began.
+    pub fn munlock(&self, space: SpaceId, start: Vpn, pages: u64) -> Result<(), MapError> {
+        self.change(space, start, pages, |vma| vma.locked = false)
+    }
+
+    /// Changes attributes of the VMAs of a range, and of the pages in it.
+    fn change(
+        &self,
+        space: SpaceId,
+        start: Vpn,
+        pages: u64,
+        edit: impl Fn(&mut Vma),
+    ) -> Result<(), MapError> {
+        let space = self.space(space)?;
+        if !space.contains(start, pages) {
+            return Err(MapError::BadRange(start, pages));
+        }
+        let _mmap = space.mmap_lock.lock(self.machine());
+        let before = space.read_vmas(self, |t| t.range(start, pages).collect::<Vec<_>>());
+        space
+            .edit_vmas(self, |tree| tree.update(start, pages, &edit))
+            .map_err(|hole| MapError::Hole(hole.0))?;
+        let after = space.read_vmas(self, |t| t.range(start, pages).collect::<Vec<_>>());
+        for vma in &after {
+            for (block, first, n) in space.parts(self, vma.start, vma.pages) {
+                self.change_part(&space, &block, first, n, vma)?;
+            }
+            let same = |old: &Vma| {
+                old.prot == vma.prot
+                    && old.start <= vma.start
+                    && old.start.0 + old.pages >= vma.start.0 + vma.pages
+            };
+            if !before.iter().any(same) {
+                self.protect_range(&space, vma.start, vma.pages, vma.prot)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// One block's part of a change: rights and pages change together under its lock, so that
+    /// whoever moves a page knows the rights it is mapped with.
+    fn change_part(
+        &self,
+        space: &Space,
+        block: &BlockRef,
+        first: Vpn,
+        n: u32,
+        vma: &Vma,
+    ) -> Result<(), MapError> {
+        let (mut state, i) = loop {
+            let state = self.lock_settled(block, first.index(), n);
+            if matches!(&*state, BlockState::Huge(_)) && n < BLOCK_PAGES {
+                drop(state);
+                self.break_huge(space, block, first.block(), PageMask::EMPTY);
+                continue;
+            }
+            break (state, first.index());
+        };
+        let stale = (i..i + n).any(|k| {
+            let e = state.entry(k);
+            !e.is_none() && e.prot() != vma.prot
+        });
+        if stale {
+            self.protect_range(space, first, n as u64, vma.prot)?;
+        }
+        match &mut *state {
+            BlockState::Huge(h) => (h.prot, h.locked) = (vma.prot, vma.locked),
+            BlockState::HugeSwapped(s) if n == BLOCK_PAGES => s.prot = vma.prot,
+            BlockState::HugeSwapped(_) | BlockState::Table(_) => {
+                if let Some(table) = state.table() {
+                    for k in i..i + n {
+                        table.set(k, table.get(k).with_attrs(vma.prot, vma.locked));
+                    }
+                }
+            }
+            BlockState::Empty | BlockState::Busy => {}
+        }
+        Ok(())
+    }
+
+    /// Locks a block once nothing of `first..first + n` is busy.
+    pub(crate) fn lock_settled<'a>(
+        &'a self,
+        block: &'a BlockRef,
+        first: u32,
+        n: u32,
+    ) -> crate::sync::Guard<'a, BlockState, E::M> {
+        loop {
+            let state = block.lock(self);
+            let busy = match &*state {
+                BlockState::Busy => true,
+                BlockState::Table(t) => t.busy_in(first, n),
+                _ => false,
+            };
+            if !busy {
+                return state;
+            }
+            let ticket = block.ticket();
+            drop(state);
+            block.wait(self, ticket);
+        }
+    }
+
+    /// Faults every page of a range in.
+    pub(crate) fn populate(
+        &self,
+        space: SpaceId,
+        start: Vpn,
+        pages: u64,
+        write: bool,
+    ) -> Result<(), MapError> {
+        for n in 0..pages {
+            let page = start.add(n);
+            let write = write && {
+                let space = self.space(space)?;
+                space.vma(self, page).0.is_some_and(|v| v.prot.write)
+            };
+            match self.fault(space, page, write, FaultMode::MayWait) {
+                Ok(_) | Err(FaultError::Access) => {}
+                Err(FaultError::Oom(_)) => return Err(MapError::Limit),
+                Err(FaultError::NoMapping) => return Err(MapError::Hole(page)),
+                Err(_) => return Err(MapError::Fault(page)),
+            }
+        }
+        Ok(())
+    }
+}

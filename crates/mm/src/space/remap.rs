@@ -1,0 +1,300 @@
+//! mremap: a mapping shrinks, grows in place, or moves with its pages.
+//!
+//! A move unmaps what is resident (the bytes rest in their frames), hands the entries over to
+//! the new block, and lets faults take them back there. New places are chosen with the old
+//! one's offset in its block, so that huge pages stay whole; a fixed destination may force
+//! them apart.
+
+use crate::env::Env;
+use crate::folio::order_of;
+use crate::machine::{Machine, Site};
+use crate::mm::Mm;
+use crate::platform::{Platform, PlatformError, Stop};
+use crate::space::block::BlockState;
+use crate::space::entry::{Entry, Kind};
+use crate::space::vma::Vma;
+use crate::space::{BlockRef, MapError, Space};
+use crate::units::{BLOCK_PAGES, PageMask, PageRun, Pfn, SpaceId, Vpn, order_pages};
+use alloc::vec::Vec;
+
+/// Where the mapping may go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Remap {
+    /// Only where it is.
+    InPlace,
+    /// Elsewhere if it must (MREMAP_MAYMOVE).
+    MayMove,
+    /// Exactly there, replacing what is there (MREMAP_FIXED).
+    Fixed(Vpn),
+}
+
+impl<E: Env> Mm<E> {
+    /// Resizes or moves `old_pages` at `old`, which lie in one VMA, to `new_pages`. Returns
+    /// where the mapping begins now. New pages are holes.
+    pub fn mremap(
+        &self,
+        id: SpaceId,
+        old: Vpn,
+        old_pages: u64,
+        new_pages: u64,
+        how: Remap,
+    ) -> Result<Vpn, MapError> {
+        let space = self.space(id)?;
+        if !space.contains(old, old_pages) || new_pages == 0 {
+            return Err(MapError::BadRange(old, old_pages));
+        }
+        let _mmap = space.mmap_lock.lock(self.machine());
+        let vma = space
+            .vma(self, old)
+            .0
+            .filter(|v| old.0 + old_pages <= v.start.0 + v.pages)
+            .ok_or(MapError::Hole(old))?;
+        let keep = old_pages.min(new_pages);
+        if let Remap::Fixed(to) = how {
+            let apart = to.0 + new_pages <= old.0 || old.0 + old_pages <= to.0;
+            if !space.contains(to, new_pages) || !apart {
+                return Err(MapError::BadRange(to, new_pages));
+            }
+            self.unmap_range(&space, to, new_pages)?;
+            return self.move_mapping(&space, &vma, old, old_pages, to, new_pages);
+        }
+        if new_pages < old_pages {
+            self.unmap_range(&space, old.add(keep), old_pages - keep)?;
+        }
+        if new_pages <= old_pages {
+            return Ok(old);
+        }
+        let (grown, more) = (old.add(old_pages), new_pages - old_pages);
+        let room = space.contains(grown, more)
+            && space.read_vmas(self, |t| t.range(grown, more).next().is_none());
+        if room {
+            self.add_vma(
+                &space,
+                Vma {
+                    start: grown,
+                    pages: more,
+                    ..vma
+                },
+            )?;
+            return Ok(old);
+        }
+        if how == Remap::InPlace {
+            return Err(MapError::NoRoom(new_pages));
+        }
+        let color = old.index() as u64;
+        let area = self.find_area(&space, new_pages + color, BLOCK_PAGES as u64)?;
+        self.move_mapping(&space, &vma, old, old_pages, area.add(color), new_pages)
+    }
+
+    fn add_vma(&self, space: &Space, vma: Vma) -> Result<(), MapError> {
+        self.protect_range(space, vma.start, vma.pages, vma.prot)?;
+        space
+            .edit_vmas(self, |tree| tree.insert(vma))
+            .map_err(|_| MapError::BadRange(vma.start, vma.pages))
+    }
+
+    fn move_mapping(
+        &self,
+        space: &Space,
+        vma: &Vma,
+        old: Vpn,
+        old_pages: u64,
+        to: Vpn,
+        new_pages: u64,
+    ) -> Result<Vpn, MapError> {
+        let keep = old_pages.min(new_pages);
+        let parts: Vec<_> = space.parts(self, old, keep).collect();
+        // A page that somebody holds cannot move: find out before anything has changed.
+        for (block, first, n) in &parts {
+            let mut state = self.lock_settled(block, first.index(), *n);
+            self.unmap_run(space, &mut state, *first, *n)
+                .map_err(MapError::Platform)?;
+        }
+        // While pages move neither range is in the tree: a fault finds no mapping, and cannot
+        // put a page where one has just been taken away or is about to come.
+        space.edit_vmas(self, |tree| tree.remove(old, old_pages));
+        for (block, first, n) in parts {
+            let mut at = 0;
+            while at < n {
+                let from = first.add(at as u64);
+                let dest = Vpn(to.0 + (from.0 - old.0));
+                let len = (n - at).min(BLOCK_PAGES - dest.index());
+                self.move_run(space, &block, from, dest, len)
+                    .map_err(MapError::Platform)?;
+                at += len;
+            }
+        }
+        if old_pages > keep {
+            self.zap_range(space, old.add(keep), old_pages - keep);
+        }
+        let token = self
+            .platform()
+            .protect(space.id, old, old_pages, crate::platform::Prot::NONE)
+            .map_err(MapError::Platform)?;
+        self.platform().flush(&mut core::iter::once(token));
+        self.add_vma(
+            space,
+            Vma {
+                start: to,
+                pages: new_pages,
+                ..*vma
+            },
+        )?;
+        Ok(to)
+    }
+
+    /// Unmaps the pages of a block's part, all or an error. Block locked.
+    fn unmap_run(
+        &self,
+        space: &Space,
+        state: &mut BlockState,
+        first: Vpn,
+        n: u32,
+    ) -> Result<(), PlatformError> {
+        match state {
+            BlockState::Huge(h) => self.unmap_huge(space, first.block(), h),
+            BlockState::Table(table) => {
+                self.unmap_entries(space, first.block(), table, first.index(), n);
+                let mapped = |k| matches!(table.get(k).kind(), Kind::Mapped(_));
+                match (first.index()..first.index() + n).find(|&k| mapped(k)) {
+                    Some(k) => Err(PlatformError {
+                        at: k - first.index(),
+                        why: Stop::Busy,
+                    }),
+                    None => Ok(()),
+                }
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Moves the pages of a run, which lies in one block on both sides.
+    fn move_run(
+        &self,
+        space: &Space,
+        source: &BlockRef,
+        from: Vpn,
+        to: Vpn,
+        n: u32,
+    ) -> Result<(), PlatformError> {
+        let whole = n == BLOCK_PAGES && to.index() == 0;
+        loop {
+            let mut state = self.lock_settled(source, from.index(), n);
+            if matches!(&*state, BlockState::Huge(_)) && !whole {
+                drop(state);
+                self.break_huge(space, source, from.block(), PageMask::EMPTY);
+                continue;
+            }
+            self.unmap_run(space, &mut state, from, n)?;
+            if let BlockState::Huge(h) = &*state {
+                self.meta(h.pfn).set_owner(space.id, to);
+            } else if let BlockState::Table(_) = &*state {
+                let run = PageRun::new(space.id, from, n);
+                let token = self.platform().drop_zero(run);
+                self.platform().flush(&mut core::iter::once(token));
+            }
+            if whole {
+                let moved = core::mem::take(&mut *state);
+                if let BlockState::Table(table) = &moved {
+                    self.rehome(space, table.0.iter().copied(), to);
+                }
+                drop(state);
+                let dest = space.block(self, to.block());
+                let mut state = self.lock_settled(&dest, 0, BLOCK_PAGES);
+                *state = moved;
+                if let BlockState::Table(table) = &mut *state {
+                    table.0.iter_mut().for_each(|e| *e = unmapped(*e));
+                }
+                return Ok(());
+            }
+            if matches!(&*state, BlockState::Empty) {
+                return Ok(());
+            }
+            let Some(table) = state.table() else { continue };
+            let mut moved = Vec::with_capacity(n as usize);
+            for k in from.index()..from.index() + n {
+                moved.push(unmapped(table.get(k)));
+            }
+            let heads: Vec<Pfn> = moved.iter().filter_map(|e| e.frame()).collect();
+            let mut last = None;
+            let mut locked_out = false;
+            for p in heads {
+                let head = self.head_of(p);
+                if last != Some(head) && order_of(self.meta(head)) > 0 {
+                    locked_out |= !self.split_small(head, from.block(), table);
+                }
+                last = Some(head);
+            }
+            if locked_out {
+                drop(state);
+                self.machine().preempt(Site::Relock);
+                continue;
+            }
+            for k in from.index()..from.index() + n {
+                table.set(k, Entry::NONE);
+            }
+            state.tidy();
+            drop(state);
+            self.rehome(space, moved.iter().copied(), to);
+            let dest = space.block(self, to.block());
+            let mut state = self.lock_settled(&dest, to.index(), n);
+            if let Some(table) = state.table() {
+                for (k, e) in moved.into_iter().enumerate() {
+                    table.set(to.index() + k as u32, e);
+                }
+            }
+            state.tidy();
+            return Ok(());
+        }
+    }
+
+    /// Tells the folios of entries where they live now. A folio of several pages moves as a
+    /// whole here: its head's place says where it begins.
+    fn rehome(&self, space: &Space, entries: impl Iterator<Item = Entry>, to: Vpn) {
+        for (k, e) in entries.enumerate() {
+            if let Some(p) = e.frame() {
+                let head = self.head_of(p);
+                let first = (to.0 + k as u64).wrapping_sub((p.0 - head.0) as u64);
+                self.meta(head).set_owner(space.id, Vpn(first));
+            }
+        }
+    }
+
+    /// Splits a small folio in place, so that its pages can part. Block locked; false if
+    /// somebody has isolated it.
+    fn split_small(
+        &self,
+        head: Pfn,
+        nr: crate::units::BlockNr,
+        table: &crate::space::block::Table,
+    ) -> bool {
+        if !self.isolate(head) {
+            return false;
+        }
+        let meta = self.meta(head);
+        let Some((_, page)) = meta.owner() else {
+            return false;
+        };
+        let mut keep = PageMask::EMPTY;
+        for k in 0..order_pages(order_of(meta)) {
+            let at = Vpn(page.0 + k as u64);
+            if at.block() == nr && table.get(at.index()).frame() == Some(head.add(k)) {
+                keep.set(k);
+            }
+        }
+        let n = keep.count();
+        self.split_in_place(head, keep, n);
+        true
+    }
+}
+
+/// An entry whose zero page is not mapped (any more).
+fn unmapped(e: Entry) -> Entry {
+    match e.kind() {
+        Kind::Zero { dropped, .. } => e.with(Kind::Zero {
+            mapped: false,
+            dropped,
+        }),
+        _ => e,
+    }
+}

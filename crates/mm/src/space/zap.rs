@@ -1,0 +1,145 @@
+//! Zap: a range becomes holes (munmap, MADV_DONTNEED, exit). Batched: one discard for a
+//! block's part, one put for each folio.
+
+use crate::env::Env;
+use crate::folio::order_of;
+use crate::frame::Flags;
+use crate::mm::Mm;
+use crate::platform::{Flush, Platform};
+use crate::space::block::{BlockState, HugeMap, Table};
+use crate::space::entry::{Entry, Kind};
+use crate::space::{BlockRef, Space};
+use crate::stat::Item;
+use crate::units::{BLOCK_PAGES, FrameRun, PageMask, PageRun, Pfn, Vpn};
+
+/// References to drop, folio by folio, and what goes with them.
+#[derive(Default)]
+struct Batch {
+    head: Option<Pfn>,
+    refs: u32,
+}
+
+impl<E: Env> Mm<E> {
+    /// Makes holes of a range. May wait for busy pages; no lock but the mmap lock is held.
+    pub(crate) fn zap_range(&self, space: &Space, start: Vpn, pages: u64) {
+        for (block, first, n) in space.parts(self, start, pages) {
+            self.zap_part(space, &block, first, n);
+        }
+        self.settle_store();
+    }
+
+    fn zap_part(&self, space: &Space, block: &BlockRef, first: Vpn, n: u32) {
+        let i = first.index();
+        loop {
+            let mut state = self.lock_settled(block, i, n);
+            let whole = n == BLOCK_PAGES;
+            match &mut *state {
+                BlockState::Empty | BlockState::Busy => {}
+                BlockState::Huge(h) if whole => {
+                    let h = *h;
+                    *state = BlockState::Empty;
+                    self.zap_huge(PageRun::new(space.id, first, n), h);
+                }
+                BlockState::Huge(_) => {
+                    drop(state);
+                    let mut doomed = PageMask::EMPTY;
+                    (i..i + n).for_each(|k| doomed.set(k));
+                    self.break_huge(space, block, first.block(), doomed);
+                    continue;
+                }
+                BlockState::HugeSwapped(s) if whole => {
+                    let stored = BLOCK_PAGES - s.zero.count();
+                    self.stats().sub(Item::NrSwapped, stored as u64);
+                    self.stats().sub(Item::NrZero, s.zero.count() as u64);
+                    self.drop_swapped(s.first, stored);
+                    *state = BlockState::Empty;
+                }
+                BlockState::HugeSwapped(_) | BlockState::Table(_) => {
+                    if let Some(table) = state.table() {
+                        self.zap_entries(PageRun::new(space.id, first, n), table);
+                    }
+                    state.tidy();
+                }
+            }
+            if whole {
+                self.platform().release_block(space.id, first.block());
+            }
+            return;
+        }
+    }
+
+    fn zap_huge(&self, run: PageRun, h: HugeMap) {
+        if h.mapped {
+            let token = self.platform().discard(run);
+            self.platform().flush(&mut core::iter::once(token));
+            self.stats().sub(Item::NrAnon, BLOCK_PAGES as u64);
+        } else {
+            self.platform().release(FrameRun::new(h.pfn, BLOCK_PAGES));
+            self.stats().sub(Item::NrInactive, BLOCK_PAGES as u64);
+        }
+        self.put_folio(h.pfn, 1);
+    }
+
+    /// Makes holes of the entries of a run, none of which is busy. Block locked.
+    pub(crate) fn zap_entries(&self, run: PageRun, table: &mut Table) {
+        let first = run.start.index();
+        let visible = (first..first + run.pages).any(|k| {
+            matches!(
+                table.get(k).kind(),
+                Kind::Mapped(_) | Kind::Zero { mapped: true, .. }
+            )
+        });
+        if visible {
+            let token: Flush = self.platform().discard(run);
+            self.platform().flush(&mut core::iter::once(token));
+        }
+        let mut batch = Batch::default();
+        for k in first..first + run.pages {
+            match table.get(k).kind() {
+                Kind::None | Kind::Busy => {}
+                Kind::Mapped(p) => {
+                    self.stats().sub(Item::NrAnon, 1);
+                    self.zap_frame(&mut batch, p);
+                }
+                Kind::Inactive(p) => {
+                    self.stats().sub(Item::NrInactive, 1);
+                    self.platform().release(FrameRun::new(p, 1));
+                    self.zap_frame(&mut batch, p);
+                }
+                Kind::Zero { dropped, .. } => {
+                    if dropped {
+                        self.stats().sub(Item::NrZero, 1);
+                    }
+                }
+                Kind::Swapped(s) => {
+                    self.stats().sub(Item::NrSwapped, 1);
+                    self.drop_swapped(s, 1);
+                }
+            }
+            table.set(k, Entry::NONE);
+        }
+        self.zap_end(&mut batch);
+    }
+
+    fn zap_frame(&self, batch: &mut Batch, pfn: Pfn) {
+        let head = self.head_of(pfn);
+        if batch.head != Some(head) {
+            self.zap_end(batch);
+            batch.head = Some(head);
+        }
+        batch.refs += 1;
+    }
+
+    fn zap_end(&self, batch: &mut Batch) {
+        let Some(head) = batch.head.take() else {
+            return;
+        };
+        let refs = core::mem::take(&mut batch.refs);
+        let meta = self.meta(head);
+        if meta.refs() > refs && order_of(meta) > 0 && !meta.set(Flags::PARTIAL).has(Flags::PARTIAL)
+        {
+            self.stats().add(Item::NrAnonPartiallyMapped, 1);
+        }
+        self.put_folio(head, refs);
+    }
+}

@@ -1,0 +1,147 @@
+//! An exact account of one group.
+
+use deckle_mm::{Charge, OverLimit};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+#[derive(Default)]
+struct Account {
+    max: u64,
+    high: u64,
+    swap_max: u64,
+    usage: u64,
+    peak: u64,
+    swap: u64,
+    failures: u64,
+    swap_failures: u64,
+    /// Charges still to be let through before one is refused; `None` for no refusal.
+    fail_after: Option<u64>,
+    /// Pages that were returned without having been charged.
+    underflow: u64,
+}
+
+/// The group's account of the model: exact, limits may change at any time, the nth charge can
+/// be made to fail. A handle: clones are the same account.
+#[derive(Clone)]
+pub struct ModelCharge(Arc<Mutex<Account>>);
+
+impl ModelCharge {
+    /// An account with `memory.max` in pages (`u64::MAX` for none), and no other limit.
+    pub fn new(max: u64) -> ModelCharge {
+        ModelCharge(Arc::new(Mutex::new(Account {
+            max,
+            high: u64::MAX,
+            swap_max: u64::MAX,
+            ..Account::default()
+        })))
+    }
+    /// An account without limits.
+    pub fn unlimited() -> ModelCharge {
+        ModelCharge::new(u64::MAX)
+    }
+    fn lock(&self) -> MutexGuard<'_, Account> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+    /// Sets `memory.max`, in pages. Usage may be above it then.
+    pub fn set_max(&self, pages: u64) {
+        self.lock().max = pages;
+    }
+    /// Sets `memory.high`, in pages.
+    pub fn set_high(&self, pages: u64) {
+        self.lock().high = pages;
+    }
+    /// Sets `memory.swap.max`, in pages.
+    pub fn set_swap_max(&self, pages: u64) {
+        self.lock().swap_max = pages;
+    }
+    /// Refuses the `nth` charge (`try_charge`) from now on, 1 being the next; 0 none.
+    pub fn fail_nth(&self, nth: u64) {
+        self.lock().fail_after = nth.checked_sub(1);
+    }
+    /// Pages of swap charged now.
+    pub fn swap_usage(&self) -> u64 {
+        self.lock().swap
+    }
+    /// The most pages that were charged at once.
+    pub fn peak(&self) -> u64 {
+        self.lock().peak
+    }
+    /// Charges refused, injected refusals included.
+    pub fn failures(&self) -> u64 {
+        self.lock().failures
+    }
+    /// Swap charges refused.
+    pub fn swap_failures(&self) -> u64 {
+        self.lock().swap_failures
+    }
+    /// Pages that were returned without having been charged: 0 unless the core is wrong.
+    pub fn underflow(&self) -> u64 {
+        self.lock().underflow
+    }
+}
+
+impl Account {
+    fn add(&mut self, pages: u64) {
+        self.usage = self.usage.saturating_add(pages);
+        self.peak = self.peak.max(self.usage);
+    }
+}
+
+/// `from - pages`, and how much was missing.
+fn take(from: u64, pages: u64) -> (u64, u64) {
+    (from.saturating_sub(pages), pages.saturating_sub(from))
+}
+
+impl Charge for ModelCharge {
+    fn try_charge(&self, pages: u64) -> Result<(), OverLimit> {
+        let mut a = self.lock();
+        let injected = a.fail_after == Some(0);
+        a.fail_after = a.fail_after.and_then(|n| n.checked_sub(1));
+        if injected || a.usage.saturating_add(pages) > a.max {
+            a.failures += 1;
+            return Err(OverLimit {
+                asked: pages,
+                max: a.max,
+                usage: a.usage,
+            });
+        }
+        a.add(pages);
+        Ok(())
+    }
+    fn force_charge(&self, pages: u64) {
+        self.lock().add(pages);
+    }
+    fn uncharge(&self, pages: u64) {
+        let mut a = self.lock();
+        let (left, missing) = take(a.usage, pages);
+        a.usage = left;
+        a.underflow += missing;
+    }
+    fn try_charge_swap(&self, pages: u64) -> Result<(), OverLimit> {
+        let mut a = self.lock();
+        if a.swap.saturating_add(pages) > a.swap_max {
+            a.swap_failures += 1;
+            return Err(OverLimit {
+                asked: pages,
+                max: a.swap_max,
+                usage: a.swap,
+            });
+        }
+        a.swap += pages;
+        Ok(())
+    }
+    fn uncharge_swap(&self, pages: u64) {
+        let mut a = self.lock();
+        let (left, missing) = take(a.swap, pages);
+        a.swap = left;
+        a.underflow += missing;
+    }
+    fn usage(&self) -> u64 {
+        self.lock().usage
+    }
+    fn max(&self) -> u64 {
+        self.lock().max
+    }
+    fn high(&self) -> u64 {
+        self.lock().high
+    }
+}

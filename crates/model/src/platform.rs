@@ -1,0 +1,284 @@
+//! The model as a [`Platform`].
+
+use crate::frames::FrameState;
+use crate::model::{FIRST_FRAME, Model};
+use crate::state::{Place, State};
+use crate::translate::{INVALID, stop};
+use crate::violation::Broken;
+use deckle_mm::platform::FrameSpan;
+use deckle_mm::{
+    BLOCK_PAGES, BlockNr, Content, Cow, Done, Flush, FrameRun, Harvest, PAGE_SIZE, PageMask,
+    PageRun, Pfn, Platform, PlatformError, Prot, SpaceId, Stop, Vpn, Zones,
+};
+
+/// Frames that one operation on unmapped frames may take: a folio of the largest order.
+const MOST_FRAMES: u32 = 1024;
+
+impl State {
+    fn fill_zero(&mut self, frames: FrameRun) -> Result<Done, PlatformError> {
+        let op = "fill_zero";
+        if !self.check_frames(op, frames, MOST_FRAMES) {
+            return Err(stop(0, INVALID));
+        }
+        let strike = self.inject(self.injection.no_memory, frames.pages);
+        for i in 0..frames.pages {
+            if strike == Some(i) {
+                return Err(stop(i, Stop::NoMemory));
+            }
+            let pfn = frames.start.add(i);
+            self.check_empty(op, pfn).map_err(|why| stop(i, why))?;
+            self.frames.page_mut(pfn).fill(0);
+            self.frames.get(pfn).resting = true;
+        }
+        Ok(Done {
+            pages: frames.pages,
+        })
+    }
+
+    /// Whether the frame holds nothing and nobody can reach it; else records a violation.
+    fn check_empty(&mut self, op: &'static str, pfn: Pfn) -> Result<(), Stop> {
+        self.check_flushed(op, pfn);
+        let broken = match self.frames.get(pfn).state() {
+            FrameState::Nothing => return Ok(()),
+            FrameState::Resting => Broken::FrameNotEmpty,
+            FrameState::Mapped => Broken::FrameMapped,
+        };
+        self.broken(op, broken, Place::frame(pfn));
+        Err(INVALID)
+    }
+
+    fn copy(&mut self, dst: FrameRun, src: Pfn) -> Result<Done, PlatformError> {
+        let op = "copy";
+        let from = FrameRun::new(src, dst.pages);
+        if !self.check_frames(op, dst, MOST_FRAMES) || !self.check_frames(op, from, MOST_FRAMES) {
+            return Err(stop(0, INVALID));
+        }
+        let strike = self.inject(self.injection.no_memory, dst.pages);
+        for i in 0..dst.pages {
+            if strike == Some(i) {
+                return Err(stop(i, Stop::NoMemory));
+            }
+            let (to, from) = (dst.start.add(i), src.add(i));
+            self.check_empty(op, to).map_err(|why| stop(i, why))?;
+            // Also from a frame that is mapped, as long as nobody can write it: the source
+            // of a copy on write stays mapped in the other spaces.
+            self.check_flushed(op, from);
+            let frame = *self.frames.get(from);
+            let broken = match frame.state() {
+                FrameState::Nothing => Some(Broken::NothingAtRest),
+                FrameState::Mapped if frame.writers > 0 => Some(Broken::FrameMapped),
+                _ => None,
+            };
+            if let Some(broken) = broken {
+                self.broken(op, broken, Place::frame(from));
+                return Err(stop(i, INVALID));
+            }
+            self.frames.copy_page(to, from);
+            self.frames.get(to).resting = true;
+            self.counters.copied += 1;
+        }
+        Ok(Done { pages: dst.pages })
+    }
+
+    /// Records a violation unless the frame has bytes at rest that nobody can reach.
+    fn check_resting(&mut self, op: &'static str, pfn: Pfn) {
+        self.check_flushed(op, pfn);
+        let broken = match self.frames.get(pfn).state() {
+            FrameState::Resting => return,
+            FrameState::Nothing => Broken::NothingAtRest,
+            FrameState::Mapped => Broken::FrameMapped,
+        };
+        self.broken(op, broken, Place::frame(pfn));
+    }
+
+    fn scan_zero(&mut self, frames: FrameRun) -> PageMask {
+        let op = "scan_zero";
+        let mut zero = PageMask::EMPTY;
+        if !self.check_frames(op, frames, BLOCK_PAGES) {
+            return zero;
+        }
+        for i in 0..frames.pages {
+            let pfn = frames.start.add(i);
+            self.check_resting(op, pfn);
+            match self.frames.content(pfn).iter().position(|&b| b != 0) {
+                Some(n) => self.counters.scanned_bytes += n as u64 + 1,
+                None => {
+                    self.counters.scanned_bytes += PAGE_SIZE as u64;
+                    zero.set(i);
+                }
+            }
+        }
+        zero
+    }
+
+    fn read_frames(&mut self, frames: FrameRun) -> Option<Vec<u8>> {
+        let op = "with_bytes";
+        if !self.check_frames(op, frames, MOST_FRAMES) {
+            return None;
+        }
+        let mut bytes = Vec::with_capacity(frames.pages as usize * PAGE_SIZE);
+        for i in 0..frames.pages {
+            let pfn = frames.start.add(i);
+            self.check_resting(op, pfn);
+            bytes.extend_from_slice(self.frames.content(pfn));
+        }
+        Some(bytes)
+    }
+
+    fn release(&mut self, frames: FrameRun) {
+        let op = "release";
+        if !self.check_frames(op, frames, MOST_FRAMES) {
+            return;
+        }
+        for i in 0..frames.pages {
+            let pfn = frames.start.add(i);
+            match self.frames.get(pfn).state() {
+                FrameState::Nothing => {}
+                FrameState::Mapped => self.broken(op, Broken::FrameMapped, Place::frame(pfn)),
+                FrameState::Resting => {
+                    self.check_flushed(op, pfn);
+                    self.frames.empty(pfn);
+                }
+            }
+        }
+    }
+}
+
+impl Platform for Model {
+    const COW: Cow = Cow::Core;
+    const HAS_ACCESSED: bool = true;
+    const CONTIGUITY: bool = true;
+
+    fn zones(&self) -> Zones {
+        Zones {
+            small: FrameSpan {
+                first: FIRST_FRAME,
+                frames: self.frames(),
+            },
+            huge: None,
+        }
+    }
+
+    fn fill_zero(&self, frames: FrameRun) -> Result<Done, PlatformError> {
+        self.turn("fill_zero");
+        self.lock().fill_zero(frames)
+    }
+    fn copy(&self, dst: FrameRun, src: Pfn) -> Result<Done, PlatformError> {
+        self.turn("copy");
+        self.lock().copy(dst, src)
+    }
+    fn scan_zero(&self, frames: FrameRun) -> PageMask {
+        self.turn("scan_zero");
+        self.lock().scan_zero(frames)
+    }
+    fn with_bytes(&self, frames: FrameRun, read: &mut dyn FnMut(&[u8])) {
+        self.turn("with_bytes");
+        // Read from a copy, so that no lock of the machine is held while a foreign function
+        // runs, which may let another CPU go first.
+        let bytes = self.lock().read_frames(frames);
+        if let Some(bytes) = bytes {
+            read(&bytes);
+        }
+    }
+    fn release(&self, frames: FrameRun) {
+        self.turn("release");
+        self.lock().release(frames);
+    }
+
+    fn map(
+        &self,
+        at: PageRun,
+        frames: Pfn,
+        content: Content<'_>,
+        prot: Prot,
+    ) -> Result<Done, PlatformError> {
+        self.turn("map");
+        self.lock().map(at, frames, content, prot)
+    }
+    fn unmap(&self, at: PageRun, frames: Pfn, prot: Prot) -> Result<(Done, Flush), PlatformError> {
+        self.turn("unmap");
+        self.lock().unmap(at, frames, prot)
+    }
+    fn discard(&self, at: PageRun) -> Flush {
+        self.turn("discard");
+        self.lock().discard(at)
+    }
+    fn map_zero(&self, at: PageRun) -> Result<Done, PlatformError> {
+        self.turn("map_zero");
+        self.lock().map_zero(at)
+    }
+    fn drop_zero(&self, at: PageRun) -> Flush {
+        self.turn("drop_zero");
+        self.lock().drop_zero(at)
+    }
+    fn protect(
+        &self,
+        space: SpaceId,
+        start: Vpn,
+        pages: u64,
+        prot: Prot,
+    ) -> Result<Flush, PlatformError> {
+        self.turn("protect");
+        self.lock().protect(space, start, pages, prot)
+    }
+    fn write_protect(&self, at: PageRun, on: bool) -> Result<Flush, PlatformError> {
+        self.turn("write_protect");
+        self.lock().write_protect(at, on)
+    }
+    fn harvest(&self, at: PageRun) -> Harvest {
+        self.turn("harvest");
+        self.lock().harvest(at)
+    }
+    fn release_block(&self, space: SpaceId, block: BlockNr) {
+        self.turn("release_block");
+        self.lock().release_block(space, block);
+    }
+    fn is_huge(&self, space: SpaceId, block: BlockNr) -> bool {
+        let state = self.lock();
+        (state.spaces.get(&space)).is_some_and(|s| s.huge(block).is_some())
+    }
+    fn flush(&self, tokens: &mut dyn Iterator<Item = Flush>) {
+        self.turn("flush");
+        // The tokens are taken before the lock: the iterator is the caller's.
+        let runs: Vec<PageRun> = tokens.filter_map(|t| t.pending).collect();
+        let mut state = self.lock();
+        for run in runs {
+            state.flush_run(run.space, run.start, run.pages as u64);
+        }
+    }
+
+    fn create_space(&self, space: SpaceId) -> Result<(), PlatformError> {
+        self.turn("create_space");
+        let mut state = self.lock();
+        if state.spaces.contains_key(&space) {
+            state.broken("create_space", Broken::SpaceExists, Place::space(space));
+            return Err(stop(0, Stop::Exists));
+        }
+        let chance = state.injection.no_memory;
+        if state.inject(chance, 1).is_some() {
+            return Err(stop(0, Stop::NoMemory));
+        }
+        state.spaces.insert(space, Default::default());
+        Ok(())
+    }
+    fn destroy_space(&self, space: SpaceId) {
+        self.turn("destroy_space");
+        let mut state = self.lock();
+        if !state.check_space("destroy_space", space) {
+            return;
+        }
+        let mapped = (state.spaces[&space].blocks.keys().copied())
+            .find(|&b| !state.spaces[&space].is_empty(BlockNr(b)));
+        if let Some(block) = mapped {
+            let place = Place::page(space, BlockNr(block).start());
+            state.broken("destroy_space", Broken::SpaceMapped, place);
+            return;
+        }
+        state.spaces.remove(&space);
+        state.pins.retain(|&(s, _)| s != space);
+    }
+    fn fork_space(&self, parent: SpaceId, child: SpaceId) -> Result<(), PlatformError> {
+        self.turn("fork_space");
+        self.lock().fork_space(parent, child)
+    }
+}

@@ -1,0 +1,495 @@
+//! The operations on translations, under the machine's lock.
+//!
+//! An operation that stops after some pages returns no token, so it flushes what it has done
+//! by itself. An operation that took no right away from any page returns a token with nothing
+//! pending.
+
+use crate::frames::FrameState;
+use crate::state::{Place, State};
+use crate::table::{Block, Pte, Target};
+use crate::violation::Broken;
+use deckle_mm::{
+    BLOCK_ORDER, BLOCK_PAGES, BlockNr, Content, Done, Flush, FrameRun, Harvest, PAGE_SIZE,
+    PageMask, PageRun, Pfn, PlatformError, Prot, SpaceId, Stop, Vpn,
+};
+
+/// EINVAL: the answer to an operation whose pre-condition does not hold.
+pub(crate) const INVALID: Stop = Stop::Refused(22);
+
+pub(crate) fn stop(at: u32, why: Stop) -> PlatformError {
+    PlatformError { at, why }
+}
+
+/// Where an operation stops, if an injected failure strikes: the page and the reason.
+fn earlier(a: Option<u32>, why_a: Stop, b: Option<u32>, why_b: Stop) -> Option<(u32, Stop)> {
+    match (a, b) {
+        (Some(a), Some(b)) if b < a => Some((b, why_b)),
+        (Some(a), _) => Some((a, why_a)),
+        (None, Some(b)) => Some((b, why_b)),
+        (None, None) => None,
+    }
+}
+
+impl State {
+    pub fn map(
+        &mut self,
+        at: PageRun,
+        frames: Pfn,
+        content: Content<'_>,
+        prot: Prot,
+    ) -> Result<Done, PlatformError> {
+        let op = "map";
+        let run = FrameRun::new(frames, at.pages);
+        if !self.check_run(op, at) || !self.check_frames(op, run, BLOCK_PAGES) {
+            return Err(stop(0, INVALID));
+        }
+        if !self.spaces.contains_key(&at.space) {
+            return Err(stop(0, Stop::Gone));
+        }
+        if let Content::Bytes(bytes) = content
+            && bytes.len() != at.pages as usize * PAGE_SIZE
+        {
+            self.broken(op, Broken::WrongLength, Place::page(at.space, at.start));
+            return Err(stop(0, INVALID));
+        }
+        let block = at.start.block();
+        let huge = at.is_block()
+            && frames.is_aligned(BLOCK_ORDER)
+            && self.spaces[&at.space].is_empty(block);
+        let retry = self.inject(self.injection.retry, at.pages);
+        let no_memory = self.inject(self.injection.no_memory, at.pages);
+        let strike = earlier(retry, Stop::Retry, no_memory, Stop::NoMemory);
+        if let (true, Some((_, why))) = (huge, strike) {
+            return Err(stop(0, why));
+        }
+        for i in 0..at.pages {
+            if let Some((n, why)) = strike
+                && n == i
+            {
+                return Err(stop(i, why));
+            }
+            let (vpn, pfn) = (at.start.add(i as u64), frames.add(i));
+            if let Err(why) = self.may_map(at.space, vpn, pfn, &content) {
+                // Of a huge mapping nothing is made before all its frames were looked at.
+                return Err(stop(if huge { 0 } else { i }, why));
+            }
+            if huge {
+                continue;
+            }
+            self.fill(pfn, i, &content);
+            self.set(op, at.space, vpn, Some(Pte::new(Target::Frame(pfn), prot)));
+            self.counters.mapped += 1;
+        }
+        if huge {
+            for i in 0..BLOCK_PAGES {
+                self.fill(frames.add(i), i, &content);
+            }
+            let pte = Pte::new(Target::Frame(frames), prot);
+            self.set_huge(op, at.space, block, Some(pte));
+            self.counters.mapped += BLOCK_PAGES as u64;
+            self.counters.mapped_huge += 1;
+        }
+        Ok(Done { pages: at.pages })
+    }
+
+    /// Whether the page and the frame are fit to be mapped; else records what is broken.
+    fn may_map(
+        &mut self,
+        space: SpaceId,
+        vpn: Vpn,
+        pfn: Pfn,
+        content: &Content<'_>,
+    ) -> Result<(), Stop> {
+        let op = "map";
+        let place = Place::page(space, vpn).with(pfn);
+        if self.lookup(space, vpn).is_some() {
+            self.broken(op, Broken::MapOverTranslation, place);
+            return Err(Stop::Exists);
+        }
+        if self.stale.contains_key(&(space, vpn)) {
+            self.broken(op, Broken::UnflushedPage, place);
+        }
+        self.check_flushed(op, pfn);
+        let state = self.frames.get(pfn).state();
+        let broken = match (content, state) {
+            (Content::Parked, FrameState::Nothing) => Broken::NothingAtRest,
+            // A frame that spaces share after a fork may be mapped again in one of them;
+            // `set` sees to it that nobody may write it then.
+            (Content::Parked, _) | (_, FrameState::Nothing) => return Ok(()),
+            (_, FrameState::Resting) => Broken::FrameNotEmpty,
+            (_, FrameState::Mapped) => Broken::FrameMapped,
+        };
+        self.broken(op, broken, place);
+        Err(INVALID)
+    }
+
+    fn fill(&mut self, pfn: Pfn, i: u32, content: &Content<'_>) {
+        self.frames.get(pfn).resting = false;
+        match content {
+            Content::Zero => self.frames.page_mut(pfn).fill(0),
+            Content::Bytes(bytes) => {
+                let from = i as usize * PAGE_SIZE;
+                let page = &bytes[from..from + PAGE_SIZE];
+                self.frames.page_mut(pfn).copy_from_slice(page);
+            }
+            Content::Parked => {}
+        }
+    }
+
+    pub fn unmap(
+        &mut self,
+        at: PageRun,
+        frames: Pfn,
+        prot: Prot,
+    ) -> Result<(Done, Flush), PlatformError> {
+        let op = "unmap";
+        let run = FrameRun::new(frames, at.pages);
+        if !self.check_run(op, at) || !self.check_frames(op, run, BLOCK_PAGES) {
+            return Err(stop(0, INVALID));
+        }
+        if !self.spaces.contains_key(&at.space) {
+            return Err(stop(0, Stop::Gone));
+        }
+        let busy = self.inject(self.injection.unmap_busy, at.pages);
+        let retry = self.inject(self.injection.retry, at.pages);
+        let strike = earlier(busy, Stop::Busy, retry, Stop::Retry);
+        let huge = self.whole_huge(at);
+        for i in 0..at.pages {
+            let (vpn, pfn) = (at.start.add(i as u64), frames.add(i));
+            let pinned = (self.pins.contains(&(at.space, vpn))).then_some((i, Stop::Busy));
+            let struck = strike.filter(|&(n, _)| n == i);
+            let fit = match pinned.or(struck) {
+                Some((_, why)) => Err(why),
+                None => self.may_unmap(at.space, vpn, pfn, prot),
+            };
+            if let Err(why) = fit {
+                if huge.is_some() || i == 0 {
+                    return Err(stop(0, why));
+                }
+                self.flush_run(at.space, at.start, i as u64);
+                return Err(stop(i, why));
+            }
+            if huge.is_none() {
+                self.set(op, at.space, vpn, None);
+                self.rest(at.space, vpn, pfn);
+            }
+        }
+        if huge.is_some() {
+            self.set_huge(op, at.space, at.start.block(), None);
+            for i in 0..BLOCK_PAGES {
+                self.rest(at.space, at.start.add(i as u64), frames.add(i));
+            }
+        }
+        let done = Done { pages: at.pages };
+        Ok((done, Flush { pending: Some(at) }))
+    }
+
+    fn may_unmap(&mut self, space: SpaceId, vpn: Vpn, pfn: Pfn, prot: Prot) -> Result<(), Stop> {
+        let op = "unmap";
+        let place = Place::page(space, vpn).with(pfn);
+        let Some((pte, _)) = self.lookup(space, vpn) else {
+            self.broken(op, Broken::NotMapped, place);
+            return Err(INVALID);
+        };
+        if pte.target != Target::Frame(pfn) {
+            self.broken(op, Broken::WrongFrame, place);
+            return Err(INVALID);
+        }
+        if pte.prot != prot {
+            self.broken(op, Broken::WrongProt, place);
+        }
+        Ok(())
+    }
+
+    /// One translation of the frame was taken away; its bytes rest if it was the last.
+    fn rest(&mut self, space: SpaceId, vpn: Vpn, pfn: Pfn) {
+        self.mark_stale(space, vpn, Target::Frame(pfn));
+        let frame = self.frames.get(pfn);
+        frame.resting = frame.maps == 0;
+        self.counters.unmapped += 1;
+    }
+
+    pub fn discard(&mut self, at: PageRun) -> Flush {
+        let op = "discard";
+        if !self.check_run(op, at) || !self.check_space(op, at.space) {
+            return Flush { pending: None };
+        }
+        let huge = self.whole_huge(at);
+        if huge.is_some() {
+            self.set_huge(op, at.space, at.start.block(), None);
+        }
+        let mut any = false;
+        for i in 0..at.pages {
+            let vpn = at.start.add(i as u64);
+            self.pins.remove(&(at.space, vpn));
+            let pte = match huge {
+                Some(pte) => pte.part(i),
+                None => match self.lookup(at.space, vpn) {
+                    Some((pte, _)) => {
+                        self.set(op, at.space, vpn, None);
+                        pte
+                    }
+                    None => continue,
+                },
+            };
+            any = true;
+            self.mark_stale(at.space, vpn, pte.target);
+            if let Target::Frame(pfn) = pte.target
+                && self.frames.get(pfn).maps == 0
+            {
+                self.frames.empty(pfn);
+            }
+        }
+        Flush {
+            pending: any.then_some(at),
+        }
+    }
+
+    pub fn map_zero(&mut self, at: PageRun) -> Result<Done, PlatformError> {
+        let op = "map_zero";
+        if !self.check_run(op, at) {
+            return Err(stop(0, INVALID));
+        }
+        if !self.spaces.contains_key(&at.space) {
+            return Err(stop(0, Stop::Gone));
+        }
+        let retry = self.inject(self.injection.retry, at.pages);
+        let no_memory = self.inject(self.injection.no_memory, at.pages);
+        let strike = earlier(retry, Stop::Retry, no_memory, Stop::NoMemory);
+        for i in 0..at.pages {
+            if let Some((n, why)) = strike
+                && n == i
+            {
+                return Err(stop(i, why));
+            }
+            let vpn = at.start.add(i as u64);
+            if self.lookup(at.space, vpn).is_some() {
+                continue;
+            }
+            if self.stale.contains_key(&(at.space, vpn)) {
+                self.broken(op, Broken::UnflushedPage, Place::page(at.space, vpn));
+            }
+            // The rights are the page's; that nobody writes the zero page is its own rule.
+            self.set(op, at.space, vpn, Some(Pte::new(Target::Zero, Prot::RW)));
+            self.counters.zero_mapped += 1;
+        }
+        Ok(Done { pages: at.pages })
+    }
+
+    pub fn drop_zero(&mut self, at: PageRun) -> Flush {
+        let op = "drop_zero";
+        if !self.check_run(op, at) || !self.check_space(op, at.space) {
+            return Flush { pending: None };
+        }
+        let mut any = false;
+        for i in 0..at.pages {
+            let vpn = at.start.add(i as u64);
+            match self.lookup(at.space, vpn).map(|(pte, _)| pte.target) {
+                Some(Target::Zero) => {
+                    self.set(op, at.space, vpn, None);
+                    self.mark_stale(at.space, vpn, Target::Zero);
+                    any = true;
+                }
+                Some(Target::Frame(pfn)) => {
+                    let place = Place::page(at.space, vpn).with(pfn);
+                    self.broken(op, Broken::NotZeroMapping, place);
+                }
+                None => {}
+            }
+        }
+        Flush {
+            pending: any.then_some(at),
+        }
+    }
+
+    /// Changes the entries of the run; true if one of them lost a right.
+    fn edit(&mut self, op: &'static str, at: PageRun, change: &dyn Fn(&mut Pte)) -> bool {
+        let lost = |old: &Pte, new: &Pte| {
+            old.prot.read && !new.prot.read || old.can_write() && !new.can_write()
+        };
+        let mut any = false;
+        if let Some(old) = self.whole_huge(at) {
+            let mut new = old;
+            change(&mut new);
+            self.set_huge(op, at.space, at.start.block(), Some(new));
+            if lost(&old, &new) {
+                for i in 0..BLOCK_PAGES {
+                    let vpn = at.start.add(i as u64);
+                    self.mark_stale(at.space, vpn, old.part(i).target);
+                }
+                any = true;
+            }
+            return any;
+        }
+        for i in 0..at.pages {
+            let vpn = at.start.add(i as u64);
+            let Some((old, _)) = self.lookup(at.space, vpn) else {
+                continue;
+            };
+            let mut new = old;
+            change(&mut new);
+            if new != old {
+                self.set(op, at.space, vpn, Some(new));
+            }
+            if lost(&old, &new) {
+                self.mark_stale(at.space, vpn, old.target);
+                any = true;
+            }
+        }
+        any
+    }
+
+    pub fn protect(
+        &mut self,
+        space: SpaceId,
+        start: Vpn,
+        pages: u64,
+        prot: Prot,
+    ) -> Result<Flush, PlatformError> {
+        if !self.spaces.contains_key(&space) {
+            return Err(stop(0, Stop::Gone));
+        }
+        if self.inject(self.injection.no_memory, 1).is_some() {
+            return Err(stop(0, Stop::NoMemory));
+        }
+        let end = start.0.saturating_add(pages);
+        let last = Vpn(end.saturating_sub(1)).block();
+        let blocks: Vec<u64> = match pages {
+            0 => Vec::new(),
+            _ => (self.spaces[&space].blocks.range(start.block().0..=last.0))
+                .map(|(&b, _)| b)
+                .collect(),
+        };
+        let mut token = None;
+        for block in blocks {
+            let first = Vpn(start.0.max(BlockNr(block).start().0));
+            let until = end.min(BlockNr(block + 1).start().0);
+            let run = PageRun::new(space, first, (until - first.0) as u32);
+            if self.edit("protect", run, &|pte| pte.prot = prot) {
+                if start.block() == last {
+                    token = Some(run);
+                } else {
+                    // A token speaks of one block only; over several the work is done here.
+                    self.flush_run(space, run.start, run.pages as u64);
+                }
+            }
+        }
+        Ok(Flush { pending: token })
+    }
+
+    pub fn write_protect(&mut self, at: PageRun, on: bool) -> Result<Flush, PlatformError> {
+        if !self.check_run("write_protect", at) {
+            return Err(stop(0, INVALID));
+        }
+        if !self.spaces.contains_key(&at.space) {
+            return Err(stop(0, Stop::Gone));
+        }
+        if self.inject(self.injection.no_memory, 1).is_some() {
+            return Err(stop(0, Stop::NoMemory));
+        }
+        let any = self.edit("write_protect", at, &|pte| pte.wp = on);
+        Ok(Flush {
+            pending: any.then_some(at),
+        })
+    }
+
+    pub fn harvest(&mut self, at: PageRun) -> Harvest {
+        let (mut accessed, mut dirty) = (PageMask::EMPTY, PageMask::EMPTY);
+        let known = Harvest {
+            accessed: Some(accessed),
+            dirty: Some(dirty),
+        };
+        if !self.check_run("harvest", at) || !self.check_space("harvest", at.space) {
+            return known;
+        }
+        // A huge entry has one bit for all its pages: they are read before any is cleared.
+        for i in 0..at.pages {
+            if let Some((pte, _)) = self.lookup(at.space, at.start.add(i as u64)) {
+                if pte.accessed {
+                    accessed.set(i);
+                }
+                if pte.dirty {
+                    dirty.set(i);
+                }
+            }
+        }
+        let space = self.spaces.get_mut(&at.space).expect("checked above");
+        for i in 0..at.pages {
+            if let Some(pte) = space.entry(at.start.add(i as u64)) {
+                pte.accessed = false;
+                pte.dirty = false;
+            }
+        }
+        // Cached translations stay, stale ones too; only their next use sets the bits again,
+        // so that no write after this goes unnoticed.
+        for tlb in &mut self.tlbs {
+            tlb.forget_bits(at.space, at.start, at.pages as u64);
+        }
+        Harvest {
+            accessed: Some(accessed),
+            dirty: Some(dirty),
+        }
+    }
+
+    pub fn release_block(&mut self, space: SpaceId, block: BlockNr) {
+        let op = "release_block";
+        if !self.check_space(op, space) {
+            return;
+        }
+        if self.spaces[&space].is_empty(block) {
+            let table = self.spaces.get_mut(&space).expect("checked above");
+            table.blocks.remove(&block.0);
+        } else {
+            let place = Place::page(space, block.start());
+            self.broken(op, Broken::BlockMapped, place);
+        }
+    }
+
+    pub fn fork_space(&mut self, parent: SpaceId, child: SpaceId) -> Result<(), PlatformError> {
+        let op = "fork_space";
+        if !self.spaces.contains_key(&parent) || parent == child {
+            return Err(stop(0, Stop::Gone));
+        }
+        let occupied = (self.spaces.get(&child))
+            .is_some_and(|s| s.blocks.keys().any(|&b| !s.is_empty(BlockNr(b))));
+        if occupied {
+            self.broken(op, Broken::SpaceMapped, Place::space(child));
+            return Err(stop(0, Stop::Exists));
+        }
+        if self.inject(self.injection.no_memory, 1).is_some() {
+            return Err(stop(0, Stop::NoMemory));
+        }
+        self.spaces.insert(child, Default::default());
+        let blocks: Vec<u64> = self.spaces[&parent].blocks.keys().copied().collect();
+        for block in blocks {
+            let run = PageRun::new(parent, BlockNr(block).start(), BLOCK_PAGES);
+            self.edit(op, run, &|pte| pte.wp = true);
+            match &self.spaces[&parent].blocks[&block] {
+                Block::Huge(pte) => {
+                    let pte = fresh(*pte);
+                    self.set_huge(op, child, BlockNr(block), Some(pte));
+                }
+                Block::Table(table) => {
+                    for (i, pte) in table.clone().into_iter().enumerate() {
+                        if let Some(pte) = pte {
+                            let vpn = BlockNr(block).start().add(i as u64);
+                            self.set(op, child, vpn, Some(fresh(pte)));
+                        }
+                    }
+                }
+            }
+            // There is no token to return, so the parent's writable entries go now.
+            self.flush_run(parent, run.start, run.pages as u64);
+        }
+        Ok(())
+    }
+}
+
+/// The child's copy of an entry: the same, but not used yet.
+fn fresh(pte: Pte) -> Pte {
+    Pte {
+        accessed: false,
+        dirty: false,
+        ..pte
+    }
+}
