@@ -1,0 +1,318 @@
+//! Facts: huge pages under UFFDIO_MOVE, and the block recipe.
+
+mod common;
+
+use common::kpage::{Setting, compound_pages};
+use common::mem::{
+    BLOCK, MADV_COLLAPSE, Map, PAGE, advise, block_intact, count, has_page, is_huge, is_zero,
+    make_huge, present, write_page,
+};
+use common::process::{next_fault, writer};
+use common::{fact, is_root, skip, uffd};
+use deckle_uffd::{
+    Categories, CopyMode, Done, Errno, Features, MoveMode, Partial, ProtectMode, RegisterMode,
+    Uffd, WakeMode,
+};
+
+/// A managed range as the pager has it, and the parking range with its own descriptor.
+struct Pair {
+    uffd: Uffd,
+    park_uffd: Uffd,
+    map: Map,
+    park: Map,
+}
+
+fn pair(blocks: usize) -> Pair {
+    let features = Features::MOVE | Features::PAGEFAULT_FLAG_WP | Features::WP_UNPOPULATED;
+    let (uffd, park_uffd) = (uffd(features), uffd(Features::MOVE));
+    let (map, park) = (Map::blocks(blocks), Map::blocks(blocks));
+    park.advise(libc::MADV_HUGEPAGE);
+    let mode = RegisterMode::MISSING | RegisterMode::WP;
+    uffd.register(map.addr, map.len, mode).expect("register");
+    park_uffd
+        .register(park.addr, park.len, RegisterMode::WP)
+        .expect("register");
+    Pair {
+        uffd,
+        park_uffd,
+        map,
+        park,
+    }
+}
+
+fn mv(uffd: &Uffd, dst: usize, src: usize, len: usize) -> Result<Done, Partial> {
+    // SAFETY: both ranges belong to the test, which reads them by raw address only.
+    unsafe { uffd.move_pages(dst, src, len, MoveMode::empty()) }
+}
+
+const WHOLE: Result<Done, Partial> = Ok(Done { bytes: BLOCK });
+
+#[test]
+fn p14_p17_the_block_recipe_keeps_a_huge_page_after_a_missing_fault() {
+    fact(|| {
+        let Pair {
+            uffd, map, park, ..
+        } = pair(1);
+        let (dst, src) = (map.block(0), park.block(0));
+        make_huge(src);
+        let touch = writer(dst + 3 * PAGE, 0xAB);
+        assert_eq!(next_fault(&uffd), (dst + 3 * PAGE, true, false));
+        // The fault has left a page table; this frees it.
+        advise(dst, BLOCK, libc::MADV_DONTNEED).expect("DONTNEED");
+        assert_eq!(mv(&uffd, dst, src, BLOCK), WHOLE);
+        touch.join();
+        assert!(is_huge(dst), "the huge page was split");
+        write_page(dst + 3 * PAGE, 3);
+        assert!(block_intact(dst));
+        assert_eq!(present(src, BLOCK), 0);
+    });
+}
+
+#[test]
+fn p17_without_the_recipe_the_huge_page_is_split() {
+    fact(|| {
+        let Pair {
+            uffd, map, park, ..
+        } = pair(1);
+        let (dst, src) = (map.block(0), park.block(0));
+        make_huge(src);
+        let touch = writer(dst, 0xAB);
+        assert_eq!(next_fault(&uffd), (dst, true, false));
+        assert_eq!(mv(&uffd, dst, src, BLOCK), WHOLE);
+        touch.join();
+        assert!(!is_huge(dst));
+        write_page(dst, 0);
+        assert!(block_intact(dst));
+    });
+}
+
+#[test]
+fn p14_a_huge_page_goes_out_and_in_again_as_one() {
+    fact(|| {
+        let Pair {
+            uffd,
+            park_uffd,
+            map,
+            park,
+        } = pair(2);
+        make_huge(park.block(0));
+        assert_eq!(mv(&uffd, map.block(1), park.block(0), BLOCK), WHOLE);
+        for n in 0..4 {
+            let slot = park.block(n % 2);
+            assert!(is_huge(map.block(1)));
+            assert_eq!(mv(&park_uffd, slot, map.block(1), BLOCK), WHOLE);
+            assert!(is_huge(slot) && present(map.block(1), BLOCK) == 0);
+            assert!(block_intact(slot));
+            assert_eq!(mv(&uffd, map.block(1), slot, BLOCK), WHOLE);
+        }
+        assert!(is_huge(map.block(1)) && block_intact(map.block(1)));
+    });
+}
+
+#[test]
+fn p14_a_part_of_a_huge_page_splits_it_and_loses_nothing() {
+    fact(|| {
+        let Pair {
+            uffd,
+            park_uffd,
+            map,
+            park,
+        } = pair(2);
+        make_huge(park.block(0));
+        assert_eq!(mv(&uffd, map.block(0), park.block(0), BLOCK), WHOLE);
+        let (page, slot) = (map.page(17), park.block(1) + 17 * PAGE);
+        assert_eq!(mv(&park_uffd, slot, page, PAGE), Ok(Done { bytes: PAGE }));
+        assert!(!is_huge(map.block(0)));
+        assert_eq!(present(map.block(0), BLOCK), BLOCK - PAGE);
+        assert!(has_page(slot, 17));
+        assert_eq!(mv(&uffd, page, slot, PAGE), Ok(Done { bytes: PAGE }));
+        assert!(block_intact(map.block(0)));
+    });
+}
+
+#[test]
+fn p14_misaligned_moves_split() {
+    fact(|| {
+        let Pair {
+            uffd, map, park, ..
+        } = pair(2);
+        make_huge(park.block(0));
+        let dst = map.block(0) + 8 * PAGE;
+        assert_eq!(mv(&uffd, dst, park.block(0), BLOCK), WHOLE);
+        assert_eq!(
+            count(map.addr, map.len, Categories::HUGE, Categories::empty()),
+            0
+        );
+        assert!(block_intact(dst));
+    });
+}
+
+#[test]
+fn p14_shattering_copies_the_living_back_and_frees_the_rest() {
+    fact(|| {
+        let Pair {
+            uffd,
+            park_uffd,
+            map,
+            park,
+        } = pair(1);
+        make_huge(park.block(0));
+        assert_eq!(mv(&uffd, map.block(0), park.block(0), BLOCK), WHOLE);
+        assert_eq!(mv(&park_uffd, park.block(0), map.block(0), BLOCK), WHOLE);
+        for n in [0, 200, 511] {
+            let (to, from) = (map.page(n), park.page(n) as *const u8);
+            // SAFETY: holes of this test.
+            let done = unsafe { uffd.copy(to, from, PAGE, CopyMode::empty()) };
+            assert_eq!(done, Ok(Done { bytes: PAGE }));
+        }
+        assert!(is_huge(park.block(0)), "the parked page is still whole");
+        advise(park.block(0), BLOCK, libc::MADV_DONTNEED).expect("free");
+        assert_eq!(present(map.addr, BLOCK), 3 * PAGE);
+        assert!(
+            [0, 200, 511]
+                .iter()
+                .all(|&n| has_page(map.page(n), n as u64))
+        );
+    });
+}
+
+#[test]
+fn p15_copy_installs_small_pages_even_where_huge_ones_are_wanted() {
+    fact(|| {
+        let Pair { uffd, park, .. } = pair(1);
+        let dst = Map::blocks(1);
+        dst.advise(libc::MADV_HUGEPAGE);
+        uffd.register(dst.addr, BLOCK, RegisterMode::MISSING)
+            .expect("register");
+        make_huge(park.block(0));
+        let from = park.addr as *const u8;
+        // SAFETY: holes of this test.
+        let done = unsafe { uffd.copy(dst.addr, from, BLOCK, CopyMode::empty()) };
+        assert_eq!(done, WHOLE);
+        assert!(!is_huge(dst.addr) && block_intact(dst.addr));
+        if is_root() {
+            assert_eq!(compound_pages(dst.addr, BLOCK), 0);
+        }
+    });
+}
+
+#[test]
+fn p15_zeropage_maps_512_small_zero_pages() {
+    fact(|| {
+        let Pair { uffd, map, .. } = pair(1);
+        // SAFETY: holes of this test.
+        let done = unsafe { uffd.zeropage(map.addr, BLOCK, WakeMode::empty()) };
+        assert_eq!(done, WHOLE);
+        let zero = Categories::PRESENT | Categories::PFNZERO;
+        assert_eq!(count(map.addr, BLOCK, zero, Categories::HUGE), BLOCK);
+    });
+}
+
+/// Puts one small page of a 64 KiB folio at the head of a block; the kernel must have the size
+/// enabled for advised ranges.
+#[test]
+fn p15_a_64k_folio_is_split_by_move() {
+    const KNOB: &str = "/sys/kernel/mm/transparent_hugepage/hugepages-64kB/enabled";
+    const LEN: usize = 16 * PAGE;
+    if !is_root() {
+        return fact(|| skip("the size of folios is set and read as root only"));
+    }
+    // Set here and not in the case, so that it is put back even if the case is killed. One more
+    // size for advised ranges does no harm to whatever else runs.
+    let setting = Setting::set(KNOB, "madvise");
+    fact(|| {
+        let uffd = uffd(Features::MOVE);
+        let (src, dst) = (Map::blocks(1), Map::blocks(1));
+        uffd.register(dst.addr, BLOCK, RegisterMode::MISSING)
+            .expect("register");
+        // All but the first 64 KiB of the block is elsewhere, so only a 64 KiB folio fits.
+        advise(src.addr, LEN, libc::MADV_HUGEPAGE).expect("HUGEPAGE");
+        for n in 0..16 {
+            write_page(src.page(n), n as u64);
+        }
+        if compound_pages(src.addr, LEN) != 16 {
+            skip("no 64 KiB folios on this kernel");
+        }
+        assert_eq!(mv(&uffd, dst.addr, src.addr, LEN), Ok(Done { bytes: LEN }));
+        assert_eq!(compound_pages(dst.addr, LEN), 0);
+        assert!((0..16).all(|n| has_page(dst.page(n), n as u64)));
+    });
+    drop(setting);
+}
+
+#[test]
+fn p16_collapse_in_a_registered_range_needs_every_page() {
+    fact(|| {
+        let Pair { uffd, park, .. } = pair(1);
+        let map = Map::blocks(1);
+        map.advise(libc::MADV_HUGEPAGE);
+        let mode = RegisterMode::MISSING | RegisterMode::WP;
+        uffd.register(map.addr, BLOCK, mode).expect("register");
+        make_huge(park.block(0));
+        let from = park.addr as *const u8;
+        // SAFETY: holes of this test.
+        let done = unsafe { uffd.copy(map.addr, from, BLOCK, CopyMode::empty()) };
+        assert_eq!(done, WHOLE);
+        let collapse = || advise(map.addr, BLOCK, MADV_COLLAPSE);
+        advise(map.page(9), PAGE, libc::MADV_DONTNEED).expect("a hole");
+        assert_eq!(collapse(), Err(Errno(libc::EBUSY)));
+        let nine = park.page(9) as *const u8;
+        // SAFETY: as above.
+        unsafe { uffd.copy(map.page(9), nine, PAGE, CopyMode::WP) }.expect("fill");
+        assert_eq!(collapse(), Err(Errno(libc::EINVAL)));
+        uffd.write_protect(map.page(9), PAGE, ProtectMode::empty())
+            .expect("lift");
+        map.advise(libc::MADV_NOHUGEPAGE);
+        assert_eq!(
+            collapse(),
+            Err(Errno(libc::EINVAL)),
+            "refused where huge pages are not wanted"
+        );
+        map.advise(libc::MADV_HUGEPAGE);
+        assert_eq!(collapse(), Ok(()));
+        assert!(is_huge(map.addr) && block_intact(map.addr));
+    });
+}
+
+#[test]
+fn p14_a_write_protected_huge_page_stays_huge() {
+    fact(|| {
+        let Pair {
+            uffd,
+            park_uffd,
+            map,
+            park,
+        } = pair(1);
+        make_huge(park.block(0));
+        assert_eq!(mv(&uffd, map.block(0), park.block(0), BLOCK), WHOLE);
+        uffd.write_protect(map.addr, BLOCK, ProtectMode::WP)
+            .expect("protect");
+        assert!(is_huge(map.addr));
+        let touch = writer(map.page(4), 1);
+        assert_eq!(next_fault(&uffd), (map.page(4), true, true));
+        uffd.write_protect(map.addr, BLOCK, ProtectMode::empty())
+            .expect("lift");
+        touch.join();
+        assert!(is_huge(map.addr));
+        assert_eq!(mv(&park_uffd, park.block(0), map.addr, BLOCK), WHOLE);
+        assert!(is_huge(park.block(0)));
+    });
+}
+
+#[test]
+fn p17_touching_a_parked_slot_is_the_zeroed_huge_page() {
+    fact(|| {
+        let Pair { park, .. } = pair(1);
+        make_huge(park.block(0));
+        advise(park.addr, BLOCK, libc::MADV_DONTNEED).expect("free");
+        common::mem::poke(park.page(100), 1);
+        if !is_huge(park.addr) {
+            skip("the host does not give huge pages on a touch of advised ranges");
+        }
+        assert!(
+            (0..512)
+                .filter(|&n| n != 100)
+                .all(|n| is_zero(park.page(n)))
+        );
+    });
+}
