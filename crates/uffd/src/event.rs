@@ -152,8 +152,9 @@ impl Uffd {
     /// descriptor in the table of the reading process.
     ///
     /// # Errors
-    /// `EINVAL` before the handshake or after the process of the memory has exited, `EBADF`,
-    /// `EINTR`; `EMFILE` if there is no room for a fork event's descriptor.
+    /// `EINVAL` before the handshake, `EBADF`, `EINTR`; `EMFILE` if there is no room for a fork
+    /// event's descriptor. That the process of the memory has exited is not told here, but by
+    /// operations on its memory ([`Why::Gone`](crate::Why::Gone)).
     pub fn read_events(&self, msgs: &mut [Msg]) -> Result<usize, Errno> {
         for msg in msgs.iter_mut() {
             *msg = Msg::empty();

@@ -98,6 +98,24 @@ fn p6_copy_works_where_move_does_not() {
 }
 
 #[test]
+fn p6_memory_without_access_is_read_through_proc_self_mem() {
+    use std::os::unix::fs::FileExt;
+    fact(|| {
+        let (map, out) = (Map::pages(1), Map::pages(1));
+        write_page(map.addr, 4);
+        map.protect(libc::PROT_NONE);
+        let mut bytes = [0; PAGE];
+        let mem = std::fs::File::open("/proc/self/mem").expect("procfs");
+        mem.read_exact_at(&mut bytes, map.addr as u64)
+            .expect("read");
+        for (n, byte) in bytes.iter().enumerate() {
+            common::mem::poke(out.addr + n, *byte);
+        }
+        assert!(has_page(out.addr, 4));
+    });
+}
+
+#[test]
 fn p8_occupied_destination_and_hole_in_the_source() {
     fact(|| {
         let uffd = uffd(Features::MOVE);

@@ -3,9 +3,11 @@
 mod common;
 
 use common::mem::{Map, PAGE, has_page, is_zero, peek, present, write_page};
-use common::process::{fork, next_fault, reader, task};
+use common::process::{fork, next_event, next_fault, reader, task};
 use common::{fact, is_root, skip, uffd, user_mode_uffd};
-use deckle_uffd::{CopyMode, Errno, Features, MoveMode, Msg, RegisterMode, Uffd, Via, Why};
+use deckle_uffd::{
+    CopyMode, Errno, Event, Features, MoveMode, Msg, RegisterMode, Uffd, Via, WakeMode, Why,
+};
 
 /// A pipe with one byte in it; reads that byte into `addr` and says what read(2) said.
 fn read_into(addr: usize) -> Result<usize, Errno> {
@@ -199,5 +201,75 @@ fn p8_operations_on_a_closed_or_foreign_descriptor_say_so() {
         // SAFETY: nothing can happen through this descriptor.
         let result = unsafe { not.move_pages(map.addr, map.addr, PAGE, MoveMode::empty()) };
         assert_eq!(result.map_err(|p| (p.done, p.why)), Err((0, Why::BadFd)));
+    });
+}
+
+#[test]
+fn p26_poison_raises_sigbus() {
+    fact(|| {
+        let child = fork(|| {
+            let uffd = uffd(Features::POISON);
+            let map = Map::pages(2);
+            uffd.register(map.addr, map.len, RegisterMode::MISSING)
+                .expect("register");
+            // SAFETY: a hole of this test.
+            let done = unsafe { uffd.poison(map.addr, PAGE, WakeMode::empty()) };
+            assert_eq!(done.map(|d| d.bytes), Ok(PAGE));
+            i32::from(peek(map.addr))
+        });
+        assert_eq!(child.status(), 128 + libc::SIGBUS);
+    });
+}
+
+#[test]
+fn p23_a_fault_carries_its_threads_id_if_asked_for() {
+    fact(|| {
+        let uffd = uffd(Features::THREAD_ID | Features::EXACT_ADDRESS);
+        let map = Map::pages(1);
+        uffd.register(map.addr, PAGE, RegisterMode::MISSING)
+            .expect("register");
+        let at = map.addr + 123;
+        let touch = task(move || {
+            peek(at);
+            // SAFETY: no preconditions.
+            unsafe { libc::gettid() }
+        });
+        let Event::Pagefault { addr, ptid, .. } = next_event(&uffd) else {
+            panic!("not a fault")
+        };
+        assert_eq!(addr, at);
+        // SAFETY: a hole of this test.
+        unsafe { uffd.zeropage(map.addr, PAGE, WakeMode::empty()) }.expect("serve");
+        assert_eq!(ptid as i32, touch.join());
+    });
+}
+
+#[test]
+fn p15_minor_faults_of_shared_memory_are_served_by_continue() {
+    fact(|| {
+        let uffd = uffd(Features::MINOR_SHMEM);
+        // SAFETY: a valid name.
+        let fd = unsafe { libc::memfd_create(c"minor".as_ptr(), 0) };
+        // SAFETY: our own new descriptor.
+        assert_eq!(unsafe { libc::ftruncate(fd, PAGE as i64) }, 0);
+        let view = || {
+            let (rw, shared) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
+            // SAFETY: a new mapping at an address of the kernel's choice.
+            unsafe { libc::mmap(std::ptr::null_mut(), PAGE, rw, shared, fd, 0) as usize }
+        };
+        let (one, two) = (view(), view());
+        uffd.register(one, PAGE, RegisterMode::MINOR)
+            .expect("register");
+        write_page(two, 6);
+        let touch = reader(one);
+        let Event::Pagefault { addr, minor, .. } = next_event(&uffd) else {
+            panic!("not a fault")
+        };
+        assert_eq!((addr, minor), (one, true));
+        // SAFETY: the page cache holds the bytes that are to be seen.
+        let done = unsafe { uffd.continue_range(one, PAGE, WakeMode::empty()) };
+        assert_eq!(done.map(|d| d.bytes), Ok(PAGE));
+        touch.join();
+        assert!(has_page(one, 6));
     });
 }

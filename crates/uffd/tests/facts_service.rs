@@ -1,21 +1,22 @@
-//! Fact: a task that shares the program's memory but neither its descriptors nor its thread group
-//! can be its pager.
+//! Facts: a task that shares the program's memory but neither its descriptors nor its thread group
+//! can be its pager, also across fork; and how far it can be seen.
 
 mod common;
 
 use std::hint::spin_loop;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use common::fact;
 use common::mem::{Map, PAGE, has_page, present, write_page};
 use common::service;
-use deckle_uffd::{CopyMode, Event, Features, MoveMode, Msg, RegisterMode, Uffd};
+use deckle_uffd::{CopyMode, Errno, Event, Features, MoveMode, Msg, RegisterMode, Uffd, Why};
 
 const PAGES: usize = 16;
 
 /// What program and service share. Phases: 0 starting, 1 evicted and serving, 2 stop.
 struct Shared {
     phase: AtomicU32,
+    features: AtomicU64,
     map: AtomicUsize,
     park: AtomicUsize,
     moved: AtomicUsize,
@@ -24,6 +25,7 @@ struct Shared {
 
 static SHARED: Shared = Shared {
     phase: AtomicU32::new(0),
+    features: AtomicU64::new(0),
     map: AtomicUsize::new(0),
     park: AtomicUsize::new(0),
     moved: AtomicUsize::new(0),
@@ -61,7 +63,8 @@ fn run(shared: &Shared) -> Result<(), i32> {
     }
     let (program, _) = Uffd::open_any(false).map_err(|_| 2)?;
     let (parking, _) = Uffd::open_any(false).map_err(|_| 3)?;
-    program.api(Features::MOVE).map_err(|_| 4)?;
+    let features = shared.features.load(Ordering::SeqCst);
+    program.api(Features::from_bits(features)).map_err(|_| 4)?;
     parking.api(Features::MOVE).map_err(|_| 5)?;
     program
         .register(map, len, RegisterMode::MISSING)
@@ -80,8 +83,13 @@ fn run(shared: &Shared) -> Result<(), i32> {
         }
         let got = program.read_events(&mut msgs).map_err(|_| 10)?;
         for msg in msgs.iter_mut().take(got) {
-            let Some(Event::Pagefault { addr, .. }) = msg.take() else {
-                return Err(11);
+            let addr = match msg.take() {
+                Some(Event::Pagefault { addr, .. }) => addr,
+                Some(Event::Fork { child }) => {
+                    serve_child(shared, &child)?;
+                    continue;
+                }
+                _ => return Err(11),
             };
             let offset = addr - map;
             if offset < len / 2 {
@@ -103,18 +111,64 @@ fn run(shared: &Shared) -> Result<(), i32> {
     Ok(())
 }
 
+/// Serves one fault of a forked child from the parking range.
+fn serve_child(shared: &Shared, child: &Uffd) -> Result<(), i32> {
+    let (map, park) = (
+        shared.map.load(Ordering::SeqCst),
+        shared.park.load(Ordering::SeqCst),
+    );
+    let mut msgs = [const { Msg::empty() }; 1];
+    while child.read_events(&mut msgs).map_err(|_| 20)? == 0 {
+        child.wait(20).map_err(|_| 21)?;
+    }
+    let Some(Event::Pagefault { addr, .. }) = msgs[0].take() else {
+        return Err(22);
+    };
+    let from = (park + (addr - map)) as *const u8;
+    // SAFETY: a hole in the child's memory and the bytes that belong there.
+    unsafe { child.copy(addr, from, PAGE, CopyMode::empty()) }.map_err(|_| 23)?;
+    shared.copied.fetch_add(1, Ordering::SeqCst);
+    // Kept open, or the child's other evicted memory would turn into zeros while it lives. To
+    // learn of its end the served page is offered again: Exists while it lives, then Gone.
+    loop {
+        // SAFETY: the page is occupied, so nothing can be filled.
+        let again = unsafe { child.copy(addr, from, PAGE, CopyMode::empty()) };
+        match again.map_err(|p| p.why) {
+            Err(Why::Exists) => spin_loop(),
+            Err(Why::Gone) => return Ok(()),
+            _ => return Err(24),
+        }
+    }
+}
+
+/// The program's memory and the parking range, half of each filled.
+fn prepare(features: Features) -> (Map, Map) {
+    drop(common::uffd(features)); // Skipped here if there is no userfaultfd.
+    let (map, park) = (Map::pages(PAGES), Map::pages(PAGES));
+    park.advise(libc::MADV_DONTFORK);
+    for n in 0..PAGES / 2 {
+        write_page(map.page(n), n as u64);
+        write_page(park.page(PAGES / 2 + n), (PAGES / 2 + n) as u64);
+    }
+    SHARED.features.store(features.bits(), Ordering::SeqCst);
+    SHARED.map.store(map.addr, Ordering::SeqCst);
+    SHARED.park.store(park.addr, Ordering::SeqCst);
+    (map, park)
+}
+
+/// Starts the service and waits until it serves.
+fn start() -> service::Service {
+    let service = service::start(serve, &SHARED);
+    while SHARED.phase.load(Ordering::SeqCst) == 0 {
+        spin_loop();
+    }
+    service
+}
+
 #[test]
 fn p30_p22_a_task_sharing_memory_but_no_descriptors_serves_the_program() {
     fact(|| {
-        drop(common::uffd(Features::MOVE)); // Skipped here if there is no userfaultfd.
-        let (map, park) = (Map::pages(PAGES), Map::pages(PAGES));
-        park.advise(libc::MADV_DONTFORK);
-        for n in 0..PAGES / 2 {
-            write_page(map.page(n), n as u64);
-            write_page(park.page(PAGES / 2 + n), (PAGES / 2 + n) as u64);
-        }
-        SHARED.map.store(map.addr, Ordering::SeqCst);
-        SHARED.park.store(park.addr, Ordering::SeqCst);
+        let (map, _park) = prepare(Features::MOVE);
         let descriptors = || std::fs::read_dir("/proc/self/fd").expect("procfs").count();
         let threads = || {
             std::fs::read_dir("/proc/self/task")
@@ -122,10 +176,7 @@ fn p30_p22_a_task_sharing_memory_but_no_descriptors_serves_the_program() {
                 .count()
         };
         let before = (descriptors(), threads());
-        let service = service::start(serve, &SHARED);
-        while SHARED.phase.load(Ordering::SeqCst) == 0 {
-            spin_loop();
-        }
+        let service = start();
         // The program throws away every descriptor it has: none of them is the service's.
         // SAFETY: the case needs none but its log (1 and 2).
         let closed = unsafe { libc::close_range(3, u32::MAX, 0) };
@@ -149,6 +200,78 @@ fn p30_p22_a_task_sharing_memory_but_no_descriptors_serves_the_program() {
         assert!(
             during.0 <= before.0 && during.1 == before.1,
             "{before:?} {during:?}"
+        );
+    });
+}
+
+#[test]
+fn p20_p10_such_a_task_reads_the_fork_event_and_serves_the_child() {
+    fact(|| {
+        if !common::is_root() {
+            common::skip("EVENT_FORK needs CAP_SYS_PTRACE");
+        }
+        let (map, _park) = prepare(Features::MOVE | Features::EVENT_FORK);
+        let service = start();
+        let addr = map.addr;
+        // The child's descriptor arrives in the table of the service: the program, and so the
+        // child, never has one.
+        let child = common::process::fork(move || {
+            // SAFETY: this process needs no descriptor.
+            unsafe { libc::close_range(3, u32::MAX, 0) };
+            i32::from(has_page(addr + PAGE, 1))
+        });
+        assert_eq!(child.status(), 1, "the child saw wrong bytes");
+        // Served again only after the child is gone: the program's own page.
+        assert!(has_page(map.page(1), 1));
+        SHARED.phase.store(2, Ordering::SeqCst);
+        assert_eq!(service.join(), 0, "the step that failed in the service");
+        let served = (
+            SHARED.moved.load(Ordering::SeqCst),
+            SHARED.copied.load(Ordering::SeqCst),
+        );
+        assert_eq!(served, (1, 1));
+    });
+}
+
+/// The error of unshare(CLONE_NEWUSER), 0 for success, in the calling process.
+fn unshare_user() -> i32 {
+    // SAFETY: touches no memory; in a process of its own.
+    match unsafe { libc::unshare(libc::CLONE_NEWUSER) } {
+        0 => 0,
+        _ => Errno::last().0,
+    }
+}
+
+#[test]
+fn p22_such_a_task_is_no_child_for_wait_but_user_namespaces_are_refused_beside_it() {
+    fact(|| {
+        let (_map, _park) = prepare(Features::MOVE);
+        // In children, since the case itself has the test harness's second thread.
+        let allowed = common::process::fork(unshare_user).status();
+        if allowed != 0 {
+            common::skip(&format!("user namespaces: {}", Errno(allowed)));
+        }
+        let beside = common::process::fork(|| {
+            let service = start();
+            // SAFETY: no status is asked for.
+            let pid = unsafe { libc::waitpid(-1, std::ptr::null_mut(), libc::WNOHANG) };
+            let no_child = pid == -1 && Errno::last() == Errno(libc::ECHILD);
+            let refused = unshare_user();
+            SHARED.phase.store(2, Ordering::SeqCst);
+            if service.join() != 0 || !no_child {
+                return 200;
+            }
+            // Once it has ended, nothing stands in the way.
+            if refused == libc::EINVAL {
+                unshare_user()
+            } else {
+                201
+            }
+        });
+        assert_eq!(
+            beside.status(),
+            0,
+            "200: seen by wait; 201: unshare was not refused"
         );
     });
 }

@@ -11,7 +11,7 @@ use common::process::{next_fault, writer};
 use common::{fact, is_root, skip, uffd};
 use deckle_uffd::{
     Categories, CopyMode, Done, Errno, Features, MoveMode, Partial, ProtectMode, RegisterMode,
-    Uffd, WakeMode,
+    Uffd, WakeMode, Why,
 };
 
 /// A managed range as the pager has it, and the parking range with its own descriptor.
@@ -65,6 +65,29 @@ fn p14_p17_the_block_recipe_keeps_a_huge_page_after_a_missing_fault() {
         write_page(dst + 3 * PAGE, 3);
         assert!(block_intact(dst));
         assert_eq!(present(src, BLOCK), 0);
+    });
+}
+
+#[test]
+fn p14_p17_the_block_recipe_works_on_a_protected_zero_run() {
+    fact(|| {
+        let Pair {
+            uffd, map, park, ..
+        } = pair(1);
+        let (dst, src) = (map.block(0), park.block(0));
+        make_huge(src);
+        // SAFETY: holes of this test.
+        unsafe { uffd.zeropage(dst, BLOCK, WakeMode::empty()) }.expect("zeropage");
+        uffd.write_protect(dst, BLOCK, ProtectMode::WP)
+            .expect("protect");
+        let touch = writer(dst + 5 * PAGE, 0xAB);
+        assert_eq!(next_fault(&uffd), (dst + 5 * PAGE, true, true));
+        advise(dst, BLOCK, libc::MADV_DONTNEED).expect("DONTNEED");
+        assert_eq!(mv(&uffd, dst, src, BLOCK), WHOLE);
+        touch.join();
+        assert!(is_huge(dst), "the huge page was split");
+        write_page(dst + 5 * PAGE, 5);
+        assert!(block_intact(dst));
     });
 }
 
@@ -314,5 +337,29 @@ fn p17_touching_a_parked_slot_is_the_zeroed_huge_page() {
                 .filter(|&n| n != 100)
                 .all(|n| is_zero(park.page(n)))
         );
+    });
+}
+
+#[test]
+fn p7_a_huge_page_shared_by_fork_is_busy_until_populated() {
+    fact(|| {
+        let Pair {
+            uffd,
+            park_uffd,
+            map,
+            park,
+        } = pair(1);
+        make_huge(park.block(0));
+        assert_eq!(mv(&uffd, map.block(0), park.block(0), BLOCK), WHOLE);
+        assert_eq!(common::process::fork(|| 3).status(), 3);
+        let busy = Err(Partial {
+            done: 0,
+            why: Why::Busy,
+        });
+        assert_eq!(mv(&park_uffd, park.block(0), map.block(0), BLOCK), busy);
+        advise(map.block(0), BLOCK, libc::MADV_POPULATE_WRITE).expect("populate");
+        assert!(is_huge(map.block(0)), "taken back whole");
+        assert_eq!(mv(&park_uffd, park.block(0), map.block(0), BLOCK), WHOLE);
+        assert!(is_huge(park.block(0)) && block_intact(park.block(0)));
     });
 }
