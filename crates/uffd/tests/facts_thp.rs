@@ -14,7 +14,8 @@ use deckle_uffd::{
     Uffd, WakeMode, Why,
 };
 
-/// A managed range as the pager has it, and the parking range with its own descriptor.
+/// A managed range as the pager has it, and the parking range with its own descriptor. Take it
+/// apart by naming every field: what `..` leaves out is dropped, and a descriptor thus closed.
 struct Pair {
     uffd: Uffd,
     park_uffd: Uffd,
@@ -51,7 +52,10 @@ const WHOLE: Result<Done, Partial> = Ok(Done { bytes: BLOCK });
 fn p14_p17_the_block_recipe_keeps_a_huge_page_after_a_missing_fault() {
     fact(|| {
         let Pair {
-            uffd, map, park, ..
+            uffd,
+            map,
+            park,
+            park_uffd: _open,
         } = pair(1);
         let (dst, src) = (map.block(0), park.block(0));
         make_huge(src);
@@ -72,7 +76,10 @@ fn p14_p17_the_block_recipe_keeps_a_huge_page_after_a_missing_fault() {
 fn p14_p17_the_block_recipe_works_on_a_protected_zero_run() {
     fact(|| {
         let Pair {
-            uffd, map, park, ..
+            uffd,
+            map,
+            park,
+            park_uffd: _open,
         } = pair(1);
         let (dst, src) = (map.block(0), park.block(0));
         make_huge(src);
@@ -95,7 +102,10 @@ fn p14_p17_the_block_recipe_works_on_a_protected_zero_run() {
 fn p17_without_the_recipe_the_huge_page_is_split() {
     fact(|| {
         let Pair {
-            uffd, map, park, ..
+            uffd,
+            map,
+            park,
+            park_uffd: _open,
         } = pair(1);
         let (dst, src) = (map.block(0), park.block(0));
         make_huge(src);
@@ -157,7 +167,10 @@ fn p14_a_part_of_a_huge_page_splits_it_and_loses_nothing() {
 fn p14_misaligned_moves_split() {
     fact(|| {
         let Pair {
-            uffd, map, park, ..
+            uffd,
+            map,
+            park,
+            park_uffd: _open,
         } = pair(2);
         make_huge(park.block(0));
         let dst = map.block(0) + 8 * PAGE;
@@ -202,7 +215,12 @@ fn p14_shattering_copies_the_living_back_and_frees_the_rest() {
 #[test]
 fn p15_copy_installs_small_pages_even_where_huge_ones_are_wanted() {
     fact(|| {
-        let Pair { uffd, park, .. } = pair(1);
+        let Pair {
+            uffd,
+            park,
+            park_uffd: _open,
+            map: _map,
+        } = pair(1);
         let dst = Map::blocks(1);
         dst.advise(libc::MADV_HUGEPAGE);
         uffd.register(dst.addr, BLOCK, RegisterMode::MISSING)
@@ -222,7 +240,12 @@ fn p15_copy_installs_small_pages_even_where_huge_ones_are_wanted() {
 #[test]
 fn p15_zeropage_maps_512_small_zero_pages() {
     fact(|| {
-        let Pair { uffd, map, .. } = pair(1);
+        let Pair {
+            uffd,
+            map,
+            park_uffd: _open,
+            park: _park,
+        } = pair(1);
         // SAFETY: holes of this test.
         let done = unsafe { uffd.zeropage(map.addr, BLOCK, WakeMode::empty()) };
         assert_eq!(done, WHOLE);
@@ -242,7 +265,7 @@ fn p15_a_64k_folio_is_split_by_move() {
     }
     // Set here and not in the case, so that it is put back even if the case is killed. One more
     // size for advised ranges does no harm to whatever else runs.
-    let setting = Setting::set(KNOB, "madvise");
+    let setting = (!common::in_case()).then(|| Setting::set(KNOB, "madvise"));
     fact(|| {
         let uffd = uffd(Features::MOVE);
         let (src, dst) = (Map::blocks(1), Map::blocks(1));
@@ -266,7 +289,12 @@ fn p15_a_64k_folio_is_split_by_move() {
 #[test]
 fn p16_collapse_in_a_registered_range_needs_every_page() {
     fact(|| {
-        let Pair { uffd, park, .. } = pair(1);
+        let Pair {
+            uffd,
+            park,
+            park_uffd: _open,
+            map: _map,
+        } = pair(1);
         let map = Map::blocks(1);
         map.advise(libc::MADV_HUGEPAGE);
         let mode = RegisterMode::MISSING | RegisterMode::WP;
@@ -298,6 +326,38 @@ fn p16_collapse_in_a_registered_range_needs_every_page() {
 }
 
 #[test]
+fn p16_a_single_touched_page_collapses_only_outside_registered_ranges() {
+    fact(|| {
+        let Pair {
+            uffd,
+            map,
+            park,
+            park_uffd: _open,
+        } = pair(1);
+        let touch_one_and_collapse = |block| {
+            // Small pages first, even where a touch would give a huge one.
+            advise(block, BLOCK, libc::MADV_NOHUGEPAGE).expect("NOHUGEPAGE");
+            common::mem::poke(block + 7 * PAGE, 1);
+            advise(block, BLOCK, libc::MADV_HUGEPAGE).expect("HUGEPAGE");
+            assert_eq!(present(block, BLOCK), PAGE);
+            advise(block, BLOCK, MADV_COLLAPSE)
+        };
+        // Registered for write-protection alone, and still refused.
+        assert_eq!(
+            touch_one_and_collapse(park.block(0)),
+            Err(Errno(libc::EBUSY))
+        );
+        let nursery = Map::blocks(1);
+        assert_eq!(touch_one_and_collapse(nursery.block(0)), Ok(()));
+        assert!(is_huge(nursery.block(0)));
+        // The source of a MOVE need not be registered, so the page is as good from there.
+        assert_eq!(mv(&uffd, map.block(0), nursery.block(0), BLOCK), WHOLE);
+        assert!(is_huge(map.block(0)));
+        assert_eq!(common::mem::peek(map.page(7)), 1);
+    });
+}
+
+#[test]
 fn p14_a_write_protected_huge_page_stays_huge() {
     fact(|| {
         let Pair {
@@ -325,7 +385,12 @@ fn p14_a_write_protected_huge_page_stays_huge() {
 #[test]
 fn p17_touching_a_parked_slot_is_the_zeroed_huge_page() {
     fact(|| {
-        let Pair { park, .. } = pair(1);
+        let Pair {
+            park,
+            park_uffd: _open,
+            map: _map,
+            uffd: _uffd,
+        } = pair(1);
         make_huge(park.block(0));
         advise(park.addr, BLOCK, libc::MADV_DONTNEED).expect("free");
         common::mem::poke(park.page(100), 1);
