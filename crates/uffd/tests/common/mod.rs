@@ -8,6 +8,7 @@
 
 pub mod kpage;
 pub mod mem;
+pub mod pair;
 pub mod process;
 pub mod service;
 
