@@ -25,12 +25,12 @@ impl Rng {
     }
 }
 
-/// A page with `random` random bytes in each group of 96, the rest zero.
+/// A page with `random` / 96 of each 384 bytes random, the rest zero.
 pub fn mixed(seed: u64, random: usize) -> Page {
     let mut rng = Rng(seed);
     let mut page = [0; PAGE_SIZE];
-    for group in page.chunks_mut(96) {
-        let end = random.min(group.len());
+    for group in page.chunks_mut(384) {
+        let end = (random * 4).min(group.len());
         for b in &mut group[..end] {
             *b = rng.next() as u8;
         }
@@ -54,7 +54,7 @@ pub fn page(kind: u32, seed: u64) -> Page {
                 page[at..at + 8].copy_from_slice(&rng.next().to_le_bytes());
             }
         }
-        3 => page = mixed(seed, 32),
+        3 => page = mixed(seed, 29),
         4 => page = mixed(seed, 64),
         _ => {
             let words: [&[u8; 8]; 4] = [b"folio   ", b"segment ", b"reclaim ", b"mapping "];
