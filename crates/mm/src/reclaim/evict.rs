@@ -265,8 +265,12 @@ impl<E: Env> Mm<E> {
     fn put_away(&self, pfn: Pfn, pages: u32, look: PageMask) -> Fate {
         let mut zero = PageMask::EMPTY;
         for (start, len) in look.runs(pages) {
-            let found = self.platform().scan_zero(FrameRun::new(pfn.add(start), len));
-            (0..len).filter(|&k| found.get(k)).for_each(|k| zero.set(start + k));
+            let found = self
+                .platform()
+                .scan_zero(FrameRun::new(pfn.add(start), len));
+            (0..len)
+                .filter(|&k| found.get(k))
+                .for_each(|k| zero.set(start + k));
         }
         let mut filled = zero.not_within(pages);
         (0..pages)

@@ -22,10 +22,16 @@ impl Store for PlainStore {
         for (n, page) in pages.chunks(PAGE_SIZE).enumerate() {
             let done = n as u32;
             if !self.1 {
-                return Err(StoreError { done, why: StoreStop::Disabled });
+                return Err(StoreError {
+                    done,
+                    why: StoreStop::Disabled,
+                });
             }
             if page[0] == 0xEE {
-                return Err(StoreError { done, why: StoreStop::Incompressible });
+                return Err(StoreError {
+                    done,
+                    why: StoreStop::Incompressible,
+                });
             }
             let old = self.0.lock().unwrap().insert(first.0 + done, page.to_vec());
             assert!(old.is_none(), "slot {} is put twice", first.0 + done);
@@ -37,7 +43,10 @@ impl Store for PlainStore {
             let map = self.0.lock().unwrap();
             let stored = map.get(&(first.0 + n as u32));
             let why = StoreStop::Corrupt;
-            page.copy_from_slice(stored.ok_or(StoreError { done: n as u32, why })?);
+            page.copy_from_slice(stored.ok_or(StoreError {
+                done: n as u32,
+                why,
+            })?);
         }
         Ok(())
     }
@@ -77,16 +86,31 @@ pub const WINDOW: u64 = 512 * 24;
 
 impl Rig {
     pub fn new(ram_mib: u64, cpus: usize, seed: u64, swap: bool, tunables: Tunables) -> Rig {
-        let machine =
-            if cpus == 1 { ModelMachine::single() } else { ModelMachine::new(cpus, seed) };
+        let machine = if cpus == 1 {
+            ModelMachine::single()
+        } else {
+            ModelMachine::new(cpus, seed)
+        };
         let model = Model::new(ram_mib << 20, cpus, seed);
         model.attach(&machine);
         let charge = ModelCharge::unlimited();
         let store = PlainStore(Arc::default(), swap);
-        let mm =
-            Mm::new(model.clone(), machine.clone(), charge.clone(), store, tunables).unwrap();
+        let mm = Mm::new(
+            model.clone(),
+            machine.clone(),
+            charge.clone(),
+            store,
+            tunables,
+        )
+        .unwrap();
         let space = mm.create_space(BASE, WINDOW).unwrap();
-        Rig { model, machine, charge, mm, space }
+        Rig {
+            model,
+            machine,
+            charge,
+            mm,
+            space,
+        }
     }
 
     /// Checks everything, with nothing under way.
@@ -125,7 +149,17 @@ impl<'a> Program<'a> {
     pub fn new(rig: &'a Rig, cpu: usize, seed: u64, first: Vpn, pages: u64) -> Program<'a> {
         let rng = Rng::new(seed ^ (cpu as u64) << 32);
         let (mapped, known) = (BTreeMap::new(), BTreeMap::new());
-        Program { rig, cpu, rng, first, pages, mapped, known, may_oom: true, ooms: 0 }
+        Program {
+            rig,
+            cpu,
+            rng,
+            first,
+            pages,
+            mapped,
+            known,
+            may_oom: true,
+            ooms: 0,
+        }
     }
 
     fn below(&mut self, n: u64) -> u64 {
@@ -135,7 +169,10 @@ impl<'a> Program<'a> {
     /// A range, more often than not a whole block or a few pages.
     fn range(&mut self) -> (Vpn, u64) {
         let (start, pages) = match self.below(4) {
-            0 => (self.below(self.pages / 512) * 512, 512 * (1 + self.below(2))),
+            0 => (
+                self.below(self.pages / 512) * 512,
+                512 * (1 + self.below(2)),
+            ),
             1 => (self.below(self.pages), 1),
             2 => (self.below(self.pages / 16) * 16, 16),
             _ => (self.below(self.pages), 1 + self.below(700)),
@@ -148,13 +185,17 @@ impl<'a> Program<'a> {
     }
 
     fn touch(&mut self, page: Vpn, write: bool) -> bool {
-        let mode = if self.below(2) == 0 { FaultMode::NoWait } else { FaultMode::MayWait };
+        let mode = if self.below(2) == 0 {
+            FaultMode::NoWait
+        } else {
+            FaultMode::MayWait
+        };
         let first = self.rig.mm.fault(self.rig.space, page, write, mode);
-        if std::env::var("DBG").is_ok() { eprintln!("fault {page} {write} {mode:?}"); self.rig.verify(&(page, write)); }
         let served = match first {
-            Err(FaultError::Busy | FaultError::NeedReclaim) if mode == FaultMode::NoWait => {
-                self.rig.mm.fault(self.rig.space, page, write, FaultMode::MayWait)
-            }
+            Err(FaultError::Busy | FaultError::NeedReclaim) if mode == FaultMode::NoWait => self
+                .rig
+                .mm
+                .fault(self.rig.space, page, write, FaultMode::MayWait),
             other => other,
         };
         match served {
@@ -174,7 +215,11 @@ impl<'a> Program<'a> {
     fn write(&mut self, page: Vpn, at: u16, byte: u8) -> bool {
         loop {
             let addr = page.addr() + at as u64;
-            match self.rig.model.store(self.cpu, self.rig.space, addr, &[byte]) {
+            match self
+                .rig
+                .model
+                .store(self.cpu, self.rig.space, addr, &[byte])
+            {
                 Ok(()) => break,
                 Err(f) => {
                     if !self.touch(f.page, f.write) {
@@ -183,8 +228,10 @@ impl<'a> Program<'a> {
                 }
             }
         }
-        let known =
-            self.known.entry(page.0).or_insert(Known { bytes: BTreeMap::new(), lazy: false });
+        let known = self.known.entry(page.0).or_insert(Known {
+            bytes: BTreeMap::new(),
+            lazy: false,
+        });
         if known.lazy {
             // The write ends the offer, but whether it came before the drop only the page
             // can tell: look.
@@ -207,7 +254,11 @@ impl<'a> Program<'a> {
     fn read(&mut self, page: Vpn) -> Option<[u8; PAGE_SIZE]> {
         let mut bytes = [0; PAGE_SIZE];
         loop {
-            match self.rig.model.load(self.cpu, self.rig.space, page.addr(), &mut bytes) {
+            match self
+                .rig
+                .model
+                .load(self.cpu, self.rig.space, page.addr(), &mut bytes)
+            {
                 Ok(()) => return Some(bytes),
                 Err(f) => {
                     if !self.touch(f.page, f.write) {
@@ -231,14 +282,21 @@ impl<'a> Program<'a> {
             return;
         }
         if let Some(i) = (0..PAGE_SIZE).find(|&i| bytes[i] != should[i]) {
-            panic!("{page} byte {i} is {:#x}, should be {:#x}", bytes[i], should[i]);
+            panic!(
+                "{page} byte {i} is {:#x}, should be {:#x}",
+                bytes[i], should[i]
+            );
         }
     }
 
     /// Checks every page that may be read.
     pub fn check_all(&mut self) {
-        let pages: Vec<u64> =
-            self.mapped.iter().filter(|(_, p)| p.read).map(|(&p, _)| p).collect();
+        let pages: Vec<u64> = self
+            .mapped
+            .iter()
+            .filter(|(_, p)| p.read)
+            .map(|(&p, _)| p)
+            .collect();
         pages.into_iter().for_each(|p| self.check(Vpn(p)));
     }
 
@@ -249,7 +307,11 @@ impl<'a> Program<'a> {
         let (mm, space) = (&rig.mm, rig.space);
         match self.below(22) {
             0 | 1 => {
-                let prot = if self.below(8) == 0 { Prot::R } else { Prot::RW };
+                let prot = if self.below(8) == 0 {
+                    Prot::R
+                } else {
+                    Prot::RW
+                };
                 mm.mmap(space, Some(start), pages, 1, prot).unwrap();
                 for p in start.0..start.0 + pages {
                     self.mapped.insert(p, prot);
@@ -271,14 +333,18 @@ impl<'a> Program<'a> {
                 let result = mm.mprotect(space, start, pages, prot);
                 assert_eq!(result.is_ok(), covered, "{result:?}");
                 if covered {
-                    (start.0..start.0 + pages).for_each(|p| drop(self.mapped.insert(p, prot)));
+                    for p in start.0..start.0 + pages {
+                        self.mapped.insert(p, prot);
+                    }
                 }
                 format!("mprotect {start} {pages} {prot:?}")
             }
             4..=9 => {
                 let writable = |p: &u64| self.mapped.get(p).is_some_and(|r| r.write);
-                let targets: Vec<u64> =
-                    (start.0..start.0 + pages).filter(writable).take(24).collect();
+                let targets: Vec<u64> = (start.0..start.0 + pages)
+                    .filter(writable)
+                    .take(24)
+                    .collect();
                 for p in targets {
                     let (at, byte) = (self.below(4096) as u16, self.below(255) as u8 + 1);
                     if !self.write(Vpn(p), at, byte) {
@@ -289,8 +355,10 @@ impl<'a> Program<'a> {
             }
             10..=12 => {
                 let readable = |p: &u64| self.mapped.get(p).is_some_and(|r| r.read);
-                let targets: Vec<u64> =
-                    (start.0..start.0 + pages).filter(readable).take(24).collect();
+                let targets: Vec<u64> = (start.0..start.0 + pages)
+                    .filter(readable)
+                    .take(24)
+                    .collect();
                 targets.into_iter().for_each(|p| self.check(Vpn(p)));
                 format!("read {start} {pages}")
             }
@@ -352,15 +420,20 @@ impl<'a> Program<'a> {
     }
 
     fn remap(&mut self, old: Vpn, pages: u64, new: u64, to: Vpn) -> String {
-        let rights: Vec<_> =
-            (old.0..old.0 + pages).filter_map(|p| self.mapped.get(&p).copied()).collect();
-        let result = self.rig.mm.mremap(self.rig.space, old, pages, new, Remap::Fixed(to));
+        let rights: Vec<_> = (old.0..old.0 + pages)
+            .filter_map(|p| self.mapped.get(&p).copied())
+            .collect();
+        let result = self
+            .rig
+            .mm
+            .mremap(self.rig.space, old, pages, new, Remap::Fixed(to));
         match result {
             Ok(at) => {
                 assert_eq!(at, to);
                 assert!(rights.len() as u64 == pages, "moved a range with holes");
-                let kept: Vec<_> =
-                    (0..pages.min(new)).map(|i| self.known.remove(&(old.0 + i))).collect();
+                let kept: Vec<_> = (0..pages.min(new))
+                    .map(|i| self.known.remove(&(old.0 + i)))
+                    .collect();
                 for p in old.0..old.0 + pages {
                     self.mapped.remove(&p);
                     self.known.remove(&p);
