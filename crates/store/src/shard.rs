@@ -22,6 +22,9 @@ pub(crate) enum Encoding<'a> {
     Block(&'a [u8]),
 }
 
+/// An object's header and its encoding.
+pub(crate) type Object<'a> = (Header, &'a [u8]);
+
 /// Pages by encoding and what compaction did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Tally {
@@ -142,7 +145,7 @@ impl Shard {
     /// What is in a slot, and the object's bytes where it has some.
     ///
     /// `Corrupt` for an empty slot and for an object whose header is not what was written.
-    pub(crate) fn get(&self, slot: u32) -> Result<(Entry, Option<(Header, &[u8])>), StoreStop> {
+    pub(crate) fn get(&self, slot: u32) -> Result<(Entry, Option<Object<'_>>), StoreStop> {
         let entry = self.table.get(self.index(slot));
         if entry.kind == Kind::Empty {
             return Err(StoreStop::Corrupt);

@@ -201,7 +201,7 @@ impl Table {
                 Some(_) if self.get(i).kind == Kind::Empty => 0,
                 Some(_) => return Some(i),
             };
-            at = (at >> step) + 1 << step;
+            at = ((at >> step) + 1) << step;
         }
         None
     }
