@@ -35,7 +35,9 @@ impl Event {
             Event::Site(Site::Released) => 1,
             Event::Site(Site::ReclaimRound) => 2,
             Event::Site(Site::Relock) => 3,
-            Event::Op(name) => name.bytes().fold(0x200, |h, b| h * 31 + b as u64),
+            Event::Op(name) => name
+                .bytes()
+                .fold(0x200, |h, b| h.wrapping_mul(31).wrapping_add(b as u64)),
             Event::Park => 4,
             Event::Unpark(n) => 0x1_0000 + n as u64,
             Event::Kick(Work::Reclaim) => 5,

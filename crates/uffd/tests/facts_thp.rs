@@ -2,6 +2,7 @@
 
 mod common;
 
+<<<<<<< HEAD
 use common::kpage::{Setting, compound_pages};
 use common::mem::{
     BLOCK, MADV_COLLAPSE, Map, PAGE, advise, block_intact, count, has_page, is_huge, is_zero,
@@ -46,12 +47,29 @@ fn mv(uffd: &Uffd, dst: usize, src: usize, len: usize) -> Result<Done, Partial> 
 }
 
 const WHOLE: Result<Done, Partial> = Ok(Done { bytes: BLOCK });
+=======
+use common::mem::{
+    BLOCK, PAGE, advise, block_intact, count, has_page, is_huge, is_zero, make_huge, present,
+    write_page,
+};
+use common::pair::{Pair, WHOLE, mv, pair};
+use common::process::{next_fault, writer};
+use common::{fact, skip};
+use deckle_uffd::{Categories, CopyMode, Done, Partial, ProtectMode, WakeMode, Why};
+>>>>>>> main
 
 #[test]
 fn p14_p17_the_block_recipe_keeps_a_huge_page_after_a_missing_fault() {
     fact(|| {
         let Pair {
+<<<<<<< HEAD
             uffd, map, park, ..
+=======
+            uffd,
+            map,
+            park,
+            park_uffd: _open,
+>>>>>>> main
         } = pair(1);
         let (dst, src) = (map.block(0), park.block(0));
         make_huge(src);
@@ -72,7 +90,14 @@ fn p14_p17_the_block_recipe_keeps_a_huge_page_after_a_missing_fault() {
 fn p14_p17_the_block_recipe_works_on_a_protected_zero_run() {
     fact(|| {
         let Pair {
+<<<<<<< HEAD
             uffd, map, park, ..
+=======
+            uffd,
+            map,
+            park,
+            park_uffd: _open,
+>>>>>>> main
         } = pair(1);
         let (dst, src) = (map.block(0), park.block(0));
         make_huge(src);
@@ -95,7 +120,14 @@ fn p14_p17_the_block_recipe_works_on_a_protected_zero_run() {
 fn p17_without_the_recipe_the_huge_page_is_split() {
     fact(|| {
         let Pair {
+<<<<<<< HEAD
             uffd, map, park, ..
+=======
+            uffd,
+            map,
+            park,
+            park_uffd: _open,
+>>>>>>> main
         } = pair(1);
         let (dst, src) = (map.block(0), park.block(0));
         make_huge(src);
@@ -157,7 +189,14 @@ fn p14_a_part_of_a_huge_page_splits_it_and_loses_nothing() {
 fn p14_misaligned_moves_split() {
     fact(|| {
         let Pair {
+<<<<<<< HEAD
             uffd, map, park, ..
+=======
+            uffd,
+            map,
+            park,
+            park_uffd: _open,
+>>>>>>> main
         } = pair(2);
         make_huge(park.block(0));
         let dst = map.block(0) + 8 * PAGE;
@@ -200,6 +239,7 @@ fn p14_shattering_copies_the_living_back_and_frees_the_rest() {
 }
 
 #[test]
+<<<<<<< HEAD
 fn p15_copy_installs_small_pages_even_where_huge_ones_are_wanted() {
     fact(|| {
         let Pair { uffd, park, .. } = pair(1);
@@ -298,6 +338,8 @@ fn p16_collapse_in_a_registered_range_needs_every_page() {
 }
 
 #[test]
+=======
+>>>>>>> main
 fn p14_a_write_protected_huge_page_stays_huge() {
     fact(|| {
         let Pair {
@@ -325,7 +367,16 @@ fn p14_a_write_protected_huge_page_stays_huge() {
 #[test]
 fn p17_touching_a_parked_slot_is_the_zeroed_huge_page() {
     fact(|| {
+<<<<<<< HEAD
         let Pair { park, .. } = pair(1);
+=======
+        let Pair {
+            park,
+            park_uffd: _open,
+            map: _map,
+            uffd: _uffd,
+        } = pair(1);
+>>>>>>> main
         make_huge(park.block(0));
         advise(park.addr, BLOCK, libc::MADV_DONTNEED).expect("free");
         common::mem::poke(park.page(100), 1);

@@ -291,7 +291,7 @@ fn p29_a_pipe_keeps_its_page_when_the_slot_is_released_not_overwritten() {
 }
 
 #[test]
-fn p25_concurrent_writers_lose_nothing_to_move() {
+fn p24_concurrent_writers_lose_nothing_to_move() {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
     fact(|| {

@@ -96,7 +96,7 @@ impl<E: Env> Mm<E> {
         let h: HugeMap = *h;
         *state = BlockState::Busy;
         drop(state);
-        let fate = self.put_away(pfn, BLOCK_PAGES, PageMask::FULL);
+        let mut fate = self.put_away(pfn, BLOCK_PAGES, PageMask::FULL);
         let kept = fate.kept.count();
         let mut isolated = true;
         let (new, freed) = if kept == 0 {
@@ -120,6 +120,7 @@ impl<E: Env> Mm<E> {
             )
         } else if fate.stored == PageMask::EMPTY && fate.zero.count() < WORTH_A_SPLIT {
             self.meta(pfn).set(Flags::ACTIVE);
+            fate.zero = PageMask::EMPTY;
             (BlockState::Huge(h), 0)
         } else {
             // What was stored needs no frame: to the split it is as gone as a zero page.
@@ -262,10 +263,15 @@ impl<E: Env> Mm<E> {
     /// Finds the zero pages among `look` of a parked folio and stores the others as far as
     /// they can be stored.
     fn put_away(&self, pfn: Pfn, pages: u32, look: PageMask) -> Fate {
-        let mut zero = self.platform().scan_zero(FrameRun::new(pfn, pages));
-        (0..pages)
-            .filter(|&k| !look.get(k))
-            .for_each(|k| zero.clear(k));
+        let mut zero = PageMask::EMPTY;
+        for (start, len) in look.runs(pages) {
+            let found = self
+                .platform()
+                .scan_zero(FrameRun::new(pfn.add(start), len));
+            (0..len)
+                .filter(|&k| found.get(k))
+                .for_each(|k| zero.set(start + k));
+        }
         let mut filled = zero.not_within(pages);
         (0..pages)
             .filter(|&k| !look.get(k))

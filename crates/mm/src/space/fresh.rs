@@ -151,9 +151,10 @@ impl<E: Env> Mm<E> {
 
     /// Makes holes of the zero entries of a run. Block locked.
     fn drop_zeros(&self, space: &Space, state: &mut BlockState, run: PageRun) {
-        let BlockState::Table(table) = state else {
+        if matches!(state, BlockState::Empty) {
             return;
-        };
+        }
+        let Some(table) = state.table() else { return };
         let first = run.start.index();
         for k in first..(first + run.pages).min(BLOCK_PAGES) {
             if let Kind::Zero { mapped, dropped } = table.get(k).kind() {

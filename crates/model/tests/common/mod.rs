@@ -1,0 +1,472 @@
+//! A manager on the model, and a naive oracle beside it: a map from pages to bytes.
+
+use deckle_mm::space::remap::Remap;
+use deckle_mm::{
+    Advice, Charge, Env, FaultError, FaultMode, MapError, Mm, PAGE_SIZE, Prot, Slot, SpaceId,
+    Store, StoreError, StoreStop, Tunables, Vpn,
+};
+use deckle_model::{Model, ModelCharge, ModelMachine, Rng};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex};
+
+/// A store as plain as can be: what it is worth is that it cannot be wrong. It stands for
+/// compression 4:1 and refuses pages that begin with an odd byte 0xEE.
+#[derive(Clone, Default)]
+pub struct PlainStore(Arc<Mutex<HashMap<u32, Vec<u8>>>>, pub bool);
+
+impl Store for PlainStore {
+    fn accepts(&self) -> bool {
+        self.1
+    }
+    fn put(&self, first: Slot, pages: &[u8]) -> Result<(), StoreError> {
+        for (n, page) in pages.chunks(PAGE_SIZE).enumerate() {
+            let done = n as u32;
+            if !self.1 {
+                return Err(StoreError {
+                    done,
+                    why: StoreStop::Disabled,
+                });
+            }
+            if page[0] == 0xEE {
+                return Err(StoreError {
+                    done,
+                    why: StoreStop::Incompressible,
+                });
+            }
+            let old = self.0.lock().unwrap().insert(first.0 + done, page.to_vec());
+            assert!(old.is_none(), "slot {} is put twice", first.0 + done);
+        }
+        Ok(())
+    }
+    fn get(&self, first: Slot, pages: &mut [u8]) -> Result<(), StoreError> {
+        for (n, page) in pages.chunks_mut(PAGE_SIZE).enumerate() {
+            let map = self.0.lock().unwrap();
+            let stored = map.get(&(first.0 + n as u32));
+            let why = StoreStop::Corrupt;
+            page.copy_from_slice(stored.ok_or(StoreError {
+                done: n as u32,
+                why,
+            })?);
+        }
+        Ok(())
+    }
+    fn free(&self, first: Slot, count: u32) {
+        let mut map = self.0.lock().unwrap();
+        (first.0..first.0 + count).for_each(|s| drop(map.remove(&s)));
+    }
+    fn ram_bytes(&self) -> u64 {
+        self.0.lock().unwrap().len() as u64 * PAGE_SIZE as u64 / 4
+    }
+    fn stored_pages(&self) -> u64 {
+        self.0.lock().unwrap().len() as u64
+    }
+}
+
+/// The model with a plain store.
+pub struct ModelEnv;
+impl Env for ModelEnv {
+    type P = Model;
+    type M = ModelMachine;
+    type C = ModelCharge;
+    type S = PlainStore;
+}
+
+/// Everything a test holds.
+pub struct Rig {
+    pub model: Model,
+    pub machine: ModelMachine,
+    pub charge: ModelCharge,
+    pub mm: Mm<ModelEnv>,
+    pub space: SpaceId,
+}
+
+/// First page and size of the window.
+pub const BASE: Vpn = Vpn(512 * 16);
+pub const WINDOW: u64 = 512 * 24;
+
+impl Rig {
+    pub fn new(ram_mib: u64, cpus: usize, seed: u64, swap: bool, tunables: Tunables) -> Rig {
+        let machine = if cpus == 1 {
+            ModelMachine::single()
+        } else {
+            ModelMachine::new(cpus, seed)
+        };
+        let model = Model::new(ram_mib << 20, cpus, seed);
+        model.attach(&machine);
+        let charge = ModelCharge::unlimited();
+        let store = PlainStore(Arc::default(), swap);
+        let mm = Mm::new(
+            model.clone(),
+            machine.clone(),
+            charge.clone(),
+            store,
+            tunables,
+        )
+        .unwrap();
+        let space = mm.create_space(BASE, WINDOW).unwrap();
+        Rig {
+            model,
+            machine,
+            charge,
+            mm,
+            space,
+        }
+    }
+
+    /// Checks everything, with nothing under way.
+    pub fn verify(&self, when: &dyn std::fmt::Debug) {
+        if let Err(lines) = self.mm.verify(true) {
+            panic!("after {when:?}:\n{}", lines.join("\n"));
+        }
+        self.model.assert_clean();
+    }
+}
+
+/// What a program did to a page last.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Known {
+    bytes: BTreeMap<u16, u8>,
+    /// MADV_FREE: may read as zeros.
+    lazy: bool,
+}
+
+/// One simulated program on one CPU, with its own part of the space.
+pub struct Program<'a> {
+    rig: &'a Rig,
+    cpu: usize,
+    rng: Rng,
+    first: Vpn,
+    pages: u64,
+    /// Mapped pages with their rights.
+    mapped: BTreeMap<u64, Prot>,
+    known: BTreeMap<u64, Known>,
+    /// Whether the machine may refuse memory, so that an out-of-memory is no failure.
+    pub may_oom: bool,
+    pub ooms: u64,
+}
+
+impl<'a> Program<'a> {
+    pub fn new(rig: &'a Rig, cpu: usize, seed: u64, first: Vpn, pages: u64) -> Program<'a> {
+        let rng = Rng::new(seed ^ (cpu as u64) << 32);
+        let (mapped, known) = (BTreeMap::new(), BTreeMap::new());
+        Program {
+            rig,
+            cpu,
+            rng,
+            first,
+            pages,
+            mapped,
+            known,
+            may_oom: true,
+            ooms: 0,
+        }
+    }
+
+    fn below(&mut self, n: u64) -> u64 {
+        self.rng.below(n)
+    }
+
+    /// A range, more often than not a whole block or a few pages.
+    fn range(&mut self) -> (Vpn, u64) {
+        let (start, pages) = match self.below(4) {
+            0 => (
+                self.below(self.pages / 512) * 512,
+                512 * (1 + self.below(2)),
+            ),
+            1 => (self.below(self.pages), 1),
+            2 => (self.below(self.pages / 16) * 16, 16),
+            _ => (self.below(self.pages), 1 + self.below(700)),
+        };
+        (self.first.add(start), pages.min(self.pages - start))
+    }
+
+    fn is_covered(&self, start: Vpn, pages: u64) -> bool {
+        (start.0..start.0 + pages).all(|p| self.mapped.contains_key(&p))
+    }
+
+    fn touch(&mut self, page: Vpn, write: bool) -> bool {
+        let mode = if self.below(2) == 0 {
+            FaultMode::NoWait
+        } else {
+            FaultMode::MayWait
+        };
+        let first = self.rig.mm.fault(self.rig.space, page, write, mode);
+        let served = match first {
+            Err(FaultError::Busy | FaultError::NeedReclaim) if mode == FaultMode::NoWait => self
+                .rig
+                .mm
+                .fault(self.rig.space, page, write, FaultMode::MayWait),
+            other => other,
+        };
+        match served {
+            Ok(_) => true,
+            Err(FaultError::Oom(report)) => {
+                assert!(self.may_oom, "{report}");
+                self.ooms += 1;
+                false
+            }
+            // Somebody else may hold the page for long on this machine.
+            Err(FaultError::Busy) => true,
+            Err(e) => panic!("fault on {page} write {write}: {e}"),
+        }
+    }
+
+    /// Writes a byte; false if memory is out.
+    fn write(&mut self, page: Vpn, at: u16, byte: u8) -> bool {
+        loop {
+            let addr = page.addr() + at as u64;
+            match self
+                .rig
+                .model
+                .store(self.cpu, self.rig.space, addr, &[byte])
+            {
+                Ok(()) => break,
+                Err(f) => {
+                    if !self.touch(f.page, f.write) {
+                        return false;
+                    }
+                }
+            }
+        }
+        let known = self.known.entry(page.0).or_insert(Known {
+            bytes: BTreeMap::new(),
+            lazy: false,
+        });
+        if known.lazy {
+            // The write ends the offer, but whether it came before the drop only the page
+            // can tell: look.
+            known.lazy = false;
+            let page_bytes = self.read(page).expect("just written");
+            let known = self.known.get_mut(&page.0).unwrap();
+            let intact = known
+                .bytes
+                .iter()
+                .filter(|b| *b.0 != at)
+                .all(|(&i, &b)| page_bytes[i as usize] == b);
+            if !intact {
+                known.bytes.clear();
+            }
+        }
+        self.known.get_mut(&page.0).unwrap().bytes.insert(at, byte);
+        true
+    }
+
+    fn read(&mut self, page: Vpn) -> Option<[u8; PAGE_SIZE]> {
+        let mut bytes = [0; PAGE_SIZE];
+        loop {
+            match self
+                .rig
+                .model
+                .load(self.cpu, self.rig.space, page.addr(), &mut bytes)
+            {
+                Ok(()) => return Some(bytes),
+                Err(f) => {
+                    if !self.touch(f.page, f.write) {
+                        return None;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Reads a page and compares every byte.
+    fn check(&mut self, page: Vpn) {
+        let Some(bytes) = self.read(page) else { return };
+        let mut should = [0u8; PAGE_SIZE];
+        let mut lazy = false;
+        if let Some(k) = self.known.get(&page.0) {
+            k.bytes.iter().for_each(|(&i, &b)| should[i as usize] = b);
+            lazy = k.lazy;
+        }
+        if lazy && bytes == [0; PAGE_SIZE] {
+            return;
+        }
+        if let Some(i) = (0..PAGE_SIZE).find(|&i| bytes[i] != should[i]) {
+            panic!(
+                "{page} byte {i} is {:#x}, should be {:#x}",
+                bytes[i], should[i]
+            );
+        }
+    }
+
+    /// Checks every page that may be read.
+    pub fn check_all(&mut self) {
+        let pages: Vec<u64> = self
+            .mapped
+            .iter()
+            .filter(|(_, p)| p.read)
+            .map(|(&p, _)| p)
+            .collect();
+        pages.into_iter().for_each(|p| self.check(Vpn(p)));
+    }
+
+    /// One random operation; its description.
+    pub fn step(&mut self) -> String {
+        let (start, pages) = self.range();
+        let rig = self.rig;
+        let (mm, space) = (&rig.mm, rig.space);
+        match self.below(22) {
+            0 | 1 => {
+                let prot = if self.below(8) == 0 {
+                    Prot::R
+                } else {
+                    Prot::RW
+                };
+                mm.mmap(space, Some(start), pages, 1, prot).unwrap();
+                for p in start.0..start.0 + pages {
+                    self.mapped.insert(p, prot);
+                    self.known.remove(&p);
+                }
+                format!("mmap {start} {pages}")
+            }
+            2 => {
+                mm.munmap(space, start, pages).unwrap();
+                for p in start.0..start.0 + pages {
+                    self.mapped.remove(&p);
+                    self.known.remove(&p);
+                }
+                format!("munmap {start} {pages}")
+            }
+            3 => {
+                let prot = [Prot::R, Prot::RW, Prot::NONE][self.below(3) as usize];
+                let covered = self.is_covered(start, pages);
+                let result = mm.mprotect(space, start, pages, prot);
+                assert_eq!(result.is_ok(), covered, "{result:?}");
+                if covered {
+                    for p in start.0..start.0 + pages {
+                        self.mapped.insert(p, prot);
+                    }
+                }
+                format!("mprotect {start} {pages} {prot:?}")
+            }
+            4..=9 => {
+                let writable = |p: &u64| self.mapped.get(p).is_some_and(|r| r.write);
+                let targets: Vec<u64> = (start.0..start.0 + pages)
+                    .filter(writable)
+                    .take(24)
+                    .collect();
+                for p in targets {
+                    let (at, byte) = (self.below(4096) as u16, self.below(255) as u8 + 1);
+                    if !self.write(Vpn(p), at, byte) {
+                        break;
+                    }
+                }
+                format!("write {start} {pages}")
+            }
+            10..=12 => {
+                let readable = |p: &u64| self.mapped.get(p).is_some_and(|r| r.read);
+                let targets: Vec<u64> = (start.0..start.0 + pages)
+                    .filter(readable)
+                    .take(24)
+                    .collect();
+                targets.into_iter().for_each(|p| self.check(Vpn(p)));
+                format!("read {start} {pages}")
+            }
+            13 => {
+                let result = mm.madvise(space, start, pages, Advice::DontNeed);
+                assert_eq!(result.is_ok(), self.is_covered(start, pages), "{result:?}");
+                (start.0..start.0 + pages).for_each(|p| drop(self.known.remove(&p)));
+                format!("dontneed {start} {pages}")
+            }
+            14 => {
+                let _ = mm.madvise(space, start, pages, Advice::Free);
+                for p in start.0..start.0 + pages {
+                    if let Some(k) = self.known.get_mut(&p) {
+                        k.lazy = true;
+                    }
+                }
+                format!("free {start} {pages}")
+            }
+            15 => {
+                let advice = [Advice::Cold, Advice::PageOut, Advice::WillNeed];
+                let advice = advice[self.below(3) as usize];
+                let _ = mm.madvise(space, start, pages, advice);
+                format!("{advice:?} {start} {pages}")
+            }
+            16 => {
+                let advice = [Advice::HugePage, Advice::NoHugePage][self.below(2) as usize];
+                let _ = mm.madvise(space, start, pages, advice);
+                format!("{advice:?} {start} {pages}")
+            }
+            17 => {
+                let (to, _) = self.range();
+                let room = self.pages - (to.0 - self.first.0);
+                let new = (1 + self.below(pages + 40)).min(room);
+                self.remap(start, pages, new, to)
+            }
+            18 => {
+                let n = self.below(2000);
+                mm.reclaim(n);
+                format!("reclaim {n}")
+            }
+            19 => {
+                mm.reclaim_background();
+                "reclaim_background".into()
+            }
+            20 => {
+                let result = mm.mlock(space, start, pages.min(40));
+                if result.is_ok() {
+                    mm.munlock(space, start, pages.min(40)).unwrap();
+                }
+                format!("mlock {start}")
+            }
+            _ => {
+                rig.model.pin(space, start);
+                mm.reclaim(600);
+                rig.model.unpin(space, start);
+                format!("pin {start} and reclaim")
+            }
+        }
+    }
+
+    fn remap(&mut self, old: Vpn, pages: u64, new: u64, to: Vpn) -> String {
+        let rights: Vec<_> = (old.0..old.0 + pages)
+            .filter_map(|p| self.mapped.get(&p).copied())
+            .collect();
+        let result = self
+            .rig
+            .mm
+            .mremap(self.rig.space, old, pages, new, Remap::Fixed(to));
+        match result {
+            Ok(at) => {
+                assert_eq!(at, to);
+                assert!(rights.len() as u64 == pages, "moved a range with holes");
+                let kept: Vec<_> = (0..pages.min(new))
+                    .map(|i| self.known.remove(&(old.0 + i)))
+                    .collect();
+                for p in old.0..old.0 + pages {
+                    self.mapped.remove(&p);
+                    self.known.remove(&p);
+                }
+                for p in to.0..to.0 + new {
+                    self.mapped.insert(p, rights[0]);
+                    self.known.remove(&p);
+                }
+                for (i, k) in kept.into_iter().enumerate() {
+                    if let Some(k) = k {
+                        self.known.insert(to.0 + i as u64, k);
+                    }
+                }
+            }
+            // The destination is unmapped first, as in Linux, also when the move then fails.
+            Err(MapError::Platform(_)) => {
+                for p in to.0..to.0 + new {
+                    self.mapped.remove(&p);
+                    self.known.remove(&p);
+                }
+            }
+            Err(_) => {}
+        }
+        format!("mremap {old} {pages} -> {to} {new}: {result:?}")
+    }
+
+    /// The charge handle, for limits that change under way.
+    pub fn charge(&self) -> &ModelCharge {
+        &self.rig.charge
+    }
+}
+
+/// Usage of the group now.
+pub fn usage(rig: &Rig) -> u64 {
+    rig.charge.usage()
+}

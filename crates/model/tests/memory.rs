@@ -1,0 +1,110 @@
+//! The core against a naive oracle: random operations of one program, every byte checked,
+//! every invariant after every step.
+
+mod common;
+
+use common::{BASE, Program, Rig, WINDOW};
+use deckle_mm::{Profile, ThpMode, Tunables};
+use deckle_model::Rng;
+
+/// Runs one seed; on a failure the seed and the last operations are printed.
+fn run(seed: u64, steps: u32) {
+    let mut rng = Rng::new(seed);
+    let mut t = Tunables::of_profile([Profile::Deckle, Profile::Linux][rng.below(2) as usize]);
+    t.thp = [ThpMode::Always, ThpMode::Madvise, ThpMode::Never][rng.below(3) as usize];
+    t.max_ptes_none = [0, 64, 255, 409, 510, 511][rng.below(6) as usize];
+    let swap = rng.below(3) > 0;
+    let rig = Rig::new(64, 1, seed, swap, t);
+    let limit = [u64::MAX, 6000, 3000, 1500][rng.below(4) as usize];
+    rig.charge.set_max(limit);
+    rig.charge.set_high(limit - limit / 16);
+    let mut program = Program::new(&rig, 0, seed, BASE, WINDOW / 3);
+    let mut last = Vec::new();
+    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        for step in 0..steps {
+            let op = program.step();
+            last.push(op);
+            rig.verify(&(step, last.last()));
+        }
+        program.check_all();
+        rig.verify(&"the final check");
+    }));
+    if let Err(panic) = result {
+        let from = last.len().saturating_sub(12);
+        eprintln!("seed {seed}, {t:?}, swap {swap}, limit {limit}; last operations:");
+        last[from..].iter().for_each(|op| eprintln!("  {op}"));
+        std::panic::resume_unwind(panic);
+    }
+}
+
+/// DECKLE_SEED=n replays one seed with ten times the steps.
+fn seeds(from: u64, count: u64, steps: u32) {
+    match std::env::var("DECKLE_SEED")
+        .ok()
+        .and_then(|s| s.parse().ok())
+    {
+        Some(seed) => run(seed, steps * 10),
+        None => {
+            let scale = scale();
+            (from..from + count * scale).for_each(|seed| run(seed, steps))
+        }
+    }
+}
+
+#[test]
+fn r148_r98_r100_r104_no_byte_is_lost_and_all_counts_reconcile() {
+    seeds(1, 60, 200);
+}
+
+/// Three programs on three CPUs in parts of one space, and kswapd on a fourth; the scheduler
+/// switches at every lock, platform operation, load and store.
+fn race(seed: u64, steps: u32) {
+    let mut rng = Rng::new(seed);
+    let mut t = Tunables::of_profile(Profile::Deckle);
+    t.max_ptes_none = [64, 409, 510][rng.below(3) as usize];
+    let rig = Rig::new(64, 4, seed, rng.below(4) > 0, t);
+    let limit = [5000, 2500, 1200][rng.below(3) as usize];
+    rig.charge.set_max(limit);
+    rig.charge.set_high(limit - limit / 8);
+    let part = WINDOW / 4;
+    let work = |cpu: usize| {
+        let rig = &rig;
+        deckle_model::cpu(move || {
+            let first = BASE.add(part * cpu as u64);
+            let mut program = Program::new(rig, cpu, seed, first, part);
+            for _ in 0..steps {
+                program.step();
+            }
+            program.check_all();
+        })
+    };
+    let kswapd = deckle_model::cpu(|| {
+        while rig.machine.wait_kick().is_some() {
+            while rig.mm.reclaim_background() {}
+        }
+    });
+    let result = rig.machine.run(vec![work(0), work(1), work(2), kswapd]);
+    if let Err(e) = result {
+        panic!("seed {seed}, {t:?}, limit {limit}: {e}");
+    }
+    rig.verify(&("race", seed));
+}
+
+#[test]
+fn r53_r98_r131_r148_programs_and_reclaim_race_and_lose_nothing() {
+    match std::env::var("DECKLE_SEED")
+        .ok()
+        .and_then(|s| s.parse().ok())
+    {
+        Some(seed) => race(seed, 200),
+        None => (1..1 + 24 * scale()).for_each(|seed| race(seed, 40)),
+    }
+}
+
+/// DECKLE_SCALE=n runs n times as many seeds.
+fn scale() -> u64 {
+    std::env::var("DECKLE_SCALE")
+        .ok()
+        .and_then(|s| s.parse().ok())
+        .unwrap_or(1)
+}

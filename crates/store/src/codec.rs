@@ -1,0 +1,193 @@
+//! The compressors and the memory they work in.
+
+use crate::encode::{MAX_ENCODED, Page};
+use crate::pool::Scratch;
+use crate::zeroed::{Zeroable, zeroed_box};
+use deckle_mm::{PAGE_SIZE, StoreStop};
+use lz4_flex::block::{CompressTable, compress_into_with_table, decompress_into};
+use std::fmt;
+
+/// How pages are compressed that are neither same-filled nor sparse.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Algorithm {
+    /// LZ4 blocks: the fastest.
+    #[default]
+    Lz4,
+    /// Zstandard with this level (libzstd clamps it to what it knows): denser and slower.
+    #[cfg(feature = "zstd")]
+    Zstd(i32),
+}
+
+impl fmt::Display for Algorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Algorithm::Lz4 => f.write_str("lz4"),
+            #[cfg(feature = "zstd")]
+            Algorithm::Zstd(level) => write!(f, "zstd:{level}"),
+        }
+    }
+}
+
+/// The longest block that lz4 can make of a page: the encoder asks for that much room even
+/// where it needs less.
+const LZ4_ROOM: usize = lz4_flex::block::get_maximum_output_size(PAGE_SIZE);
+
+struct Bytes<const N: usize>([u8; N]);
+// SAFETY: an array of bytes is valid when they are zero.
+unsafe impl<const N: usize> Zeroable for Bytes<N> {}
+
+/// What a put works in. Kept between calls, so that a put allocates nothing.
+pub(crate) struct Writer {
+    out: Box<Bytes<LZ4_ROOM>>,
+    engine: Packer,
+}
+
+enum Packer {
+    // The hash table (8 KiB) is inline in lz4_flex without its `alloc` feature.
+    Lz4(Box<CompressTable>),
+    #[cfg(feature = "zstd")]
+    Zstd(zstd_safe::CCtx<'static>),
+}
+
+impl Writer {
+    /// A writer, or `None` without memory.
+    pub(crate) fn new(algorithm: Algorithm) -> Option<Box<Writer>> {
+        let engine = match algorithm {
+            Algorithm::Lz4 => Packer::Lz4(Box::new(CompressTable::small())),
+            #[cfg(feature = "zstd")]
+            Algorithm::Zstd(level) => {
+                use zstd_safe::CParameter;
+                let mut context = zstd_safe::CCtx::try_create()?;
+                context
+                    .set_parameter(CParameter::CompressionLevel(level))
+                    .ok()?;
+                // We have a checksum of our own and know every length.
+                context
+                    .set_parameter(CParameter::ContentSizeFlag(false))
+                    .ok()?;
+                context
+                    .set_parameter(CParameter::ChecksumFlag(false))
+                    .ok()?;
+                Packer::Zstd(context)
+            }
+        };
+        Some(Box::new(Writer {
+            out: zeroed_box()?,
+            engine,
+        }))
+    }
+
+    /// Room for an encoding made without the compressor.
+    pub(crate) fn room(&mut self) -> &mut [u8] {
+        &mut self.out.0
+    }
+
+    /// The first `len` bytes of the room.
+    pub(crate) fn written(&self, len: usize) -> &[u8] {
+        &self.out.0[..len.min(LZ4_ROOM)]
+    }
+
+    /// Compresses a page into the room. `Incompressible` beyond [`MAX_ENCODED`] bytes.
+    pub(crate) fn pack(&mut self, page: &Page) -> Result<usize, StoreStop> {
+        let len = match &mut self.engine {
+            Packer::Lz4(table) => compress_into_with_table(page, &mut self.out.0, table)
+                .map_err(|_| StoreStop::Incompressible)?,
+            #[cfg(feature = "zstd")]
+            Packer::Zstd(context) => context
+                .compress2(&mut self.out.0[..MAX_ENCODED], page)
+                .map_err(zstd_stop)?,
+        };
+        if len > MAX_ENCODED {
+            Err(StoreStop::Incompressible)
+        } else {
+            Ok(len)
+        }
+    }
+}
+
+/// Of libzstd's errors only "no memory" is not about the page being too large encoded.
+#[cfg(feature = "zstd")]
+fn zstd_stop(code: zstd_safe::ErrorCode) -> StoreStop {
+    if zstd_safe::get_error_name(code).contains("llocation") {
+        StoreStop::NoMemory
+    } else {
+        StoreStop::Incompressible
+    }
+}
+
+impl Scratch for Writer {
+    fn bytes(&self) -> usize {
+        let engine = match &self.engine {
+            Packer::Lz4(_) => size_of::<CompressTable>(),
+            #[cfg(feature = "zstd")]
+            Packer::Zstd(context) => context.sizeof(),
+        };
+        size_of::<Writer>() + LZ4_ROOM + engine
+    }
+}
+
+/// What a get works in.
+pub(crate) struct Reader {
+    encoded: Box<Bytes<MAX_ENCODED>>,
+    engine: Unpacker,
+}
+
+enum Unpacker {
+    Lz4,
+    #[cfg(feature = "zstd")]
+    Zstd(zstd_safe::DCtx<'static>),
+}
+
+impl Reader {
+    /// A reader, or `None` without memory.
+    pub(crate) fn new(algorithm: Algorithm) -> Option<Box<Reader>> {
+        let engine = match algorithm {
+            Algorithm::Lz4 => Unpacker::Lz4,
+            #[cfg(feature = "zstd")]
+            Algorithm::Zstd(_) => Unpacker::Zstd(zstd_safe::DCtx::try_create()?),
+        };
+        Some(Box::new(Reader {
+            encoded: zeroed_box()?,
+            engine,
+        }))
+    }
+
+    /// Takes a copy of an encoding, so that the store's lock can be dropped before decoding.
+    /// False when it is longer than any encoding of ours.
+    pub(crate) fn take(&mut self, encoded: &[u8]) -> bool {
+        match self.encoded.0.get_mut(..encoded.len()) {
+            Some(room) => {
+                room.copy_from_slice(encoded);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// The first `len` bytes taken.
+    pub(crate) fn taken(&self, len: usize) -> &[u8] {
+        &self.encoded.0[..len.min(MAX_ENCODED)]
+    }
+
+    /// Decompresses the `len` bytes taken; false unless they give exactly a page. Needs no
+    /// memory beyond its own.
+    pub(crate) fn unpack(&mut self, len: usize, page: &mut Page) -> bool {
+        let encoded = &self.encoded.0[..len.min(MAX_ENCODED)];
+        match &mut self.engine {
+            Unpacker::Lz4 => decompress_into(encoded, page).is_ok_and(|n| n == PAGE_SIZE),
+            #[cfg(feature = "zstd")]
+            Unpacker::Zstd(context) => context.decompress(&mut page[..], encoded) == Ok(PAGE_SIZE),
+        }
+    }
+}
+
+impl Scratch for Reader {
+    fn bytes(&self) -> usize {
+        let engine = match &self.engine {
+            Unpacker::Lz4 => 0,
+            #[cfg(feature = "zstd")]
+            Unpacker::Zstd(context) => context.sizeof(),
+        };
+        size_of::<Reader>() + MAX_ENCODED + engine
+    }
+}

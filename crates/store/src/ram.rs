@@ -1,0 +1,379 @@
+//! The store in RAM.
+
+use crate::codec::{Algorithm, Reader, Writer};
+use crate::encode::{
+    Page, Shape, decode_sparse, encode_sparse, fill_same, page_sum, same_sum, shape,
+};
+use crate::pool::{Lent, Pool};
+use crate::segment::{Heap, Segments};
+use crate::shard::{Encoding, Shard, entry_sum, header_sum};
+use crate::table::Kind;
+use deckle_mm::{PAGE_SIZE, Slot, Store, StoreError, StoreStop};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// EINVAL: the caller gave something else than whole pages.
+const EINVAL: i32 = 22;
+
+/// Sizes of a [`Ram`] store.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Config {
+    /// How pages are compressed.
+    pub algorithm: Algorithm,
+    /// Bytes of a segment: rounded up to a power of two from 16 KiB to 16 MiB.
+    pub segment_bytes: u32,
+    /// Parts with a lock, an open segment and a compaction of their own: rounded up to a
+    /// power of two, at most 64. One lock is held about 0.2 us for a page that takes ten
+    /// times that to compress, so one shard carries about as many CPUs; each further one
+    /// costs up to three segments.
+    pub shards: u32,
+}
+
+impl Config {
+    /// One shard and segments of 256 KiB.
+    pub fn new(algorithm: Algorithm) -> Config {
+        Config {
+            algorithm,
+            segment_bytes: 256 << 10,
+            shards: 1,
+        }
+    }
+}
+
+/// What a [`Ram`] store holds and did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Counts {
+    /// Pages stored as one word.
+    pub same_pages: u64,
+    /// Pages stored as a list of words.
+    pub sparse_pages: u64,
+    /// Pages stored compressed.
+    pub block_pages: u64,
+    /// Bytes of their encodings with headers.
+    pub live_bytes: u64,
+    /// Bytes of segments that compaction could win back.
+    pub dead_bytes: u64,
+    /// Segments mapped.
+    pub segments: u64,
+    /// Bytes that compaction copied since the start.
+    pub moved_bytes: u64,
+    /// Segments that compaction cannot empty because a header in them was damaged.
+    pub damaged_segments: u64,
+}
+
+/// A store that keeps pages in RAM, encoded and checksummed.
+///
+/// - Same-filled pages (zero pages among them) live in the slot table alone.
+/// - Pages with at most [`crate::MAX_SPARSE_WORDS`] non-zero words are lists of these.
+/// - All others are lz4 or zstd blocks; one above [`crate::MAX_ENCODED`] bytes is refused.
+///
+/// Every page has a checksum over its slot and its bytes, 46 bits of it for pages with an
+/// encoding, 30 for same-filled ones. A `get` verifies it after decoding; it gives the bytes
+/// that were put, or an error.
+///
+/// RAM follows what is stored: with segments of S bytes, n shards and no damaged segment,
+/// the segments take at most 1.27 x live bytes + n x 4 S at any time. The table takes 12
+/// bytes a slot for each run of 512 slots that has one in use, the scratch memory 13 KiB
+/// (lz4) for each call at once.
+///
+/// Locks: one per shard, then none. A segment hook runs under it.
+pub struct Ram<S: Segments = Heap> {
+    hooks: S,
+    config: Config,
+    bits: u32,
+    shards: Box<[Part]>,
+    writers: Pool<Writer>,
+    readers: Pool<Reader>,
+}
+
+/// A shard, and its totals for readers that do not take the lock.
+struct Part {
+    shard: Mutex<Shard>,
+    bytes: AtomicU64,
+    pages: AtomicU64,
+}
+
+impl Ram<Heap> {
+    /// A store over the global allocator with default sizes.
+    pub fn new(algorithm: Algorithm) -> Ram<Heap> {
+        Ram::with(Config::new(algorithm), Heap)
+    }
+}
+
+impl<S: Segments> Ram<S> {
+    /// A store with these sizes over segments from `hooks`. Allocates only a few hundred
+    /// bytes; everything else comes with the first page.
+    pub fn with(config: Config, hooks: S) -> Ram<S> {
+        let config = Config {
+            segment_bytes: config
+                .segment_bytes
+                .clamp(16 << 10, 16 << 20)
+                .next_power_of_two(),
+            shards: config.shards.clamp(1, 64).next_power_of_two(),
+            ..config
+        };
+        let bits = config.shards.trailing_zeros();
+        let part = |number| {
+            let shard = Shard::new(config.segment_bytes, bits, number);
+            let bytes = AtomicU64::new(shard.bytes());
+            Part {
+                shard: Mutex::new(shard),
+                bytes,
+                pages: AtomicU64::new(0),
+            }
+        };
+        Ram {
+            hooks,
+            config,
+            bits,
+            shards: (0..config.shards).map(part).collect(),
+            writers: Pool::new(),
+            readers: Pool::new(),
+        }
+    }
+
+    /// The sizes in use, after rounding.
+    pub fn config(&self) -> Config {
+        self.config
+    }
+
+    fn part(&self, slot: u32) -> &Part {
+        &self.shards[Shard::of(slot, self.bits) as usize]
+    }
+
+    fn put_page(&self, writer: &mut Writer, slot: u32, page: &Page) -> Result<(), StoreStop> {
+        let shape = shape(page);
+        let (sum, len) = match shape {
+            Shape::Same(word) => (same_sum(slot, word), 0),
+            Shape::Sparse(_) => {
+                let len = encode_sparse(page, writer.room());
+                (page_sum(slot, page), len.ok_or(StoreStop::Incompressible)?)
+            }
+            Shape::Dense => {
+                let len = writer.pack(page)?;
+                (page_sum(slot, page), len)
+            }
+        };
+        let encoding = match shape {
+            Shape::Same(word) => Encoding::Same(word),
+            Shape::Sparse(_) => Encoding::Sparse(writer.written(len)),
+            Shape::Dense => Encoding::Block(writer.written(len)),
+        };
+        self.part(slot)
+            .change(|shard| shard.put(&self.hooks, slot, sum, encoding))
+    }
+
+    fn get_page<'a>(
+        &'a self,
+        reader: &mut Option<Lent<'a, Reader>>,
+        slot: u32,
+        page: &mut Page,
+    ) -> Result<(), StoreStop> {
+        // Lent before the lock: lending may wait for a reader that wants this lock.
+        if reader.is_none() {
+            let algorithm = self.config.algorithm;
+            *reader = self.readers.lend(|| Reader::new(algorithm));
+        }
+        let reader = reader.as_mut().ok_or(StoreStop::Corrupt)?;
+        let (entry, object) = {
+            let shard = self.part(slot).lock();
+            let (entry, object) = shard.get(slot)?;
+            let object = match object {
+                None => None,
+                Some((header, body)) if reader.take(body) => Some((header, body.len())),
+                Some(_) => return Err(StoreStop::Corrupt),
+            };
+            (entry, object)
+        };
+        let Some((header, len)) = object else {
+            if entry.sum != entry_sum(same_sum(slot, entry.word)) {
+                return Err(StoreStop::Corrupt);
+            }
+            fill_same(entry.word, page);
+            return Ok(());
+        };
+        let decoded = match entry.kind {
+            Kind::Sparse => decode_sparse(reader.taken(len), page),
+            _ => reader.unpack(len, page),
+        };
+        let sum = page_sum(slot, page);
+        if decoded && entry.sum == entry_sum(sum) && header.sum == header_sum(sum) {
+            Ok(())
+        } else {
+            Err(StoreStop::Corrupt)
+        }
+    }
+
+    /// Copies live objects out of the emptiest segments, about `budget_bytes` in each shard,
+    /// so that their memory goes back. `put` and `free` do as much of it as the bound on RAM
+    /// needs; this wins back more when there is time. Returns the bytes copied, 0 when
+    /// nothing is worth it. Holds a shard's lock for the whole budget: keep it small.
+    pub fn compact(&self, budget_bytes: u64) -> u64 {
+        let each = |part: &Part| part.change(|shard| shard.compact(&self.hooks, budget_bytes));
+        self.shards.iter().map(each).sum()
+    }
+
+    /// What is stored, by encoding, and what compaction did.
+    pub fn counts(&self) -> Counts {
+        let mut c = Counts::default();
+        for part in &self.shards {
+            let shard = part.lock();
+            c.same_pages += shard.tally.same;
+            c.sparse_pages += shard.tally.sparse;
+            c.block_pages += shard.tally.block;
+            c.live_bytes += shard.segments.live_bytes();
+            c.dead_bytes += shard.segments.dead_bytes();
+            c.segments += shard.segments.mapped();
+            c.moved_bytes += shard.tally.moved_bytes;
+            c.damaged_segments += shard.tally.damaged;
+        }
+        c
+    }
+
+    /// Walks tables and segments and reconciles them with all counts. Slow; for tests.
+    ///
+    /// # Errors
+    /// What does not agree, in words. A damaged header counts as such.
+    pub fn verify(&self) -> Result<(), String> {
+        for (i, part) in self.shards.iter().enumerate() {
+            let shard = part.lock();
+            shard
+                .verify()
+                .map_err(|what| format!("shard {i}: {what}"))?;
+            let booked = (
+                part.bytes.load(Ordering::Relaxed),
+                part.pages.load(Ordering::Relaxed),
+            );
+            if booked != (shard.bytes(), shard.pages()) {
+                return Err(format!("shard {i}: totals {booked:?} are stale"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Inverts bit `bit` of what is stored for a slot: of its header (8 bytes) and encoding,
+    /// or of its fill word. False when the slot has no such bit. For tests of what reads it.
+    pub fn corrupt_for_test(&self, slot: Slot, bit: u32) -> bool {
+        self.part(slot.0)
+            .change(|shard| shard.flip_bit(slot.0, bit))
+    }
+}
+
+impl Part {
+    fn lock(&self) -> MutexGuard<'_, Shard> {
+        self.shard.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs `f` under the lock and brings the totals up to date.
+    fn change<R>(&self, f: impl FnOnce(&mut Shard) -> R) -> R {
+        let mut shard = self.lock();
+        let result = f(&mut shard);
+        self.bytes.store(shard.bytes(), Ordering::Relaxed);
+        self.pages.store(shard.pages(), Ordering::Relaxed);
+        result
+    }
+}
+
+/// Slot `first + i`, if there is one.
+fn nth(first: Slot, i: usize) -> Option<u32> {
+    first.0.checked_add(u32::try_from(i).ok()?)
+}
+
+/// What to say of a buffer that is not whole pages, after `done` of them.
+fn ragged(done: usize, rest: &[u8]) -> Result<(), StoreError> {
+    if rest.is_empty() {
+        return Ok(());
+    }
+    Err(StoreError {
+        done: done as u32,
+        why: StoreStop::Io(EINVAL),
+    })
+}
+
+impl<S: Segments> Store for Ram<S> {
+    fn accepts(&self) -> bool {
+        true
+    }
+
+    fn put(&self, first: Slot, pages: &[u8]) -> Result<(), StoreError> {
+        let algorithm = self.config.algorithm;
+        let stop = |done: usize, why| StoreError {
+            done: done as u32,
+            why,
+        };
+        // What is stored can be read back without memory: its reader exists before it.
+        if !self.readers.ensure(|| Reader::new(algorithm)) {
+            return Err(stop(0, StoreStop::NoMemory));
+        }
+        let mut writer = self
+            .writers
+            .lend(|| Writer::new(algorithm))
+            .ok_or_else(|| stop(0, StoreStop::NoMemory))?;
+        let (pages, rest) = pages.as_chunks::<PAGE_SIZE>();
+        for (i, page) in pages.iter().enumerate() {
+            let slot = nth(first, i).ok_or_else(|| stop(i, StoreStop::Full))?;
+            self.put_page(&mut writer, slot, page)
+                .map_err(|why| stop(i, why))?;
+        }
+        ragged(pages.len(), rest)
+    }
+
+    fn get(&self, first: Slot, pages: &mut [u8]) -> Result<(), StoreError> {
+        let mut reader = None;
+        let (pages, rest) = pages.as_chunks_mut::<PAGE_SIZE>();
+        for (i, page) in pages.iter_mut().enumerate() {
+            nth(first, i)
+                .ok_or(StoreStop::Corrupt)
+                .and_then(|slot| self.get_page(&mut reader, slot, page))
+                .map_err(|why| StoreError {
+                    done: i as u32,
+                    why,
+                })?;
+        }
+        ragged(pages.len(), rest)
+    }
+
+    fn free(&self, first: Slot, count: u32) {
+        /// Slots freed under one hold of the lock.
+        const AT_ONCE: u32 = 16;
+        let end = u64::from(first.0) + u64::from(count);
+        let mut at = u64::from(first.0);
+        while at < end.min(1 << 32) {
+            let slot = at as u32;
+            // Runs of 16 aligned slots are in one shard.
+            let stop = (at / u64::from(AT_ONCE) + 1) * u64::from(AT_ONCE);
+            let stop = stop.min(end);
+            self.part(slot).change(|shard| {
+                for slot in at..stop {
+                    shard.free(&self.hooks, slot as u32);
+                }
+            });
+            at = stop;
+        }
+    }
+
+    fn ram_bytes(&self) -> u64 {
+        let parts: u64 = self
+            .shards
+            .iter()
+            .map(|p| p.bytes.load(Ordering::Relaxed))
+            .sum();
+        parts + self.writers.bytes() + self.readers.bytes()
+    }
+
+    fn stored_pages(&self) -> u64 {
+        self.shards
+            .iter()
+            .map(|p| p.pages.load(Ordering::Relaxed))
+            .sum()
+    }
+}
+
+impl<S: Segments> Drop for Ram<S> {
+    fn drop(&mut self) {
+        for part in &mut self.shards {
+            let shard = part.shard.get_mut().unwrap_or_else(PoisonError::into_inner);
+            shard.segments.unmap_all(&self.hooks);
+        }
+    }
+}

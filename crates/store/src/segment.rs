@@ -1,0 +1,484 @@
+//! Segments: runs of memory that objects are appended to.
+//!
+//! One segment is open; a full one is sealed and never written again, so that after a fork
+//! the kernel goes on sharing its pages. Freeing an object only lowers its segment's count
+//! of live bytes; a sealed segment without any is unmapped at once.
+
+use crate::table::Place;
+use std::alloc::{Layout, alloc, dealloc};
+use std::ptr::NonNull;
+
+/// Where segments come from.
+///
+/// # Safety
+/// `map` must return memory of that many bytes, aligned to a page, readable and writable and
+/// used by nobody else until it is given to `unmap`.
+pub unsafe trait Segments: Send + Sync {
+    /// Maps `bytes` (a multiple of 4096) of memory with any content; `None` when there is
+    /// none. Called with a lock of the store held: it must not use the store.
+    fn map(&self, bytes: usize) -> Option<NonNull<u8>>;
+    /// Gives a segment back.
+    ///
+    /// # Safety
+    /// `base` came from `map(bytes)` of this object, was not given back before, and nobody
+    /// uses the memory any more.
+    unsafe fn unmap(&self, base: NonNull<u8>, bytes: usize);
+    /// Told once for each segment that will not be written any more until `unmap`.
+    fn sealed(&self, _base: NonNull<u8>, _bytes: usize) {}
+}
+
+/// Segments from the global allocator.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Heap;
+
+// SAFETY: the global allocator hands out memory that is exclusive until freed.
+unsafe impl Segments for Heap {
+    fn map(&self, bytes: usize) -> Option<NonNull<u8>> {
+        let layout = Layout::from_size_align(bytes, 4096)
+            .ok()
+            .filter(|l| l.size() > 0)?;
+        // SAFETY: the size is above zero, checked above.
+        NonNull::new(unsafe { alloc(layout) })
+    }
+    unsafe fn unmap(&self, base: NonNull<u8>, bytes: usize) {
+        if let Ok(layout) = Layout::from_size_align(bytes, 4096) {
+            // SAFETY: the caller says `base` came from `map(bytes)`, which used this layout.
+            unsafe { dealloc(base.as_ptr(), layout) }
+        }
+    }
+}
+
+/// Bytes in front of each object: slot, length, 16 bits of the checksum.
+pub(crate) const HEADER: u32 = 8;
+
+/// Bytes an object of `len` encoded bytes takes.
+pub(crate) fn footprint(len: u32) -> u32 {
+    (HEADER + len).next_multiple_of(8)
+}
+
+/// What stands in front of an object.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Header {
+    pub(crate) slot: u32,
+    pub(crate) len: u16,
+    pub(crate) sum: u16,
+}
+
+impl Header {
+    fn to_bytes(self) -> [u8; HEADER as usize] {
+        let v = u64::from(self.slot) | u64::from(self.len) << 32 | u64::from(self.sum) << 48;
+        v.to_le_bytes()
+    }
+    fn from_bytes(b: [u8; HEADER as usize]) -> Header {
+        let v = u64::from_le_bytes(b);
+        Header {
+            slot: v as u32,
+            len: (v >> 32) as u16,
+            sum: (v >> 48) as u16,
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    /// Number not in use.
+    Free,
+    Open,
+    Sealed,
+    /// Sealed, and a header in it is not what was written: compaction leaves it alone.
+    Damaged,
+}
+
+struct Segment {
+    base: NonNull<u8>,
+    /// Bytes appended.
+    used: u32,
+    /// Bytes of objects that are not freed.
+    live: u32,
+    state: State,
+    /// Neighbours in the bucket (sealed) or next free number; NIL ends a list.
+    prev: u32,
+    next: u32,
+}
+// SAFETY: the segment owns the memory at `base`; all access goes through the set that owns
+// the segment.
+unsafe impl Send for Segment {}
+
+const NIL: u32 = u32::MAX;
+/// Sealed segments stand in buckets by their share of live bytes, in 1/64.
+const BUCKETS: usize = 64;
+
+/// All segments of a shard.
+pub(crate) struct SegmentSet {
+    size: u32,
+    segments: Vec<Segment>,
+    free: u32,
+    buckets: [u32; BUCKETS + 1],
+    open: Option<u32>,
+    mapped: u64,
+    live: u64,
+}
+
+impl SegmentSet {
+    /// No segments yet; each will have `size` bytes.
+    pub(crate) fn new(size: u32) -> SegmentSet {
+        SegmentSet {
+            size,
+            segments: Vec::new(),
+            free: NIL,
+            buckets: [NIL; BUCKETS + 1],
+            open: None,
+            mapped: 0,
+            live: 0,
+        }
+    }
+
+    /// Bytes of each segment.
+    pub(crate) fn size(&self) -> u32 {
+        self.size
+    }
+
+    /// Bytes of live objects with their headers.
+    pub(crate) fn live_bytes(&self) -> u64 {
+        self.live
+    }
+
+    /// Bytes of segments that no live object uses and none can be appended to.
+    pub(crate) fn dead_bytes(&self) -> u64 {
+        let room = match self.open {
+            Some(i) => self.size - self.segments[i as usize].used,
+            None => 0,
+        };
+        self.mapped * u64::from(self.size) - self.live - u64::from(room)
+    }
+
+    /// Segments mapped now.
+    pub(crate) fn mapped(&self) -> u64 {
+        self.mapped
+    }
+
+    /// Bytes of segments and of what describes them.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.mapped * u64::from(self.size)
+            + (self.segments.capacity() * size_of::<Segment>()) as u64
+    }
+
+    /// Copies an object to the open segment, opening another one as needed; `None` without
+    /// memory.
+    pub(crate) fn append(
+        &mut self,
+        hooks: &dyn Segments,
+        header: Header,
+        body: &[u8],
+    ) -> Option<Place> {
+        let place = self.room(hooks, u32::from(header.len))?;
+        debug_assert_eq!(usize::from(header.len), body.len());
+        // SAFETY: `room` gave footprint(len) bytes at this place of a mapped segment that is
+        // ours alone; `body` has len bytes (checked by the min) and cannot overlap them.
+        unsafe {
+            let at = self.segments[place.segment as usize]
+                .base
+                .add(place.offset as usize);
+            let head = header.to_bytes();
+            at.copy_from_nonoverlapping(NonNull::from(&head).cast(), head.len());
+            at.add(head.len()).copy_from_nonoverlapping(
+                NonNull::from(body).cast(),
+                body.len().min(usize::from(header.len)),
+            );
+        }
+        Some(place)
+    }
+
+    /// Copies a whole object, header included, to the open segment. The old one stays until
+    /// `release`. `None` without memory.
+    pub(crate) fn relocate(&mut self, hooks: &dyn Segments, from: Place) -> Option<Place> {
+        self.object(from)?;
+        let to = self.room(hooks, from.len)?;
+        // SAFETY: `object` checked that `from` lies in the written part of a mapped segment,
+        // `room` gave as many bytes that belong to no object, so the two do not overlap; and
+        // `room` unmaps nothing.
+        unsafe {
+            let source = self.segments[from.segment as usize]
+                .base
+                .add(from.offset as usize);
+            let target = self.segments[to.segment as usize]
+                .base
+                .add(to.offset as usize);
+            target.copy_from_nonoverlapping(source, (HEADER + from.len) as usize);
+        }
+        Some(to)
+    }
+
+    /// Books room for an object of `len` bytes.
+    fn room(&mut self, hooks: &dyn Segments, len: u32) -> Option<Place> {
+        let need = footprint(len);
+        let fits = |s: &SegmentSet, i: u32| s.size - s.segments[i as usize].used >= need;
+        let i = match self.open {
+            Some(i) if fits(self, i) => i,
+            full => {
+                let fresh = self.map(hooks)?;
+                if let Some(i) = full {
+                    self.seal(hooks, i);
+                }
+                self.open = Some(fresh);
+                fresh
+            }
+        };
+        let segment = &mut self.segments[i as usize];
+        let place = Place {
+            segment: i,
+            offset: segment.used,
+            len,
+        };
+        segment.used += need;
+        segment.live += need;
+        self.live += u64::from(need);
+        Some(place)
+    }
+
+    fn map(&mut self, hooks: &dyn Segments) -> Option<u32> {
+        if self.free == NIL {
+            // 31 bits name a segment.
+            if self.segments.len() >= 1 << 31 || self.segments.try_reserve(1).is_err() {
+                return None;
+            }
+        }
+        let base = hooks.map(self.size as usize)?;
+        let new = Segment {
+            base,
+            used: 0,
+            live: 0,
+            state: State::Open,
+            prev: NIL,
+            next: NIL,
+        };
+        self.mapped += 1;
+        if self.free == NIL {
+            self.segments.push(new);
+            Some(self.segments.len() as u32 - 1)
+        } else {
+            let i = self.free;
+            self.free = self.segments[i as usize].next;
+            self.segments[i as usize] = new;
+            Some(i)
+        }
+    }
+
+    fn unmap(&mut self, hooks: &dyn Segments, i: u32) {
+        let segment = &mut self.segments[i as usize];
+        segment.state = State::Free;
+        segment.next = self.free;
+        self.free = i;
+        self.mapped -= 1;
+        // SAFETY: the segment was mapped by `map` with this size, its state says that it is
+        // unmapped only once, and no object of it is live.
+        unsafe { hooks.unmap(segment.base, self.size as usize) }
+    }
+
+    fn seal(&mut self, hooks: &dyn Segments, i: u32) {
+        let segment = &mut self.segments[i as usize];
+        if segment.live == 0 {
+            self.unmap(hooks, i);
+            return;
+        }
+        segment.state = State::Sealed;
+        hooks.sealed(segment.base, self.size as usize);
+        self.link(i);
+    }
+
+    /// By the share of what was appended: an unused tail is not won back by copying.
+    fn bucket(&self, live: u32, used: u32) -> usize {
+        (u64::from(live) * BUCKETS as u64 / u64::from(used.max(1))) as usize
+    }
+
+    fn link(&mut self, i: u32) {
+        let bucket = self.bucket(
+            self.segments[i as usize].live,
+            self.segments[i as usize].used,
+        );
+        let head = self.buckets[bucket];
+        self.segments[i as usize].prev = NIL;
+        self.segments[i as usize].next = head;
+        if head != NIL {
+            self.segments[head as usize].prev = i;
+        }
+        self.buckets[bucket] = i;
+    }
+
+    fn unlink(&mut self, i: u32) {
+        let Segment {
+            prev,
+            next,
+            live,
+            used,
+            ..
+        } = self.segments[i as usize];
+        if next != NIL {
+            self.segments[next as usize].prev = prev;
+        }
+        if prev != NIL {
+            self.segments[prev as usize].next = next;
+        } else {
+            let bucket = self.bucket(live, used);
+            self.buckets[bucket] = next;
+        }
+    }
+
+    /// Drops an object. True when that unmapped its segment.
+    pub(crate) fn release(&mut self, hooks: &dyn Segments, place: Place) -> bool {
+        let bytes = footprint(place.len);
+        let i = place.segment;
+        let Some(segment) = self.segments.get(i as usize) else {
+            return false;
+        };
+        let (state, live, used) = (segment.state, segment.live, segment.used);
+        if state == State::Free || live < bytes {
+            debug_assert!(false, "released an object of no segment");
+            return false;
+        }
+        let left = live - bytes;
+        self.live -= u64::from(bytes);
+        let moves = state == State::Sealed
+            && (left == 0 || self.bucket(left, used) != self.bucket(live, used));
+        if moves {
+            self.unlink(i);
+        }
+        self.segments[i as usize].live = left;
+        match state {
+            // Nobody refers to its bytes: start over. It is not sealed.
+            State::Open if left == 0 => self.segments[i as usize].used = 0,
+            State::Sealed | State::Damaged if left == 0 => {
+                self.unmap(hooks, i);
+                return true;
+            }
+            State::Sealed if moves => self.link(i),
+            _ => {}
+        }
+        false
+    }
+
+    /// An object's header and encoding; `None` when there cannot be one at this place.
+    pub(crate) fn object(&self, place: Place) -> Option<(Header, &[u8])> {
+        let segment = self.segments.get(place.segment as usize)?;
+        let end = u64::from(place.offset) + u64::from(footprint(place.len));
+        if segment.state == State::Free || end > u64::from(segment.used) {
+            return None;
+        }
+        // SAFETY: the range lies in the written part of a mapped segment (checked above),
+        // which is written by `&mut self` methods only; the result borrows self.
+        let (head, body) = unsafe {
+            let at = segment.base.add(place.offset as usize);
+            let body = at.add(HEADER as usize);
+            (
+                at.cast::<[u8; HEADER as usize]>().read(),
+                std::slice::from_raw_parts(body.as_ptr(), place.len as usize),
+            )
+        };
+        Some((Header::from_bytes(head), body))
+    }
+
+    /// The header at a byte of a segment, whoever it belongs to; `None` past the last.
+    pub(crate) fn header_at(&self, segment: u32, offset: u32) -> Option<Header> {
+        self.object(Place {
+            segment,
+            offset,
+            len: 0,
+        })
+        .map(|(header, _)| header)
+    }
+
+    /// The sealed segment with the smallest share of live bytes, give or take 1/64, if at
+    /// least 1/16 of it would be gained.
+    pub(crate) fn emptiest(&self) -> Option<u32> {
+        let worth = &self.buckets[..BUCKETS - BUCKETS / 16];
+        worth.iter().copied().find(|&i| i != NIL)
+    }
+
+    /// Takes a segment out of compaction for good.
+    pub(crate) fn mark_damaged(&mut self, i: u32) {
+        if self.segments[i as usize].state == State::Sealed {
+            self.unlink(i);
+            self.segments[i as usize].state = State::Damaged;
+        }
+    }
+
+    /// Inverts one bit of an object's encoding, for tests of what reads it.
+    pub(crate) fn flip_bit(&mut self, place: Place, bit: u32) -> bool {
+        if self.object(place).is_none() || bit / 8 >= HEADER + place.len {
+            return false;
+        }
+        // SAFETY: the byte lies inside an object of a mapped segment (checked above) and
+        // `&mut self` excludes readers.
+        unsafe {
+            let base = self.segments[place.segment as usize].base;
+            *base.add((place.offset + bit / 8) as usize).as_ptr() ^= 1 << (bit % 8);
+        }
+        true
+    }
+
+    /// Unmaps everything; nothing may be used afterwards.
+    pub(crate) fn unmap_all(&mut self, hooks: &dyn Segments) {
+        for i in 0..self.segments.len() as u32 {
+            if self.segments[i as usize].state != State::Free {
+                self.unmap(hooks, i);
+            }
+        }
+    }
+
+    /// Checks lists and sums; `live[i]` is what the table says segment `i` should hold.
+    pub(crate) fn verify(&self, live: &[u64]) -> Result<(), String> {
+        let mut mapped = 0;
+        let mut sealed = 0;
+        for (i, s) in self.segments.iter().enumerate() {
+            let expected = live.get(i).copied().unwrap_or(0);
+            if s.state == State::Free {
+                if expected != 0 {
+                    return Err(format!("segment {i} is free but holds {expected} bytes"));
+                }
+                continue;
+            }
+            mapped += 1;
+            sealed += u32::from(s.state == State::Sealed);
+            if u64::from(s.live) != expected || s.live > s.used || s.used > self.size {
+                let Segment { live, used, .. } = s;
+                return Err(format!(
+                    "segment {i}: live {live} of {used}, table: {expected}"
+                ));
+            }
+            if (s.state == State::Open) != (self.open == Some(i as u32)) {
+                return Err(format!(
+                    "segment {i} is {:?}, open is {:?}",
+                    s.state, self.open
+                ));
+            }
+            if s.live == 0 && s.state != State::Open {
+                return Err(format!("segment {i} is mapped for nothing"));
+            }
+        }
+        if mapped != self.mapped || live.iter().sum::<u64>() != self.live {
+            return Err(format!("{mapped} segments mapped, counted {}", self.mapped));
+        }
+        for (bucket, &head) in self.buckets.iter().enumerate() {
+            let (mut i, mut prev) = (head, NIL);
+            while i != NIL {
+                let s = &self.segments[i as usize];
+                if s.state != State::Sealed
+                    || s.prev != prev
+                    || self.bucket(s.live, s.used) != bucket
+                {
+                    return Err(format!("segment {i} does not belong in bucket {bucket}"));
+                }
+                if sealed == 0 {
+                    return Err(format!("bucket {bucket} has a segment twice"));
+                }
+                sealed -= 1;
+                (prev, i) = (i, s.next);
+            }
+        }
+        if sealed == 0 {
+            Ok(())
+        } else {
+            Err(format!("{sealed} sealed segments in no bucket"))
+        }
+    }
+}

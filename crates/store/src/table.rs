@@ -1,0 +1,258 @@
+//! Where each slot's page is: a table of three levels, filled lazily, 12 bytes a slot.
+
+use crate::zeroed::{Zeroable, zeroed_box};
+
+/// Slots that one leaf covers.
+pub(crate) const LEAF_SLOTS: u32 = 512;
+const LEAF_BITS: u32 = LEAF_SLOTS.trailing_zeros();
+const MID_BITS: u32 = 11;
+const MID_LEAVES: usize = 1 << MID_BITS;
+
+/// Bits of a checksum that an entry keeps.
+pub(crate) const SUM_BITS: u32 = 30;
+
+/// How a slot's page is encoded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    /// Nothing there.
+    Empty,
+    /// Same-filled: the entry's word is all of it.
+    Same,
+    /// A list of non-zero words, in a segment.
+    Sparse,
+    /// A compressed block, in a segment.
+    Block,
+}
+
+/// What the table knows of a slot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Entry {
+    pub(crate) kind: Kind,
+    /// Low [`SUM_BITS`] bits of the page's checksum.
+    pub(crate) sum: u32,
+    /// The fill word (same-filled) or a packed [`Place`].
+    pub(crate) word: u64,
+}
+
+impl Entry {
+    pub(crate) const EMPTY: Entry = Entry {
+        kind: Kind::Empty,
+        sum: 0,
+        word: 0,
+    };
+
+    /// Where the encoding is, for kinds that have one.
+    pub(crate) fn place(&self) -> Option<Place> {
+        match self.kind {
+            Kind::Empty | Kind::Same => None,
+            Kind::Sparse | Kind::Block => Some(Place::unpack(self.word)),
+        }
+    }
+}
+
+/// Place of an object in the segments.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Place {
+    /// Number of the segment, 31 bits.
+    pub(crate) segment: u32,
+    /// Byte in the segment, a multiple of 8 below 16 MiB.
+    pub(crate) offset: u32,
+    /// Bytes of the encoding, without the header; below 4096.
+    pub(crate) len: u32,
+}
+
+impl Place {
+    pub(crate) fn pack(self) -> u64 {
+        u64::from(self.segment) << 33 | u64::from(self.offset / 8) << 12 | u64::from(self.len)
+    }
+    fn unpack(word: u64) -> Place {
+        Place {
+            segment: (word >> 33) as u32,
+            offset: (word >> 12 & 0x1f_ffff) as u32 * 8,
+            len: (word & 0xfff) as u32,
+        }
+    }
+}
+
+struct Leaf {
+    words: [u64; LEAF_SLOTS as usize],
+    /// Kind in the two top bits, checksum below.
+    metas: [u32; LEAF_SLOTS as usize],
+    used: u32,
+}
+// SAFETY: integers only; zero means empty entries.
+unsafe impl Zeroable for Leaf {}
+
+struct Mid {
+    leaves: [Option<Box<Leaf>>; MID_LEAVES],
+    used: u32,
+}
+// SAFETY: an `Option<Box>` of zero bytes is None (guaranteed null pointer optimisation).
+unsafe impl Zeroable for Mid {}
+
+/// The table. Leaves that become empty are freed.
+#[derive(Default)]
+pub(crate) struct Table {
+    mids: Vec<Option<Box<Mid>>>,
+    leaves: usize,
+    nr_mids: usize,
+}
+
+fn split(index: u32) -> (usize, usize, usize) {
+    (
+        (index >> (LEAF_BITS + MID_BITS)) as usize,
+        (index >> LEAF_BITS) as usize % MID_LEAVES,
+        (index % LEAF_SLOTS) as usize,
+    )
+}
+
+impl Table {
+    pub(crate) fn get(&self, index: u32) -> Entry {
+        let (top, mid, at) = split(index);
+        let Some(leaf) = self
+            .mids
+            .get(top)
+            .and_then(|m| m.as_ref())
+            .and_then(|m| m.leaves[mid].as_ref())
+        else {
+            return Entry::EMPTY;
+        };
+        let kind = match leaf.metas[at] >> SUM_BITS {
+            0 => Kind::Empty,
+            1 => Kind::Same,
+            2 => Kind::Sparse,
+            _ => Kind::Block,
+        };
+        Entry {
+            kind,
+            sum: leaf.metas[at] & ((1 << SUM_BITS) - 1),
+            word: leaf.words[at],
+        }
+    }
+
+    /// Makes room for an entry, so that `set` succeeds; false without memory.
+    pub(crate) fn reserve(&mut self, index: u32) -> bool {
+        let (top, mid, _) = split(index);
+        if self.mids.len() <= top {
+            if self
+                .mids
+                .try_reserve_exact(top + 1 - self.mids.len())
+                .is_err()
+            {
+                return false;
+            }
+            self.mids.resize_with(top + 1, || None);
+        }
+        if self.mids[top].is_none() {
+            self.mids[top] = zeroed_box();
+            self.nr_mids += usize::from(self.mids[top].is_some());
+        }
+        let Some(mids) = &mut self.mids[top] else {
+            return false;
+        };
+        if mids.leaves[mid].is_none() {
+            mids.leaves[mid] = zeroed_box();
+            if mids.leaves[mid].is_some() {
+                mids.used += 1;
+                self.leaves += 1;
+            } else if mids.used == 0 {
+                self.mids[top] = None;
+                self.nr_mids -= 1;
+                return false;
+            }
+        }
+        mids.leaves[mid].is_some()
+    }
+
+    /// Sets the entry of a slot that has room; false (and nothing done) when it has none.
+    pub(crate) fn set(&mut self, index: u32, entry: Entry) -> bool {
+        let (top, mid, at) = split(index);
+        let Some(mids) = self.mids.get_mut(top).and_then(|m| m.as_mut()) else {
+            return false;
+        };
+        let Some(leaf) = mids.leaves[mid].as_mut() else {
+            return false;
+        };
+        leaf.used -= u32::from(leaf.metas[at] >> SUM_BITS != 0);
+        leaf.used += u32::from(entry.kind != Kind::Empty);
+        leaf.metas[at] = (entry.kind as u32) << SUM_BITS | entry.sum & ((1 << SUM_BITS) - 1);
+        leaf.words[at] = entry.word;
+        if leaf.used == 0 {
+            mids.leaves[mid] = None;
+            mids.used -= 1;
+            self.leaves -= 1;
+            if mids.used == 0 {
+                self.mids[top] = None;
+                self.nr_mids -= 1;
+            }
+        }
+        true
+    }
+
+    /// First slot at or after `index` that may be in use; `None` when there is none.
+    pub(crate) fn next_used(&self, index: u32) -> Option<u32> {
+        let mut at = u64::from(index);
+        while at < (self.mids.len() as u64) << (LEAF_BITS + MID_BITS) {
+            let i = at as u32;
+            let (top, mid, _) = split(i);
+            let step = match &self.mids[top] {
+                None => LEAF_BITS + MID_BITS,
+                Some(m) if m.leaves[mid].is_none() => LEAF_BITS,
+                Some(_) if self.get(i).kind == Kind::Empty => 0,
+                Some(_) => return Some(i),
+            };
+            at = ((at >> step) + 1) << step;
+        }
+        None
+    }
+
+    /// Bytes of all levels.
+    pub(crate) fn bytes(&self) -> usize {
+        self.leaves * size_of::<Leaf>()
+            + self.nr_mids * size_of::<Mid>()
+            + self.mids.capacity() * size_of::<Option<Box<Mid>>>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_and_places_come_back_and_empty_leaves_are_freed() {
+        let mut t = Table::default();
+        let place = Place {
+            segment: (1 << 31) - 1,
+            offset: (1 << 24) - 8,
+            len: 3584,
+        };
+        let slots = [0, 511, 512, 1 << 20, u32::MAX];
+        for slot in slots {
+            let entry = Entry {
+                kind: Kind::Block,
+                sum: slot >> 2,
+                word: place.pack(),
+            };
+            assert!(!t.set(slot, entry) || slot == 511);
+            assert!(t.reserve(slot) && t.set(slot, entry));
+            assert_eq!(t.get(slot), entry);
+            assert_eq!(t.get(slot).place(), Some(place));
+        }
+        let mut at = Some(0);
+        for slot in slots {
+            assert_eq!(t.next_used(at.unwrap()), Some(slot));
+            at = slot.checked_add(1);
+        }
+        assert_eq!(t.next_used(u32::MAX - 1), Some(u32::MAX));
+        for slot in slots {
+            assert!(t.set(slot, Entry::EMPTY));
+            assert_eq!(t.get(slot), Entry::EMPTY);
+        }
+        assert_eq!((t.leaves, t.nr_mids, t.next_used(0)), (0, 0, None));
+    }
+
+    #[test]
+    fn a_slot_costs_twelve_bytes() {
+        assert!(size_of::<Leaf>() <= LEAF_SLOTS as usize * 12 + 8);
+    }
+}

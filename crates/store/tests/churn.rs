@@ -1,0 +1,237 @@
+//! RAM follows what is stored, whatever was stored before; and many threads at once.
+
+mod common;
+
+use common::{KINDS, Rng, page};
+use deckle_mm::{PAGE_SIZE, Slot, Store};
+use deckle_store::{Algorithm, Config, Heap, Ram, Segments};
+use std::collections::HashMap;
+use std::ptr::NonNull;
+use std::sync::Mutex;
+
+const SEGMENT: u64 = 64 << 10;
+const SLOTS: u32 = 4096;
+
+fn bounded(store: &Ram, when: &str) {
+    let c = store.counts();
+    let segments = c.segments * SEGMENT;
+    assert!(
+        segments <= c.live_bytes * 127 / 100 + 4 * SEGMENT,
+        "{when}: {segments} for {c:?}"
+    );
+    // The table, two middle levels, scratch memory.
+    let rest = u64::from(SLOTS) * 13 + (64 << 10);
+    let ram = store.ram_bytes();
+    assert!(
+        ram <= c.live_bytes * 135 / 100 + 4 * SEGMENT + rest,
+        "{when}: {ram} for {c:?}"
+    );
+    assert_eq!(c.damaged_segments, 0);
+}
+
+fn small_segments() -> Ram {
+    let config = Config::new(Algorithm::Lz4);
+    Ram::with(
+        Config {
+            segment_bytes: SEGMENT as u32,
+            ..config
+        },
+        Heap,
+    )
+}
+
+#[test]
+fn ram_is_at_most_1_35_of_live_bytes_after_any_churn() {
+    let store = small_segments();
+    let mut rng = Rng(1);
+    let mut held = vec![None; SLOTS as usize];
+    for round in 0..6u64 {
+        // Fill at random places with sizes that change from round to round.
+        for i in 0..3 * SLOTS {
+            let slot = rng.below(u64::from(SLOTS)) as u32;
+            if held[slot as usize].is_some() {
+                store.free(Slot(slot), 1);
+            }
+            let kind = if round % 2 == 0 {
+                3
+            } else {
+                rng.below(u64::from(KINDS)) as u32
+            };
+            store.put(Slot(slot), &page(kind, u64::from(i))).unwrap();
+            held[slot as usize] = Some((kind, u64::from(i)));
+            if i % 64 == 0 {
+                bounded(&store, "filling");
+            }
+        }
+        // Free most, in three patterns: every other one, at random, all but a few.
+        for slot in 0..SLOTS {
+            let goes = match round % 3 {
+                0 => slot % 2 == 0,
+                1 => rng.below(4) != 0,
+                _ => slot % 97 != 0,
+            };
+            if goes && held[slot as usize].take().is_some() {
+                store.free(Slot(slot), 1);
+            }
+            if slot % 64 == 0 {
+                bounded(&store, "freeing");
+            }
+        }
+        store.verify().unwrap();
+        let mut back = [0; PAGE_SIZE];
+        for (slot, what) in held.iter().enumerate() {
+            if let Some((kind, seed)) = *what {
+                store.get(Slot(slot as u32), &mut back).unwrap();
+                assert!(back == page(kind, seed), "slot {slot} after round {round}");
+            }
+        }
+    }
+    assert!(store.counts().moved_bytes > 0, "the churn was none");
+    store.free(Slot(0), SLOTS);
+    let left = store.ram_bytes();
+    assert!(left <= SEGMENT + (64 << 10), "{left} bytes for nothing");
+}
+
+#[test]
+fn explicit_compaction_wins_back_what_the_bound_leaves() {
+    let store = small_segments();
+    for i in 0..2000 {
+        store.put(Slot(i), &page(3, u64::from(i))).unwrap();
+    }
+    for i in (0..2000).step_by(8) {
+        store.free(Slot(i), 1);
+    }
+    let before = store.counts();
+    while store.compact(32 << 10) > 0 {
+        store.verify().unwrap();
+    }
+    let after = store.counts();
+    assert_eq!(after.live_bytes, before.live_bytes);
+    assert!(after.segments < before.segments, "{before:?} {after:?}");
+    assert!(
+        after.dead_bytes <= after.live_bytes / 12 + SEGMENT,
+        "{after:?}"
+    );
+}
+
+/// Remembers what sealed segments held.
+#[derive(Default)]
+struct Watching {
+    sealed: Mutex<HashMap<usize, Vec<u8>>>,
+    checked: Mutex<usize>,
+}
+
+fn bytes_of(base: NonNull<u8>, bytes: usize) -> Vec<u8> {
+    // SAFETY: the store mapped this many zeroed bytes and its lock is held during hooks.
+    unsafe { std::slice::from_raw_parts(base.as_ptr(), bytes) }.to_vec()
+}
+
+// SAFETY: the heap's memory, zeroed so that all of it may be read.
+unsafe impl Segments for &Watching {
+    fn map(&self, bytes: usize) -> Option<NonNull<u8>> {
+        let base = Heap.map(bytes)?;
+        // SAFETY: the heap gave this many bytes.
+        unsafe { base.write_bytes(0, bytes) };
+        Some(base)
+    }
+    unsafe fn unmap(&self, base: NonNull<u8>, bytes: usize) {
+        if let Some(before) = self.sealed.lock().unwrap().remove(&base.addr().get()) {
+            assert!(
+                before == bytes_of(base, bytes),
+                "a sealed segment was written"
+            );
+            *self.checked.lock().unwrap() += 1;
+        }
+        // SAFETY: from the heap's `map`, passed on unchanged.
+        unsafe { Heap.unmap(base, bytes) }
+    }
+    fn sealed(&self, base: NonNull<u8>, bytes: usize) {
+        self.sealed
+            .lock()
+            .unwrap()
+            .insert(base.addr().get(), bytes_of(base, bytes));
+    }
+}
+
+#[test]
+fn sealed_segments_are_never_written() {
+    let watch = Watching::default();
+    let config = Config {
+        segment_bytes: 16 << 10,
+        ..Config::new(Algorithm::Lz4)
+    };
+    let store = Ram::with(config, &watch);
+    let mut rng = Rng(3);
+    for i in 0..3000u64 {
+        let slot = Slot(rng.below(300) as u32);
+        store.free(slot, 1);
+        store
+            .put(slot, &page(rng.below(u64::from(KINDS)) as u32, i))
+            .unwrap();
+    }
+    drop(store);
+    let checked = *watch.checked.lock().unwrap();
+    assert!(checked > 20, "{checked} segments");
+    assert!(watch.sealed.lock().unwrap().is_empty(), "segments leaked");
+}
+
+fn threads(config: Config) {
+    let store = Ram::with(config, Heap);
+    let store = &store;
+    std::thread::scope(|s| {
+        for t in 0..4u64 {
+            s.spawn(move || {
+                let mut rng = Rng(t);
+                let mut held: HashMap<u32, (u32, u64)> = HashMap::new();
+                let mut back = [0; PAGE_SIZE];
+                for i in 0..4000u64 {
+                    // Threads use neighbouring slots: same leaves, same segments.
+                    let slot = rng.below(600) as u32 * 4 + t as u32;
+                    if let Some((kind, seed)) = held.get(&slot).copied() {
+                        store.get(Slot(slot), &mut back).unwrap();
+                        assert!(back == page(kind, seed), "slot {slot}");
+                        if rng.below(2) == 0 {
+                            store.free(Slot(slot), 1);
+                            held.remove(&slot);
+                        }
+                    } else {
+                        let kind = rng.below(u64::from(KINDS)) as u32;
+                        store.put(Slot(slot), &page(kind, i)).unwrap();
+                        held.insert(slot, (kind, i));
+                    }
+                    if i % 256 == t {
+                        store.compact(64 << 10);
+                    }
+                }
+                for slot in held.into_keys() {
+                    store.free(Slot(slot), 1);
+                }
+            });
+        }
+    });
+    store.verify().unwrap();
+    assert_eq!((store.stored_pages(), store.counts().live_bytes), (0, 0));
+}
+
+#[test]
+fn no_byte_lost_between_threads() {
+    let config = Config::new(Algorithm::Lz4);
+    threads(Config {
+        segment_bytes: 16 << 10,
+        ..config
+    });
+    threads(Config {
+        segment_bytes: 16 << 10,
+        shards: 4,
+        ..config
+    });
+}
+
+#[cfg(feature = "zstd")]
+#[test]
+fn no_byte_lost_between_threads_zstd() {
+    threads(Config {
+        segment_bytes: 16 << 10,
+        ..Config::new(Algorithm::Zstd(1))
+    });
+}

@@ -1,0 +1,159 @@
+//! Facts: which operations make, keep and split large folios.
+
+mod common;
+
+use common::kpage::{Setting, compound_pages};
+use common::mem::{
+    BLOCK, MADV_COLLAPSE, Map, PAGE, advise, block_intact, count, has_page, is_huge, make_huge,
+    present, write_page,
+};
+use common::pair::{Pair, WHOLE, mv, pair};
+use common::{fact, is_root, skip, uffd};
+use deckle_uffd::{
+    Categories, CopyMode, Done, Errno, Features, ProtectMode, RegisterMode, WakeMode,
+};
+
+#[test]
+fn p15_copy_installs_small_pages_even_where_huge_ones_are_wanted() {
+    fact(|| {
+        let Pair {
+            uffd,
+            park,
+            park_uffd: _open,
+            map: _map,
+        } = pair(1);
+        let dst = Map::blocks(1);
+        dst.advise(libc::MADV_HUGEPAGE);
+        uffd.register(dst.addr, BLOCK, RegisterMode::MISSING)
+            .expect("register");
+        make_huge(park.block(0));
+        let from = park.addr as *const u8;
+        // SAFETY: holes of this test.
+        let done = unsafe { uffd.copy(dst.addr, from, BLOCK, CopyMode::empty()) };
+        assert_eq!(done, WHOLE);
+        assert!(!is_huge(dst.addr) && block_intact(dst.addr));
+        if is_root() {
+            assert_eq!(compound_pages(dst.addr, BLOCK), 0);
+        }
+    });
+}
+
+#[test]
+fn p15_zeropage_maps_512_small_zero_pages() {
+    fact(|| {
+        let Pair {
+            uffd,
+            map,
+            park_uffd: _open,
+            park: _park,
+        } = pair(1);
+        // SAFETY: holes of this test.
+        let done = unsafe { uffd.zeropage(map.addr, BLOCK, WakeMode::empty()) };
+        assert_eq!(done, WHOLE);
+        let zero = Categories::PRESENT | Categories::PFNZERO;
+        assert_eq!(count(map.addr, BLOCK, zero, Categories::HUGE), BLOCK);
+    });
+}
+
+/// Puts one small page of a 64 KiB folio at the head of a block; the kernel must have the size
+/// enabled for advised ranges.
+#[test]
+fn p15_a_64k_folio_is_split_by_move() {
+    const KNOB: &str = "/sys/kernel/mm/transparent_hugepage/hugepages-64kB/enabled";
+    const LEN: usize = 16 * PAGE;
+    if !is_root() {
+        return fact(|| skip("the size of folios is set and read as root only"));
+    }
+    // Set here and not in the case, so that it is put back even if the case is killed. One more
+    // size for advised ranges does no harm to whatever else runs.
+    let setting = (!common::in_case()).then(|| Setting::set(KNOB, "madvise"));
+    fact(|| {
+        let uffd = uffd(Features::MOVE);
+        let (src, dst) = (Map::blocks(1), Map::blocks(1));
+        uffd.register(dst.addr, BLOCK, RegisterMode::MISSING)
+            .expect("register");
+        // All but the first 64 KiB of the block is elsewhere, so only a 64 KiB folio fits.
+        advise(src.addr, LEN, libc::MADV_HUGEPAGE).expect("HUGEPAGE");
+        for n in 0..16 {
+            write_page(src.page(n), n as u64);
+        }
+        if compound_pages(src.addr, LEN) != 16 {
+            skip("no 64 KiB folios on this kernel");
+        }
+        assert_eq!(mv(&uffd, dst.addr, src.addr, LEN), Ok(Done { bytes: LEN }));
+        assert_eq!(compound_pages(dst.addr, LEN), 0);
+        assert!((0..16).all(|n| has_page(dst.page(n), n as u64)));
+    });
+    drop(setting);
+}
+
+#[test]
+fn p16_collapse_in_a_registered_range_needs_every_page() {
+    fact(|| {
+        let Pair {
+            uffd,
+            park,
+            park_uffd: _open,
+            map: _map,
+        } = pair(1);
+        let map = Map::blocks(1);
+        map.advise(libc::MADV_HUGEPAGE);
+        let mode = RegisterMode::MISSING | RegisterMode::WP;
+        uffd.register(map.addr, BLOCK, mode).expect("register");
+        make_huge(park.block(0));
+        let from = park.addr as *const u8;
+        // SAFETY: holes of this test.
+        let done = unsafe { uffd.copy(map.addr, from, BLOCK, CopyMode::empty()) };
+        assert_eq!(done, WHOLE);
+        let collapse = || advise(map.addr, BLOCK, MADV_COLLAPSE);
+        advise(map.page(9), PAGE, libc::MADV_DONTNEED).expect("a hole");
+        assert_eq!(collapse(), Err(Errno(libc::EBUSY)));
+        let nine = park.page(9) as *const u8;
+        // SAFETY: as above.
+        unsafe { uffd.copy(map.page(9), nine, PAGE, CopyMode::WP) }.expect("fill");
+        assert_eq!(collapse(), Err(Errno(libc::EINVAL)));
+        uffd.write_protect(map.page(9), PAGE, ProtectMode::empty())
+            .expect("lift");
+        map.advise(libc::MADV_NOHUGEPAGE);
+        assert_eq!(
+            collapse(),
+            Err(Errno(libc::EINVAL)),
+            "refused where huge pages are not wanted"
+        );
+        map.advise(libc::MADV_HUGEPAGE);
+        assert_eq!(collapse(), Ok(()));
+        assert!(is_huge(map.addr) && block_intact(map.addr));
+    });
+}
+
+#[test]
+fn p16_a_single_touched_page_collapses_only_outside_registered_ranges() {
+    fact(|| {
+        let Pair {
+            uffd,
+            map,
+            park,
+            park_uffd: _open,
+        } = pair(1);
+        let touch_one_and_collapse = |block| {
+            // Small pages first, even where a touch would give a huge one.
+            advise(block, BLOCK, libc::MADV_NOHUGEPAGE).expect("NOHUGEPAGE");
+            common::mem::poke(block + 7 * PAGE, 1);
+            advise(block, BLOCK, libc::MADV_HUGEPAGE).expect("HUGEPAGE");
+            assert_eq!(present(block, BLOCK), PAGE);
+            advise(block, BLOCK, MADV_COLLAPSE)
+        };
+        // Registered for write-protection alone, and still refused.
+        assert_eq!(
+            touch_one_and_collapse(park.block(0)),
+            Err(Errno(libc::EBUSY))
+        );
+        let nursery = Map::blocks(1);
+        assert_eq!(touch_one_and_collapse(nursery.block(0)), Ok(()));
+        assert!(is_huge(nursery.block(0)));
+        // The source of a MOVE need not be registered, so the page is as good from there.
+        assert_eq!(mv(&uffd, map.block(0), nursery.block(0), BLOCK), WHOLE);
+        assert!(is_huge(map.block(0)));
+        assert_eq!(common::mem::peek(map.page(7)), 1);
+    });
+}
