@@ -171,9 +171,7 @@ impl Reservation {
 
     /// Whether the range lies inside.
     pub fn contains(&self, start: usize, len: usize) -> bool {
-        start >= self.base
-            && len <= self.len
-            && start - self.base <= self.len - len
+        start >= self.base && len <= self.len && start - self.base <= self.len - len
     }
 }
 

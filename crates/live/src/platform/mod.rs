@@ -172,7 +172,12 @@ impl LivePlatform {
         self.span(at.space, at.start, u64::from(at.pages))
     }
 
-    fn span(&self, space: SpaceId, start: Vpn, pages: u64) -> Result<(usize, usize), PlatformError> {
+    fn span(
+        &self,
+        space: SpaceId,
+        start: Vpn,
+        pages: u64,
+    ) -> Result<(usize, usize), PlatformError> {
         let (start, len) = (start.addr() as usize, pages as usize * PAGE);
         match space == SPACE && self.arena.contains(start, len) {
             true => Ok((start, len)),

@@ -8,9 +8,7 @@
 use std::os::fd::AsRawFd;
 
 use deckle_mm::{Done, PlatformError, Prot, Stop};
-use deckle_uffd::{
-    Categories, CopyMode, Errno, MoveMode, Partial, ProtectMode, Uffd, Why, finish,
-};
+use deckle_uffd::{Categories, CopyMode, Errno, MoveMode, Partial, ProtectMode, Uffd, Why, finish};
 
 use super::LivePlatform;
 use super::error::{half_done, refused, stop};
@@ -33,12 +31,7 @@ pub fn patiently(
     })
 }
 
-fn moved(
-    uffd: &Uffd,
-    dst: usize,
-    src: usize,
-    len: usize,
-) -> Result<deckle_uffd::Done, Partial> {
+fn moved(uffd: &Uffd, dst: usize, src: usize, len: usize) -> Result<deckle_uffd::Done, Partial> {
     patiently(len, |at, rest| {
         // SAFETY: callers of the platform own the run and its frames: nobody else fills the
         // holes at dst, and an access to the program's side finds a registered hole and waits.

@@ -50,17 +50,14 @@ pub fn self_test() -> Capabilities {
     let Ok(ground) = Ground::new(&program, &park, &pagemap) else {
         return caps;
     };
-    for (capability, test) in [
-        (
-            Capability::HugeByCollapse,
-            Ground::collapses as fn(&Ground) -> bool,
-        ),
-        (Capability::HugeByFault, Ground::touches),
-        (Capability::ZeroRuns, Ground::zero_runs),
-        (Capability::ProcMem, Ground::reads_without_rights),
-        (Capability::Move, Ground::moves_small),
+    for (capability, holds) in [
+        (Capability::HugeByCollapse, ground.collapses()),
+        (Capability::HugeByFault, ground.touches()),
+        (Capability::ZeroRuns, ground.zero_runs()),
+        (Capability::ProcMem, ground.reads_without_rights()),
+        (Capability::Move, ground.moves_small()),
     ] {
-        if test(&ground) {
+        if holds {
             caps = caps.with(capability);
         }
     }
@@ -162,10 +159,11 @@ impl<'a> Ground<'a> {
         unsafe { kernel::madvise(self.source(), BLOCK, Advice::NoHuge).ok() };
         self.mark(self.source(), PAGE);
         // SAFETY: as above.
-        unsafe {
+        let collapsed = unsafe {
             let _ = kernel::madvise(self.source(), BLOCK, Advice::Huge);
-            kernel::madvise(self.source(), BLOCK, Advice::Collapse).is_ok()
-        } && self.huge(self.source())
+            kernel::madvise(self.source(), BLOCK, Advice::Collapse)
+        };
+        collapsed.is_ok() && self.huge(self.source())
     }
 
     fn zero_runs(&self) -> bool {
@@ -248,7 +246,9 @@ impl<'a> Ground<'a> {
         let page = self.parking() as *const u8;
         // SAFETY: own memory; the copied page is given back at once, the parking block's too.
         unsafe {
-            let left = self.program.copy(self.managed(), page, PAGE, CopyMode::empty());
+            let left = self
+                .program
+                .copy(self.managed(), page, PAGE, CopyMode::empty());
             left.ok()?;
             kernel::drop_pages(self.managed(), PAGE).ok()?;
         }

@@ -93,11 +93,7 @@ impl LivePlatform {
 
     /// Offset of the first page that is present and protected but not the zero page: one that
     /// was written before the protection came.
-    fn written_zero(
-        &self,
-        start: usize,
-        len: usize,
-    ) -> Result<Option<usize>, deckle_uffd::Errno> {
+    fn written_zero(&self, start: usize, len: usize) -> Result<Option<usize>, deckle_uffd::Errno> {
         if len == 0 {
             return Ok(None);
         }
