@@ -195,7 +195,7 @@ fn p7_a_protected_page_shared_by_a_fork_is_taken_without_waiting_for_a_handler()
 }
 
 #[test]
-fn p9_an_unread_fork_event_means_retry_and_nothing_is_lost() {
+fn p9_p10_an_unread_fork_event_means_retry_and_nothing_is_lost() {
     case(|| {
         let p = forever(
             LivePlatform::new(LiveConfig {
@@ -206,7 +206,7 @@ fn p9_an_unread_fork_event_means_retry_and_nothing_is_lost() {
             })
             .unwrap(),
         );
-        let name = "p9_an_unread_fork_event_means_retry_and_nothing_is_lost";
+        let name = "p9_p10_an_unread_fork_event_means_retry_and_nothing_is_lost";
         if !needs(p, name, Capability::EventFork) {
             return;
         }
@@ -220,12 +220,15 @@ fn p9_an_unread_fork_event_means_retry_and_nothing_is_lost() {
             reap(pid);
         });
         assert!(p.program_uffd().wait(10_000).unwrap());
-        // The fork waits for its event to be read.
+        // The fork waits for its event to be read, and libc holds the locks of its allocator
+        // over the fork: from here to the read, nothing may allocate, as in any handler.
         for content in [Content::Parked, Content::Zero] {
             let e = map(p, at, f, content).unwrap_err();
             assert_eq!((e.at, e.why), (0, Stop::Retry));
         }
-        assert_eq!(rest(p, f, 16), data);
+        let mut same = false;
+        p.with_bytes(FrameRun::new(f, 16), &mut |b| same = b == data);
+        assert!(same);
         let mut msg = [deckle_uffd::Msg::empty()];
         assert_eq!(p.program_uffd().read_events(&mut msg).unwrap(), 1);
         assert!(matches!(

@@ -67,12 +67,14 @@ fn p13_a_write_that_slips_into_a_zero_run_is_reported_not_lost() {
                 while ROUND.load(Ordering::Acquire) < round {
                     std::hint::spin_loop();
                 }
-                // A read waits until the run is there, then writes begin.
+                // Somewhere inside the time that the other side needs for the run.
+                for _ in 0..round * 37 % 4096 {
+                    std::hint::spin_loop();
+                }
                 for i in 0..PAGES as usize {
                     let page = (start + i * PAGE) as *mut u32;
                     // SAFETY: served by the test below.
                     unsafe {
-                        page.read_volatile();
                         page.add(1).write_volatile(round);
                     }
                 }
@@ -83,8 +85,6 @@ fn p13_a_write_that_slips_into_a_zero_run_is_reported_not_lost() {
         for round in 1..=ROUNDS {
             ROUND.store(round, Ordering::Release);
             let mut written = vec![false; PAGES as usize];
-            // Wait for its first fault, then map the whole run under its hands.
-            assert!(p.program_uffd().wait(10_000).unwrap());
             let mut at_page = 0;
             while at_page < PAGES {
                 match p.map_zero(at.tail(at_page)) {
