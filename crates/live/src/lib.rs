@@ -10,8 +10,10 @@
 
 #![cfg(all(target_os = "linux", target_pointer_width = "64"))]
 
+pub mod pager;
 pub mod platform;
 
+pub use pager::{Die, Hooks, Limit, LiveEnv, LiveMachine, Pager, PagerError, Region, Service};
 pub use platform::{
     Account, Capabilities, Capability, LiveConfig, LiveError, LivePlatform, self_test,
 };

@@ -12,6 +12,7 @@ use super::kernel::{self, Advice, Reservation};
 pub struct Arena {
     range: Reservation,
     huge_advice: bool,
+    dont_fork: bool,
 }
 
 impl Arena {
@@ -19,12 +20,22 @@ impl Arena {
     ///
     /// `huge_advice`: the start-up test showed that page tables left by faults cannot be
     /// cleared away here, so the range is advised huge for the kernel to leave none.
+    /// `dont_fork`: not inherited by forked children.
     ///
     /// # Errors
     /// No room, or the registration was refused.
-    pub fn new(want: usize, huge_advice: bool, uffd: &Uffd) -> Result<Arena, Errno> {
+    pub fn new(
+        want: usize,
+        huge_advice: bool,
+        dont_fork: bool,
+        uffd: &Uffd,
+    ) -> Result<Arena, Errno> {
         let range = Reservation::largest(want, 64 << 20, libc::PROT_NONE)?;
-        let arena = Arena { range, huge_advice };
+        let arena = Arena {
+            range,
+            huge_advice,
+            dont_fork,
+        };
         arena.prepare(arena.base(), arena.len(), uffd)?;
         Ok(arena)
     }
@@ -37,6 +48,10 @@ impl Arena {
         // A kernel without huge pages refuses the advice, and needs none.
         // SAFETY: this advice drops no bytes.
         let _ = unsafe { kernel::madvise(start, len, advice) };
+        if self.dont_fork {
+            // SAFETY: this advice drops no bytes.
+            unsafe { kernel::madvise(start, len, Advice::DontFork)? };
+        }
         uffd.register(start, len, RegisterMode::MISSING | RegisterMode::WP)?;
         Ok(())
     }

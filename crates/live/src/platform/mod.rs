@@ -44,6 +44,9 @@ pub struct LiveConfig {
     pub capabilities: Option<Capabilities>,
     /// Ask for fork events, where the system has them. Whoever asks must read them.
     pub fork_events: bool,
+    /// Keep the arena out of forked children: an access there is then a crash, where without
+    /// anybody who serves the child it would be a wrong zero.
+    pub dont_fork: bool,
     /// The group's limit in pages; `None`: none.
     pub limit_pages: Option<u64>,
     /// Who pays for huge pages made ahead of need.
@@ -98,8 +101,8 @@ impl LivePlatform {
             .min(most(2))
             .next_multiple_of(BLOCK);
         let huge_advice = caps.huge() && !caps.has(Capability::BlockRecipe);
-        let arena =
-            Arena::new(want, huge_advice, &program).map_err(|e| LiveError::Arena(want, e))?;
+        let arena = Arena::new(want, huge_advice, config.dont_fork, &program)
+            .map_err(|e| LiveError::Arena(want, e))?;
         let off = config.limit_pages.is_some_and(|l| l < NURSERY_LEAST);
         let nursery = Nursery::new(caps, off, config.account).map_err(LiveError::Own)?;
         let zeros = Reservation::new(BLOCK, libc::PROT_READ).map_err(LiveError::Own)?;
