@@ -16,18 +16,11 @@ use deckle_uffd::{
 const ONE: Result<Done, Partial> = Ok(Done { bytes: PAGE });
 const MANAGED: RegisterMode = RegisterMode::MISSING.union(RegisterMode::WP);
 
-<<<<<<< HEAD
-/// Managed pages filled with their patterns, of which the first is evicted.
-struct Evicted {
-    uffd: Arc<Uffd>,
-    _park_uffd: Uffd,
-=======
 /// Managed pages filled with their patterns, of which the first is evicted. Take it apart by
 /// naming every field: what `..` leaves out is dropped, and a descriptor thus closed.
 struct Evicted {
     uffd: Arc<Uffd>,
     park_uffd: Uffd,
->>>>>>> main
     map: Map,
     park: Map,
 }
@@ -49,11 +42,7 @@ fn evicted(features: Features) -> Evicted {
     assert_eq!(done, ONE);
     Evicted {
         uffd: Arc::new(uffd),
-<<<<<<< HEAD
-        _park_uffd: park_uffd,
-=======
         park_uffd,
->>>>>>> main
         map,
         park,
     }
@@ -91,14 +80,10 @@ fn child_of(uffd: &Arc<Uffd>) -> Task<Uffd> {
 fn p20_without_the_event_a_child_reads_zeros_for_evicted_memory() {
     fact(|| {
         let Evicted {
-<<<<<<< HEAD
-            uffd, map, park, ..
-=======
             uffd,
             map,
             park,
             park_uffd: _open,
->>>>>>> main
         } = evicted(Features::empty());
         let addr = map.addr;
         let child = fork(move || i32::from(is_zero(addr) && has_page(addr + PAGE, 1)));
@@ -112,14 +97,10 @@ fn p20_without_the_event_a_child_reads_zeros_for_evicted_memory() {
 fn p20_with_the_event_the_parent_serves_the_childs_faults() {
     fact(|| {
         let Evicted {
-<<<<<<< HEAD
-            uffd, map, park, ..
-=======
             uffd,
             map,
             park,
             park_uffd: _open,
->>>>>>> main
         } = evicted(Features::EVENT_FORK);
         let handler = child_of(&uffd);
         let addr = map.addr;
@@ -152,14 +133,10 @@ fn p20_with_the_event_the_parent_serves_the_childs_faults() {
 fn p20_move_does_not_reach_into_another_process() {
     fact(|| {
         let Evicted {
-<<<<<<< HEAD
-            uffd, map, park, ..
-=======
             uffd,
             map,
             park,
             park_uffd: _open,
->>>>>>> main
         } = evicted(Features::EVENT_FORK);
         let handler = child_of(&uffd);
         let addr = map.addr;
@@ -186,16 +163,12 @@ fn p20_move_does_not_reach_into_another_process() {
 fn p20_write_protection_survives_fork_and_both_first_writes_are_reported() {
     fact(|| {
         let features = Features::EVENT_FORK | Features::PAGEFAULT_FLAG_WP;
-<<<<<<< HEAD
-        let Evicted { uffd, map, .. } = evicted(features);
-=======
         let Evicted {
             uffd,
             map,
             park: _park,
             park_uffd: _open,
         } = evicted(features);
->>>>>>> main
         let page = map.page(2);
         uffd.write_protect(map.page(1), 3 * PAGE, ProtectMode::WP)
             .expect("protect");
@@ -226,16 +199,12 @@ fn p20_write_protection_survives_fork_and_both_first_writes_are_reported() {
 #[test]
 fn p20_dropping_the_childs_descriptor_turns_its_evicted_memory_into_zeros() {
     fact(|| {
-<<<<<<< HEAD
-        let Evicted { uffd, map, .. } = evicted(Features::EVENT_FORK);
-=======
         let Evicted {
             uffd,
             map,
             park: _park,
             park_uffd: _open,
         } = evicted(Features::EVENT_FORK);
->>>>>>> main
         let handler = child_of(&uffd);
         let addr = map.addr;
         let child = fork(move || i32::from(is_zero(addr)));
@@ -249,16 +218,12 @@ fn p20_dropping_the_childs_descriptor_turns_its_evicted_memory_into_zeros() {
 #[test]
 fn p20_a_message_nobody_takes_gives_its_descriptor_back() {
     fact(|| {
-<<<<<<< HEAD
-        let Evicted { uffd, map, .. } = evicted(Features::EVENT_FORK);
-=======
         let Evicted {
             uffd,
             map,
             park: _park,
             park_uffd: _open,
         } = evicted(Features::EVENT_FORK);
->>>>>>> main
         let open = || std::fs::read_dir("/proc/self/fd").expect("procfs").count();
         let before = open();
         let reader = read_during_fork(&uffd, |uffd| {
@@ -281,14 +246,10 @@ fn p20_a_message_nobody_takes_gives_its_descriptor_back() {
 fn p30_a_duplicate_elsewhere_keeps_faults_delivered_after_the_own_close() {
     fact(|| {
         let Evicted {
-<<<<<<< HEAD
-            uffd, map, park, ..
-=======
             uffd,
             map,
             park,
             park_uffd: _open,
->>>>>>> main
         } = evicted(Features::empty());
         let second = map.page(1);
         // SAFETY: pages of the test. Both evicted pages are without their bytes now.

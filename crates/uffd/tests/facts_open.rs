@@ -150,10 +150,7 @@ fn p2_a_user_mode_only_descriptor_can_move() {
 #[test]
 fn p21_p22_without_a_handler_a_touch_waits_but_can_be_killed() {
     fact(|| {
-<<<<<<< HEAD
-=======
         drop(uffd(Features::empty())); // Skipped here if there is none.
->>>>>>> main
         let child = fork(|| {
             let uffd = uffd(Features::empty());
             let map = Map::pages(1);
@@ -209,14 +206,9 @@ fn p8_operations_on_a_closed_or_foreign_descriptor_say_so() {
 }
 
 #[test]
-<<<<<<< HEAD
-fn p26_poison_raises_sigbus() {
-    fact(|| {
-=======
 fn poison_raises_sigbus() {
     fact(|| {
         drop(uffd(Features::POISON)); // Skipped here if there is none.
->>>>>>> main
         let child = fork(|| {
             let uffd = uffd(Features::POISON);
             let map = Map::pages(2);
@@ -232,11 +224,7 @@ fn poison_raises_sigbus() {
 }
 
 #[test]
-<<<<<<< HEAD
-fn p23_a_fault_carries_its_threads_id_if_asked_for() {
-=======
 fn a_fault_carries_its_threads_id_if_asked_for() {
->>>>>>> main
     fact(|| {
         let uffd = uffd(Features::THREAD_ID | Features::EXACT_ADDRESS);
         let map = Map::pages(1);
@@ -259,11 +247,7 @@ fn a_fault_carries_its_threads_id_if_asked_for() {
 }
 
 #[test]
-<<<<<<< HEAD
-fn p15_minor_faults_of_shared_memory_are_served_by_continue() {
-=======
 fn minor_faults_of_shared_memory_are_served_by_continue() {
->>>>>>> main
     fact(|| {
         let uffd = uffd(Features::MINOR_SHMEM);
         // SAFETY: a valid name.

@@ -245,10 +245,7 @@ fn unshare_user() -> i32 {
 #[test]
 fn p22_such_a_task_is_neither_a_child_for_wait_nor_a_thread_for_unshare() {
     fact(|| {
-<<<<<<< HEAD
-=======
         drop(common::uffd(Features::MOVE)); // Skipped here if there is none.
->>>>>>> main
         // In children, since the case itself has the test harness's second thread: that alone
         // makes the kernel refuse a new user namespace.
         let allowed = common::process::fork(unshare_user).status();

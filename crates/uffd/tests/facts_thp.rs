@@ -2,52 +2,6 @@
 
 mod common;
 
-<<<<<<< HEAD
-use common::kpage::{Setting, compound_pages};
-use common::mem::{
-    BLOCK, MADV_COLLAPSE, Map, PAGE, advise, block_intact, count, has_page, is_huge, is_zero,
-    make_huge, present, write_page,
-};
-use common::process::{next_fault, writer};
-use common::{fact, is_root, skip, uffd};
-use deckle_uffd::{
-    Categories, CopyMode, Done, Errno, Features, MoveMode, Partial, ProtectMode, RegisterMode,
-    Uffd, WakeMode, Why,
-};
-
-/// A managed range as the pager has it, and the parking range with its own descriptor.
-struct Pair {
-    uffd: Uffd,
-    park_uffd: Uffd,
-    map: Map,
-    park: Map,
-}
-
-fn pair(blocks: usize) -> Pair {
-    let features = Features::MOVE | Features::PAGEFAULT_FLAG_WP | Features::WP_UNPOPULATED;
-    let (uffd, park_uffd) = (uffd(features), uffd(Features::MOVE));
-    let (map, park) = (Map::blocks(blocks), Map::blocks(blocks));
-    park.advise(libc::MADV_HUGEPAGE);
-    let mode = RegisterMode::MISSING | RegisterMode::WP;
-    uffd.register(map.addr, map.len, mode).expect("register");
-    park_uffd
-        .register(park.addr, park.len, RegisterMode::WP)
-        .expect("register");
-    Pair {
-        uffd,
-        park_uffd,
-        map,
-        park,
-    }
-}
-
-fn mv(uffd: &Uffd, dst: usize, src: usize, len: usize) -> Result<Done, Partial> {
-    // SAFETY: both ranges belong to the test, which reads them by raw address only.
-    unsafe { uffd.move_pages(dst, src, len, MoveMode::empty()) }
-}
-
-const WHOLE: Result<Done, Partial> = Ok(Done { bytes: BLOCK });
-=======
 use common::mem::{
     BLOCK, PAGE, advise, block_intact, count, has_page, is_huge, is_zero, make_huge, present,
     write_page,
@@ -56,20 +10,15 @@ use common::pair::{Pair, WHOLE, mv, pair};
 use common::process::{next_fault, writer};
 use common::{fact, skip};
 use deckle_uffd::{Categories, CopyMode, Done, Partial, ProtectMode, WakeMode, Why};
->>>>>>> main
 
 #[test]
 fn p14_p17_the_block_recipe_keeps_a_huge_page_after_a_missing_fault() {
     fact(|| {
         let Pair {
-<<<<<<< HEAD
-            uffd, map, park, ..
-=======
             uffd,
             map,
             park,
             park_uffd: _open,
->>>>>>> main
         } = pair(1);
         let (dst, src) = (map.block(0), park.block(0));
         make_huge(src);
@@ -90,14 +39,10 @@ fn p14_p17_the_block_recipe_keeps_a_huge_page_after_a_missing_fault() {
 fn p14_p17_the_block_recipe_works_on_a_protected_zero_run() {
     fact(|| {
         let Pair {
-<<<<<<< HEAD
-            uffd, map, park, ..
-=======
             uffd,
             map,
             park,
             park_uffd: _open,
->>>>>>> main
         } = pair(1);
         let (dst, src) = (map.block(0), park.block(0));
         make_huge(src);
@@ -120,14 +65,10 @@ fn p14_p17_the_block_recipe_works_on_a_protected_zero_run() {
 fn p17_without_the_recipe_the_huge_page_is_split() {
     fact(|| {
         let Pair {
-<<<<<<< HEAD
-            uffd, map, park, ..
-=======
             uffd,
             map,
             park,
             park_uffd: _open,
->>>>>>> main
         } = pair(1);
         let (dst, src) = (map.block(0), park.block(0));
         make_huge(src);
@@ -189,14 +130,10 @@ fn p14_a_part_of_a_huge_page_splits_it_and_loses_nothing() {
 fn p14_misaligned_moves_split() {
     fact(|| {
         let Pair {
-<<<<<<< HEAD
-            uffd, map, park, ..
-=======
             uffd,
             map,
             park,
             park_uffd: _open,
->>>>>>> main
         } = pair(2);
         make_huge(park.block(0));
         let dst = map.block(0) + 8 * PAGE;
@@ -239,107 +176,6 @@ fn p14_shattering_copies_the_living_back_and_frees_the_rest() {
 }
 
 #[test]
-<<<<<<< HEAD
-fn p15_copy_installs_small_pages_even_where_huge_ones_are_wanted() {
-    fact(|| {
-        let Pair { uffd, park, .. } = pair(1);
-        let dst = Map::blocks(1);
-        dst.advise(libc::MADV_HUGEPAGE);
-        uffd.register(dst.addr, BLOCK, RegisterMode::MISSING)
-            .expect("register");
-        make_huge(park.block(0));
-        let from = park.addr as *const u8;
-        // SAFETY: holes of this test.
-        let done = unsafe { uffd.copy(dst.addr, from, BLOCK, CopyMode::empty()) };
-        assert_eq!(done, WHOLE);
-        assert!(!is_huge(dst.addr) && block_intact(dst.addr));
-        if is_root() {
-            assert_eq!(compound_pages(dst.addr, BLOCK), 0);
-        }
-    });
-}
-
-#[test]
-fn p15_zeropage_maps_512_small_zero_pages() {
-    fact(|| {
-        let Pair { uffd, map, .. } = pair(1);
-        // SAFETY: holes of this test.
-        let done = unsafe { uffd.zeropage(map.addr, BLOCK, WakeMode::empty()) };
-        assert_eq!(done, WHOLE);
-        let zero = Categories::PRESENT | Categories::PFNZERO;
-        assert_eq!(count(map.addr, BLOCK, zero, Categories::HUGE), BLOCK);
-    });
-}
-
-/// Puts one small page of a 64 KiB folio at the head of a block; the kernel must have the size
-/// enabled for advised ranges.
-#[test]
-fn p15_a_64k_folio_is_split_by_move() {
-    const KNOB: &str = "/sys/kernel/mm/transparent_hugepage/hugepages-64kB/enabled";
-    const LEN: usize = 16 * PAGE;
-    if !is_root() {
-        return fact(|| skip("the size of folios is set and read as root only"));
-    }
-    // Set here and not in the case, so that it is put back even if the case is killed. One more
-    // size for advised ranges does no harm to whatever else runs.
-    let setting = Setting::set(KNOB, "madvise");
-    fact(|| {
-        let uffd = uffd(Features::MOVE);
-        let (src, dst) = (Map::blocks(1), Map::blocks(1));
-        uffd.register(dst.addr, BLOCK, RegisterMode::MISSING)
-            .expect("register");
-        // All but the first 64 KiB of the block is elsewhere, so only a 64 KiB folio fits.
-        advise(src.addr, LEN, libc::MADV_HUGEPAGE).expect("HUGEPAGE");
-        for n in 0..16 {
-            write_page(src.page(n), n as u64);
-        }
-        if compound_pages(src.addr, LEN) != 16 {
-            skip("no 64 KiB folios on this kernel");
-        }
-        assert_eq!(mv(&uffd, dst.addr, src.addr, LEN), Ok(Done { bytes: LEN }));
-        assert_eq!(compound_pages(dst.addr, LEN), 0);
-        assert!((0..16).all(|n| has_page(dst.page(n), n as u64)));
-    });
-    drop(setting);
-}
-
-#[test]
-fn p16_collapse_in_a_registered_range_needs_every_page() {
-    fact(|| {
-        let Pair { uffd, park, .. } = pair(1);
-        let map = Map::blocks(1);
-        map.advise(libc::MADV_HUGEPAGE);
-        let mode = RegisterMode::MISSING | RegisterMode::WP;
-        uffd.register(map.addr, BLOCK, mode).expect("register");
-        make_huge(park.block(0));
-        let from = park.addr as *const u8;
-        // SAFETY: holes of this test.
-        let done = unsafe { uffd.copy(map.addr, from, BLOCK, CopyMode::empty()) };
-        assert_eq!(done, WHOLE);
-        let collapse = || advise(map.addr, BLOCK, MADV_COLLAPSE);
-        advise(map.page(9), PAGE, libc::MADV_DONTNEED).expect("a hole");
-        assert_eq!(collapse(), Err(Errno(libc::EBUSY)));
-        let nine = park.page(9) as *const u8;
-        // SAFETY: as above.
-        unsafe { uffd.copy(map.page(9), nine, PAGE, CopyMode::WP) }.expect("fill");
-        assert_eq!(collapse(), Err(Errno(libc::EINVAL)));
-        uffd.write_protect(map.page(9), PAGE, ProtectMode::empty())
-            .expect("lift");
-        map.advise(libc::MADV_NOHUGEPAGE);
-        assert_eq!(
-            collapse(),
-            Err(Errno(libc::EINVAL)),
-            "refused where huge pages are not wanted"
-        );
-        map.advise(libc::MADV_HUGEPAGE);
-        assert_eq!(collapse(), Ok(()));
-        assert!(is_huge(map.addr) && block_intact(map.addr));
-    });
-}
-
-#[test]
-=======
->>>>>>> main
 fn p14_a_write_protected_huge_page_stays_huge() {
     fact(|| {
         let Pair {
@@ -367,16 +203,12 @@ fn p14_a_write_protected_huge_page_stays_huge() {
 #[test]
 fn p17_touching_a_parked_slot_is_the_zeroed_huge_page() {
     fact(|| {
-<<<<<<< HEAD
-        let Pair { park, .. } = pair(1);
-=======
         let Pair {
             park,
             park_uffd: _open,
             map: _map,
             uffd: _uffd,
         } = pair(1);
->>>>>>> main
         make_huge(park.block(0));
         advise(park.addr, BLOCK, libc::MADV_DONTNEED).expect("free");
         common::mem::poke(park.page(100), 1);

@@ -1,10 +1,7 @@
 //! The kernel's flags of the page behind an address (root only).
 
 use std::fs::File;
-<<<<<<< HEAD
-=======
 use std::os::fd::AsRawFd;
->>>>>>> main
 use std::os::unix::fs::FileExt;
 
 use super::mem::PAGE;
@@ -32,31 +29,22 @@ pub fn compound_pages(addr: usize, len: usize) -> usize {
         .count()
 }
 
-<<<<<<< HEAD
-/// A setting in /sys that is put back on drop.
-pub struct Setting {
-    path: &'static str,
-=======
 /// A setting in /sys that is put back on drop. Meanwhile the file is locked, so that runs side by
 /// side do not put back each other's value.
 pub struct Setting {
     path: &'static str,
     _lock: File,
->>>>>>> main
     before: String,
 }
 
 impl Setting {
     /// Writes `value`; the error if that is not allowed here.
     pub fn set(path: &'static str, value: &str) -> std::io::Result<Self> {
-<<<<<<< HEAD
-=======
         let lock = File::open(path)?;
         // SAFETY: an open descriptor; the lock goes with it.
         if unsafe { libc::flock(lock.as_raw_fd(), libc::LOCK_EX) } != 0 {
             return Err(std::io::Error::last_os_error());
         }
->>>>>>> main
         let text = std::fs::read_to_string(path)?;
         // "always inherit madvise [never]": the bracketed word is in force.
         let before = match text
@@ -67,15 +55,11 @@ impl Setting {
             None => text.trim().to_owned(),
         };
         std::fs::write(path, value)?;
-<<<<<<< HEAD
-        Ok(Self { path, before })
-=======
         Ok(Self {
             path,
             _lock: lock,
             before,
         })
->>>>>>> main
     }
 }
 

@@ -164,17 +164,6 @@ pub fn is_huge(block: usize) -> bool {
 }
 
 /// Makes the block a zeroed huge page and fills it with patterns seeded by page number.
-<<<<<<< HEAD
-pub fn make_huge(block: usize) {
-    advise(block, BLOCK, libc::MADV_HUGEPAGE).expect("MADV_HUGEPAGE");
-    poke(block, 0);
-    if !is_huge(block)
-        && let Err(e) = advise(block, BLOCK, MADV_COLLAPSE)
-    {
-        skip(&format!(
-            "no huge page to be had by touch or MADV_COLLAPSE: {e}"
-        ));
-=======
 ///
 /// Where the host gives none on a touch: by collapse, which needs every page present if the range
 /// is registered.
@@ -188,7 +177,6 @@ pub fn make_huge(block: usize) {
                 "no huge page to be had by touch or MADV_COLLAPSE: {e}"
             ));
         }
->>>>>>> main
     }
     assert!(is_huge(block));
     for n in 0..512 {

@@ -8,10 +8,7 @@
 
 pub mod kpage;
 pub mod mem;
-<<<<<<< HEAD
-=======
 pub mod pair;
->>>>>>> main
 pub mod process;
 pub mod service;
 
@@ -82,14 +79,11 @@ pub fn fact<F: FnOnce()>(body: F) {
     }
 }
 
-<<<<<<< HEAD
-=======
 /// Whether this process runs a case, rather than the test that starts it.
 pub fn in_case() -> bool {
     std::env::var_os(CASE).is_some()
 }
 
->>>>>>> main
 fn log_file() -> File {
     // SAFETY: the name is a valid C string.
     let fd = unsafe { libc::memfd_create(c"log".as_ptr(), libc::MFD_CLOEXEC) };
