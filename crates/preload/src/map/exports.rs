@@ -28,8 +28,8 @@ fn by_parts(
     outside: impl Fn(usize, usize) -> Result<usize, i32>,
 ) -> Result<usize, i32> {
     let arena = match service::arena() {
-        Some(arena) if !deckle_task::in_service_task() => arena,
-        _ => return outside(start, len),
+        Some(arena) => arena,
+        None => return outside(start, len),
     };
     let aligned = start % PAGE == 0;
     let mut last = Ok(0);
@@ -263,7 +263,7 @@ pub unsafe extern "C" fn mremap(
     let flags_word = flags as usize;
     let pass = || raw(libc::SYS_mremap, [addr, old, new, flags_word, to, 0]);
     c_result(match service::arena() {
-        Some(arena) if !deckle_task::in_service_task() => {
+        Some(arena) => {
             let inside = |start: usize, len: usize| {
                 rules::cut(start, len.max(1), arena)[1].1 == len.max(1)
             };

@@ -37,8 +37,11 @@ pub fn is_small() -> bool {
 }
 
 /// Start address and bytes of managed memory, if there is any. Waits while another thread is
-/// starting the service.
+/// starting the service. Nothing is managed for service tasks: their memory is their own.
 pub fn arena() -> Option<(usize, usize)> {
+    if deckle_task::in_service_task() {
+        return None;
+    }
     loop {
         match STATE.load(Acquire) {
             MANAGED => return Some((BASE.load(Relaxed), BYTES.load(Relaxed))),
