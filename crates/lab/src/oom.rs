@@ -9,11 +9,12 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use crate::child::{Finished, Running};
-use crate::host::Guard;
 use crate::host::cgroup::Cgroup;
 use crate::host::thp::Thp;
+use crate::host::{Guard, vmstat};
 use crate::model::ModelSide;
 use crate::program::fill::progress;
+use crate::size::BLOCK;
 use crate::{LabError, Side};
 
 /// The memory limit, in bytes.
@@ -22,6 +23,9 @@ pub const LIMIT: usize = 20 << 20;
 pub const SIZE: usize = 40 << 20;
 /// Distance of the bytes it writes, in bytes.
 pub const STRIDE: usize = 50 << 10;
+/// Huge pages that fit under the limit beside the program itself: a kernel row with fewer says
+/// nothing, since there was little to split.
+const HUGE_PAGES: u64 = (LIMIT / BLOCK - 1) as u64;
 /// Exit status of `deckle run` for a program killed at the limit.
 const KILLED: i32 = 137;
 
@@ -254,8 +258,14 @@ fn kernel(
     let cgroup = Cgroup::new(guard, &format!("oom{n}"))?;
     cgroup.limit_without_swap(LIMIT)?;
     let command = workload(program_cmd, case);
+    let before = vmstat("thp_fault_alloc")?;
     let end = Running::start(&name(Side::Kernel, case), &command, cgroup.doors()?)?.finish()?;
     guard.undisturbed()?;
+    let huge = vmstat("thp_fault_alloc")?.saturating_sub(before);
+    if huge < HUGE_PAGES {
+        let why = format!("got {huge} huge pages of {HUGE_PAGES}: the host's memory is fragmented");
+        return Err(end.failure(&why));
+    }
     let killed = end.status.signal() == Some(libc::SIGKILL) && cgroup.oom_kills()? > 0;
     outcome(&end, killed)
 }

@@ -5,7 +5,7 @@ use std::fs::{self, File, OpenOptions};
 use std::path::{Path, PathBuf};
 
 use super::journal::Undo;
-use super::{Guard, read};
+use super::{Guard, read, refused, write};
 use crate::LabError;
 
 /// A cgroup of our own, with no process in it at first.
@@ -55,7 +55,7 @@ impl Cgroup {
                 path: subtree.clone(),
                 value: "-memory".into(),
             })?;
-            fs::write(&subtree, "+memory").map_err(|e| LabError::file("writing", subtree, e))?;
+            write(&subtree, "+memory")?;
         }
         let dir = make(guard, root.join(&name))?;
         Ok(Self {
@@ -164,14 +164,13 @@ impl Cgroup {
     }
 
     fn write(&self, file: &str, value: &str) -> Result<(), LabError> {
-        let path = self.memory.join(file);
-        fs::write(&path, value).map_err(|e| LabError::file("writing", path, e))
+        write(&self.memory.join(file), value)
     }
 }
 
 fn make(guard: &mut Guard, dir: PathBuf) -> Result<PathBuf, LabError> {
     guard.note(Undo::RemoveCgroup(dir.clone()))?;
-    fs::create_dir(&dir).map_err(|e| LabError::file("creating", &dir, e))?;
+    fs::create_dir(&dir).map_err(|e| refused("creating", &dir, e))?;
     Ok(dir)
 }
 

@@ -1,7 +1,7 @@
 //! Changes of the host that are certain to be undone.
 
 use std::ffi::OsString;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::journal::{self, Undo};
-use super::{is_root, read};
+use super::{is_root, read, refused, write};
 use crate::LabError;
 
 /// The journal, and the lock that lets one run at a time change the host.
@@ -43,7 +43,7 @@ impl Guard {
             });
         }
         let at = Path::new(JOURNAL);
-        let fail = |e| LabError::file("opening", at, e);
+        let fail = |e| refused("opening", at, e);
         let mut file = OpenOptions::new()
             .read(true)
             .append(true)
@@ -111,13 +111,14 @@ impl Guard {
     pub fn set(&mut self, path: &Path, value: &str) -> Result<(), LabError> {
         let before = current(&read(path)?);
         if before != value {
-            if !self.set.iter().any(|(p, _)| p == path) {
+            let noted = |undo: &Undo| matches!(undo, Undo::Write { path: p, .. } if p == path);
+            if !self.journal.iter().any(noted) {
                 self.note(Undo::Write {
                     path: path.into(),
                     value: before,
                 })?;
             }
-            fs::write(path, value).map_err(|e| LabError::file("writing", path, e))?;
+            write(path, value)?;
         }
         self.set.retain(|(p, _)| p != path);
         self.set.push((path.into(), value.into()));
