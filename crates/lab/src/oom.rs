@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::fmt::Write;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde::Serialize;
 
@@ -26,6 +27,8 @@ pub const STRIDE: usize = 50 << 10;
 /// Huge pages that fit under the limit beside the program itself: a kernel row with fewer says
 /// nothing, since there was little to split.
 const HUGE_PAGES: u64 = (LIMIT / BLOCK - 1) as u64;
+/// A case that takes longer hangs; it takes a second.
+const PATIENCE: Duration = Duration::from_secs(120);
 /// Exit status of `deckle run` for a program killed at the limit.
 const KILLED: i32 = 137;
 
@@ -259,7 +262,8 @@ fn kernel(
     cgroup.limit_without_swap(LIMIT)?;
     let command = workload(program_cmd, case);
     let before = vmstat("thp_fault_alloc")?;
-    let end = Running::start(&name(Side::Kernel, case), &command, cgroup.doors()?)?.finish()?;
+    let run = Running::start(&name(Side::Kernel, case), &command, cgroup.doors()?)?;
+    let end = run.within(PATIENCE).finish()?;
     guard.undisturbed()?;
     let huge = vmstat("thp_fault_alloc")?.saturating_sub(before);
     if huge < HUGE_PAGES {
@@ -290,7 +294,8 @@ fn live(options: &OomOptions<'_>, case: &OomCase) -> Result<Outcome, LabError> {
     command.push(case.max_ptes_none.to_string().into());
     command.extend(["--shrink-underused", shrink, "--"].map(OsString::from));
     command.extend(workload(&options.program_cmd, case));
-    let end = Running::start(&name(Side::Live, case), &command, Vec::new())?.finish()?;
+    let run = Running::start(&name(Side::Live, case), &command, Vec::new())?;
+    let end = run.within(PATIENCE).finish()?;
     outcome(&end, end.status.code() == Some(KILLED))
 }
 
