@@ -12,6 +12,8 @@ use crate::size::PAGE;
 /// Segments of a page: the random part is spread over it.
 const SEGMENTS: usize = 8;
 const SEGMENT: usize = PAGE / SEGMENTS;
+/// How far around the bisection's result the best number is looked for.
+const NEAR: usize = 48;
 /// The range of ratios a page can be given: below 1 lz4 only stores, above 40 its headers rule.
 const RATIOS: std::ops::RangeInclusive<f64> = 1.0..=40.0;
 
@@ -36,8 +38,9 @@ impl Recipe {
             )));
         }
         let want = PAGE as f64 / ratio;
-        // The compressed size grows with the random part: the smallest part that reaches the
-        // wanted size, by bisection.
+        let miss = |random| ((Recipe { ratio, random }).sample_size() - want).abs();
+        // The compressed size grows with the random part, but not evenly: a bisection finds the
+        // place, and the best of its surroundings is taken.
         let (mut low, mut high) = (SEGMENTS, PAGE);
         while low < high {
             let random = (low + high) / 2;
@@ -47,7 +50,11 @@ impl Recipe {
                 high = random;
             }
         }
-        Ok(Self { ratio, random: low })
+        let around = low.saturating_sub(NEAR).max(SEGMENTS)..=(low + NEAR).min(PAGE);
+        let random = around
+            .min_by(|a, b| miss(*a).total_cmp(&miss(*b)))
+            .unwrap_or(low);
+        Ok(Self { ratio, random })
     }
 
     /// The ratio asked for.

@@ -41,7 +41,7 @@ pub fn human(bytes: u64) -> String {
     for (unit, shift) in [("GiB", 30), ("MiB", 20), ("KiB", 10)] {
         let one = 1u64 << shift;
         if bytes >= one {
-            return if bytes % one == 0 {
+            return if bytes.is_multiple_of(one) {
                 format!("{} {unit}", bytes >> shift)
             } else {
                 format!("{:.1} {unit}", bytes as f64 / one as f64)

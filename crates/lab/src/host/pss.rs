@@ -64,24 +64,3 @@ fn same_memory(a: u32, b: u32) -> bool {
     // SAFETY: kcmp takes numbers only; a pid that is gone makes it fail.
     unsafe { libc::syscall(libc::SYS_kcmp, a, b, KCMP_VM, 0, 0) == 0 }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::region::Region;
-
-    #[test]
-    fn r150_anonymous_memory_of_this_process_is_seen() {
-        let before = anon_of_tree(std::process::id()).unwrap();
-        let len = 64 << 20;
-        let mut region = Region::new(len).unwrap();
-        region.bytes_mut().fill(1);
-        let after = anon_of_tree(std::process::id()).unwrap();
-        assert!(
-            after >= before + (len as u64) * 9 / 10,
-            "{before} -> {after}"
-        );
-        assert!(same_memory(std::process::id(), std::process::id()));
-        assert!(!same_memory(std::process::id(), 1));
-    }
-}

@@ -26,6 +26,17 @@ pub struct Stored {
     pub bytes: u64,
 }
 
+impl Stored {
+    /// What came in addition to `before`.
+    pub fn since(self, before: Self) -> Self {
+        Self {
+            pages: self.pages.saturating_sub(before.pages),
+            same_filled: self.same_filled.saturating_sub(before.same_filled),
+            bytes: self.bytes.saturating_sub(before.bytes),
+        }
+    }
+}
+
 /// Makes zram0, with lz4, the only swap of the host, until the guard goes.
 ///
 /// # Errors

@@ -79,7 +79,11 @@ impl Bench<'_, '_> {
     /// The row, with the figures of one more run that is checked and not timed.
     pub fn checked_row(&self, side: Side, measured: Measured) -> Result<PageoutRow, LabError> {
         let stats = StatsFile::new();
-        let zero_before = vmstat("swpout_zero")?;
+        // The device holds its swap header already, and nothing else.
+        let before = match side {
+            Side::Kernel => Some((zram::stored()?, vmstat("swpout_zero")?)),
+            _ => None,
+        };
         let mut run = self.start(side, &stats, true)?;
         if !run.wait_for(PAGED_OUT_LINE)? {
             return Err(run
@@ -90,19 +94,22 @@ impl Bench<'_, '_> {
             Some(cgroup) => cgroup.anon()?,
             None => pss::anon_of_tree(run.pid())?,
         };
-        let zram = match side {
-            Side::Kernel => Some((zram::stored()?, vmstat("swpout_zero")? - zero_before)),
-            _ => None,
+        let kernel = match before {
+            Some((stored, zero)) => Some((
+                zram::stored()?.since(stored),
+                vmstat("swpout_zero")?.saturating_sub(zero),
+            )),
+            None => None,
         };
         run.go_on()?;
         let end = run.finish()?;
         let wrong = (!end.status.success() || end.line("checked: ").is_none())
             .then(|| end.failure("the check after paging out failed").to_string());
-        let figures = match (zram, wrong.is_some()) {
-            (Some((zram, zero)), _) => Checked {
-                zero_pages: zero + zram.same_filled,
-                stored_pages: zram.pages,
-                stored_bytes: zram.bytes,
+        let figures = match (kernel, wrong.is_some()) {
+            (Some((stored, zero)), _) => Checked {
+                zero_pages: zero + stored.same_filled,
+                stored_pages: stored.pages,
+                stored_bytes: stored.bytes,
                 left: anon,
             },
             // A live run that failed may have written no statistics; its own error says more.

@@ -50,7 +50,7 @@ pub(super) fn main(args: &[&str]) -> Result<(), Failure> {
     let mib: usize = number("SIZE_MIB", mib)?;
     let offset: usize = number("OFFSET", offset)?;
     let dirty: usize = number("NUM_DIRTY", dirty)?;
-    if mib == 0 || mib % 2 != 0 || mib > 1 << 26 {
+    if mib == 0 || !mib.is_multiple_of(2) || mib > 1 << 26 {
         return Err(LabError::Option(format!("SIZE_MIB {mib}: must be even and above 0")).into());
     }
     if offset >= PAGE || dirty > BLOCK / PAGE {
