@@ -1,2 +1,82 @@
-//! The deckle command.
-fn main() {}
+//! deckle: run programs inside a memory limit, with huge pages where they pay and none of
+//! their waste.
+
+mod access;
+mod args;
+mod cgroup;
+mod config;
+mod doctor;
+mod fail;
+mod lab;
+mod run;
+mod settings;
+mod size;
+
+use std::fmt;
+use std::process::{ExitCode, exit};
+
+use args::{Cli, Command};
+use clap::Parser;
+
+/// One line on standard error, `deckle: ` in front; red on a terminal that may be coloured.
+fn say(text: fmt::Arguments<'_>) {
+    use std::io::{IsTerminal, Write};
+    let mut err = std::io::stderr();
+    let colour = err.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
+    let head = if colour {
+        "\x1b[1;31mdeckle:\x1b[0m"
+    } else {
+        "deckle:"
+    };
+    let _ = err.write_all(format!("{head} {text}\n").as_bytes());
+}
+
+fn main() -> ExitCode {
+    // Workloads are this very binary, and read their arguments themselves.
+    let mut words = std::env::args_os().skip(1);
+    if words.next().is_some_and(|w| w == "lab") && words.next().is_some_and(|w| w == "program") {
+        let rest: Vec<_> = words.collect();
+        return deckle_lab::programs_main(&rest);
+    }
+    let cli = Cli::try_parse().unwrap_or_else(|e| exit(usage(&e)));
+    let done = match &cli.command {
+        Command::Run(args) => run::run(args),
+        Command::Lab(args) => lab::lab(args),
+        Command::Doctor(args) => doctor::doctor(args),
+    };
+    match done {
+        Ok(status) => exit(status),
+        Err(fail) => {
+            say(format_args!("{fail}"));
+            exit(fail.status)
+        }
+    }
+}
+
+/// Help and version go to standard output; a mistake is one line, and 125 like every failure
+/// of deckle's own.
+fn usage(e: &clap::Error) -> i32 {
+    use clap::error::ErrorKind;
+    match e.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            let _ = e.print();
+            0
+        }
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            let _ = e.print();
+            125
+        }
+        _ => {
+            let text = e.to_string();
+            let text = text.strip_prefix("error: ").unwrap_or(&text);
+            let what: Vec<&str> = text
+                .lines()
+                .take_while(|l| !l.starts_with("Usage:"))
+                .map(str::trim)
+                .collect();
+            let what = what.join(" ");
+            say(format_args!("{}: see `deckle --help`", what.trim()));
+            125
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! The command line.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// Run programs inside a memory limit, with huge pages where they pay and none of their waste.
+#[derive(Parser)]
+#[command(
+    name = "deckle",
+    version,
+    after_help = "Begin with:\n  \
+        deckle doctor                                    what this system allows\n  \
+        deckle run --memory-max 256M -- python3 job.py   a program inside 256 MiB\n\n\
+        No root, no swap device and no kernel setting is needed where the system lets a\n\
+        process use userfaultfd; `deckle doctor` says whether it does, and what to change."
+)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// Verbs.
+#[derive(Subcommand)]
+pub enum Command {
+    /// Run a program and its children inside one memory limit.
+    Run(Box<RunArgs>),
+    /// Reproduce published memory-management experiments.
+    Lab(LabArgs),
+    /// Say what this system allows, and the remedy for what is missing.
+    Doctor(DoctorArgs),
+}
+
+const RUN_HELP: &str = "\
+Examples:
+  deckle run --memory-max 256M -- python3 job.py
+      The script and everything it starts share 256 MiB. Cold pages are kept compressed.
+  deckle run --memory-max 2G --swap zram:zstd --stats out.json -- make -j4
+      Compress harder, and write all counters to out.json at the end.
+  deckle run --memory-max 1G --swap none -- ./server
+      No compression: zero pages are dropped, nothing else; killed when that is not enough.
+  deckle run --memory-max auto -- ./service
+      In a container: what the container may use, minus headroom.
+
+Sizes: bytes, or K, M, G, T (binary), fractions allowed: 256M, 1.5G.
+
+Settings file (--config), with the kernel's names; options on the command line win:
+  profile = \"deckle\"
+  swap = \"zram:lz4\"
+  memory.max = \"256M\"
+  memory.high = \"240M\"
+  memory.swap.max = \"1G\"
+  transparent_hugepage.enabled = \"always\"
+  transparent_hugepage.shrink_underused = true
+  transparent_hugepage.khugepaged.max_ptes_none = 409
+
+Exit status: that of the program (128 + N if signal N ended it; 137 when it was killed at
+the limit); 125 when deckle itself fails, 126 when the program cannot be executed, 127 when
+it is not found.";
+
+/// Options of `deckle run`.
+#[derive(Args)]
+#[command(after_help = RUN_HELP)]
+pub struct RunArgs {
+    /// Most memory the program and its children may use together, or `auto`: the container's
+    /// limit minus headroom. Default: auto in a container that has a limit, else no limit.
+    #[arg(long, value_name = "SIZE|auto", allow_hyphen_values = true)]
+    pub memory_max: Option<String>,
+    /// Reclaim in the background above this. Default: a little below the maximum.
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
+    pub memory_high: Option<String>,
+    /// Where cold pages go: compressed memory, or nowhere.
+    #[arg(long, value_name = "none|zram|zram:lz4|zram:zstd")]
+    pub swap: Option<String>,
+    /// Most memory, as the program counts it, that may be in swap.
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
+    pub swap_max: Option<String>,
+    /// Where page faults get huge pages.
+    #[arg(long, value_name = "always|madvise|never")]
+    pub thp: Option<String>,
+    /// A huge page with more zero-filled subpages than this, 0 to 511, is split under pressure.
+    #[arg(long, value_name = "N", allow_hyphen_values = true)]
+    pub max_ptes_none: Option<String>,
+    /// Whether huge pages that are mostly zeros are split under pressure.
+    #[arg(long, value_name = "on|off")]
+    pub shrink_underused: Option<String>,
+    /// Whose decisions: deckle's own, or those of Linux 6.18.
+    #[arg(long, value_name = "deckle|linux")]
+    pub profile: Option<String>,
+    /// Read settings from a TOML file (see below).
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Write all counters to FILE as JSON at the end.
+    #[arg(long, value_name = "FILE")]
+    pub stats: Option<PathBuf>,
+    /// Refuse programs that cannot be managed instead of running them outside the limit.
+    #[arg(long)]
+    pub strict: bool,
+    /// Do not print the summary at the end.
+    #[arg(long)]
+    pub quiet: bool,
+    /// Run the program without managing its memory, for comparison.
+    #[arg(long, conflicts_with = "strict")]
+    pub unmanaged: bool,
+    /// The program and its arguments.
+    #[arg(last = true, required = true, value_name = "PROGRAM ARGS")]
+    pub program: Vec<OsString>,
+}
+
+/// How results are written.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// For people.
+    Text,
+    /// For programs: raw integers and a schema number.
+    Json,
+}
+
+/// Options of `deckle doctor`.
+#[derive(Args)]
+pub struct DoctorArgs {
+    /// How the result is written.
+    #[arg(long, value_enum, default_value = "text")]
+    pub format: Format,
+}
+
+/// Options of `deckle lab`.
+#[derive(Args)]
+#[command(
+    after_help = "The workloads of the experiments can be run alone: deckle lab program NAME ARGS,\n\
+        where NAME is fill, pageout, oom-sparse or readzero-then-write."
+)]
+pub struct LabArgs {
+    /// Which experiment.
+    #[command(subcommand)]
+    pub experiment: Experiment,
+}
+
+/// Experiments.
+#[derive(Subcommand)]
+pub enum Experiment {
+    /// Page out huge pages that are mostly zeros: live pager, host kernel with zram, model.
+    #[command(after_help = "Example:\n  deckle lab pageout --size 4G --on live,kernel --runs 5")]
+    Pageout(PageoutArgs),
+    /// Underused huge pages at a small limit: who survives, under which max_ptes_none.
+    #[command(after_help = "Example:\n  deckle lab oom --on live,kernel,model")]
+    Oom(OomArgs),
+}
+
+/// Options of `deckle lab pageout`.
+#[derive(Args)]
+pub struct PageoutArgs {
+    /// Size of the mapping.
+    #[arg(long, default_value = "4G", value_name = "SIZE")]
+    pub size: String,
+    /// Content of the pages.
+    #[arg(long, value_enum, default_value = "all")]
+    pub case: Case,
+    /// Where to run, separated by commas.
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "live,kernel")]
+    pub on: Vec<Place>,
+    /// Timed runs on each side.
+    #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub runs: u32,
+    /// How the result is written.
+    #[arg(long, value_enum, default_value = "text")]
+    pub format: Format,
+}
+
+/// Options of `deckle lab oom`.
+#[derive(Args)]
+pub struct OomArgs {
+    /// Where to run, separated by commas.
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        default_value = "live,kernel,model"
+    )]
+    pub on: Vec<Place>,
+    /// How the result is written.
+    #[arg(long, value_enum, default_value = "text")]
+    pub format: Format,
+}
+
+/// Content of the pages of `lab pageout`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Case {
+    /// One byte in each huge page.
+    Best,
+    /// The last byte of every page.
+    Worst,
+    /// Every page compresses 2.5:1, none is zero.
+    Text,
+    /// All of these.
+    All,
+}
+
+/// Where an experiment runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Place {
+    /// The pager on real memory.
+    Live,
+    /// The host kernel.
+    Kernel,
+    /// The software machine.
+    Model,
+}

@@ -1,0 +1,198 @@
+//! userfaultfd and the limits of the system.
+
+use deckle_uffd::{Errno, Features};
+use serde_json::json;
+
+use super::{Finding, State};
+use crate::access::Facts;
+use crate::{cgroup, size};
+
+const SECTION: &str = "userfaultfd";
+
+fn read(path: &str) -> Option<String> {
+    std::fs::read_to_string(path)
+        .ok()
+        .map(|s| s.trim().to_owned())
+}
+
+fn yes_no(r: &Result<(), Errno>) -> String {
+    match r {
+        Ok(()) => "yes".into(),
+        Err(e) => format!("no ({e})"),
+    }
+}
+
+pub(super) fn userfaultfd(access: &Facts) -> Vec<Finding> {
+    let way = match (access.way(), access.remedy()) {
+        (Some(via), _) => Finding::fact(SECTION, "used", via.to_string()),
+        (None, remedy) => Finding::fact(SECTION, "used", "cannot be had").state(
+            State::Missing,
+            remedy.map_or("", |r| r.text(access.container)),
+        ),
+    };
+    let sysctl = access.sysctl.map_or("absent".into(), |n| n.to_string());
+    let mut all = vec![
+        way,
+        Finding::fact(SECTION, "userfaultfd(2)", yes_no(&access.syscall))
+            .value(json!(access.syscall.is_ok())),
+        Finding::fact(SECTION, "/dev/userfaultfd", yes_no(&access.device))
+            .value(json!(access.device.is_ok())),
+        Finding::fact(SECTION, "user-mode-only", {
+            let note = " (not enough: system calls on evicted memory would fail with EFAULT)";
+            yes_no(&access.user_mode_only) + note
+        })
+        .value(json!(access.user_mode_only.is_ok())),
+        Finding::fact(SECTION, "unprivileged_userfaultfd", sysctl).value(json!(access.sysctl)),
+        Finding::fact(
+            SECTION,
+            "seccomp filter",
+            if access.seccomp { "on" } else { "off" },
+        )
+        .value(json!(access.seccomp)),
+        Finding::fact(
+            SECTION,
+            "CAP_SYS_PTRACE",
+            if access.ptrace { "yes" } else { "no" },
+        )
+        .value(json!(access.ptrace)),
+    ];
+    let fork = access.fork_events();
+    let f = Finding::fact(
+        SECTION,
+        "fork",
+        if fork {
+            "followed (EVENT_FORK)"
+        } else {
+            "not followed"
+        },
+    )
+    .value(json!(fork));
+    all.push(if fork {
+        f
+    } else {
+        f.state(
+            State::Missing,
+            "run with CAP_SYS_PTRACE, else programs that go on after fork are not supported",
+        )
+    });
+    let Some(offered) = access.features() else {
+        return all;
+    };
+    all.push(Finding::fact(SECTION, "features", offered.to_string()).value(json!(offered.bits())));
+    let needed = [
+        (
+            Features::MOVE,
+            "UFFDIO_MOVE",
+            "Linux 6.8 or later; without it pages are copied",
+        ),
+        (
+            Features::PAGEFAULT_FLAG_WP,
+            "write-protect",
+            "Linux 5.7 or later, on this processor",
+        ),
+        (
+            Features::WP_ASYNC,
+            "asynchronous write-protect",
+            "Linux 6.7 or later",
+        ),
+    ];
+    for (bit, name, remedy) in needed {
+        let has = offered.contains(bit);
+        let f = Finding::fact(SECTION, name, if has { "offered" } else { "not offered" })
+            .value(json!(has));
+        all.push(if has { f } else { f.state(State::Note, remedy) });
+    }
+    all
+}
+
+pub(super) fn limits() -> Vec<Finding> {
+    let section = "system";
+    let mut all = vec![
+        Finding::fact(
+            section,
+            "kernel",
+            read("/proc/sys/kernel/osrelease").unwrap_or_default(),
+        ),
+        Finding::fact(section, "CPUs", cpus().to_string()).value(json!(cpus())),
+    ];
+    let ram = ram_bytes();
+    all.push(Finding::fact(section, "RAM", size::show(ram)).value(json!(ram)));
+    all.push(match cgroup::limit() {
+        Some(l) => {
+            let rest = cgroup::minus_headroom(l.bytes);
+            let auto = rest.map_or("refused".to_owned(), size::show);
+            let text = format!(
+                "{} ({}); auto: {auto}",
+                size::show(l.bytes),
+                l.path.display()
+            );
+            Finding::fact(section, "cgroup limit", text).value(json!(l.bytes))
+        }
+        None => Finding::fact(
+            section,
+            "cgroup limit",
+            "none; --memory-max auto is refused",
+        )
+        .value(json!(null)),
+    });
+    let maps: u64 = read("/proc/sys/vm/max_map_count")
+        .and_then(|s| s.parse().ok())
+        .unwrap_or(0);
+    let f = Finding::fact(section, "vm.max_map_count", maps.to_string()).value(json!(maps));
+    all.push(if maps >= 65530 {
+        f
+    } else {
+        f.state(State::Note, "as root: sysctl vm.max_map_count=262144")
+    });
+    let overcommit = read("/proc/sys/vm/overcommit_memory").unwrap_or_default();
+    let f = Finding::fact(section, "vm.overcommit_memory", &overcommit);
+    all.push(if overcommit == "2" {
+        f.state(
+            State::Note,
+            "reservations are counted here; as root: sysctl vm.overcommit_memory=0",
+        )
+    } else {
+        f
+    });
+    let space = rlimit_as();
+    let text = space.map_or("unlimited".to_owned(), size::show);
+    let f = Finding::fact(section, "RLIMIT_AS", text).value(json!(space));
+    all.push(if space.is_some() {
+        f.state(
+            State::Note,
+            "ulimit -v unlimited: deckle reserves address space, not memory",
+        )
+    } else {
+        f
+    });
+    let shm = std::fs::metadata("/dev/shm").is_ok_and(|m| m.is_dir());
+    let f =
+        Finding::fact(section, "/dev/shm", if shm { "there" } else { "absent" }).value(json!(shm));
+    all.push(if shm {
+        f
+    } else {
+        f.state(State::Missing, "mount a tmpfs on /dev/shm")
+    });
+    all
+}
+
+fn cpus() -> usize {
+    std::thread::available_parallelism().map_or(1, |n| n.get())
+}
+
+fn ram_bytes() -> u64 {
+    let text = read("/proc/meminfo").unwrap_or_default();
+    let line = text.lines().find_map(|l| l.strip_prefix("MemTotal:"));
+    let kib = line.and_then(|v| v.split_whitespace().next()?.parse::<u64>().ok());
+    kib.unwrap_or(0) * 1024
+}
+
+fn rlimit_as() -> Option<u64> {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: a live rlimit.
+    unsafe { libc::getrlimit(libc::RLIMIT_AS, &mut limit) };
+    (limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
+}

@@ -1,0 +1,189 @@
+//! `deckle doctor`: what this system allows, which mode `run` would use, and the remedies.
+
+mod facts;
+mod hugepages;
+mod selftest;
+
+use serde_json::{Value, json};
+
+use crate::access::Facts;
+use crate::args::{DoctorArgs, Format};
+use crate::fail::Fail;
+
+/// How a finding is meant.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    /// Good, or a plain fact.
+    Ok,
+    /// Works, but not as well as it could.
+    Note,
+    /// Something is missing.
+    Missing,
+}
+
+/// One finding.
+#[derive(Debug)]
+struct Finding {
+    section: &'static str,
+    name: &'static str,
+    text: String,
+    value: Value,
+    state: State,
+    remedy: Option<String>,
+}
+
+impl Finding {
+    fn fact(section: &'static str, name: &'static str, text: impl Into<String>) -> Finding {
+        let text = text.into();
+        Finding {
+            section,
+            name,
+            value: json!(text),
+            text,
+            state: State::Ok,
+            remedy: None,
+        }
+    }
+    fn value(mut self, value: Value) -> Finding {
+        self.value = value;
+        self
+    }
+    fn state(mut self, state: State, remedy: impl Into<String>) -> Finding {
+        self.state = state;
+        self.remedy = Some(remedy.into());
+        self
+    }
+}
+
+/// The mode that `deckle run` would use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Mode {
+    /// Everything, fork too.
+    Full,
+    /// No program that goes on after fork.
+    NoFork,
+    /// Not at all.
+    None,
+}
+
+impl Mode {
+    fn of(access: &Facts) -> Mode {
+        match access.way() {
+            None => Mode::None,
+            Some(_) if access.fork_events() => Mode::Full,
+            Some(_) => Mode::NoFork,
+        }
+    }
+    fn name(self) -> &'static str {
+        match self {
+            Mode::Full => "full",
+            Mode::NoFork => "no-fork",
+            Mode::None => "none",
+        }
+    }
+    fn text(self) -> &'static str {
+        match self {
+            Mode::Full => {
+                "full: any dynamically linked 64-bit program, its threads, forks and execs"
+            }
+            Mode::NoFork => {
+                "no-fork: programs that do not go on after fork (fork followed by exec is fine)"
+            }
+            Mode::None => "none: `deckle run` cannot manage a program here",
+        }
+    }
+}
+
+/// The exact lines for containers.
+const CONTAINERS: [(&str, &str); 3] = [
+    (
+        "docker",
+        "docker run --device /dev/userfaultfd --cap-add SYS_PTRACE IMAGE",
+    ),
+    (
+        "podman",
+        "podman run --device /dev/userfaultfd --cap-add SYS_PTRACE IMAGE",
+    ),
+    (
+        "kubernetes",
+        "securityContext: {capabilities: {add: [SYS_PTRACE]}, seccompProfile: {type: Unconfined}}",
+    ),
+];
+
+/// Looks at the system and prints what it found.
+pub fn doctor(args: &DoctorArgs) -> Result<i32, Fail> {
+    let access = Facts::gather();
+    let mode = Mode::of(&access);
+    let mut findings = facts::userfaultfd(&access);
+    findings.extend(selftest::findings());
+    findings.extend(hugepages::findings());
+    findings.extend(facts::limits());
+    let text = match args.format {
+        Format::Text => text(mode, &findings),
+        Format::Json => {
+            let json = json(mode, &findings);
+            format!(
+                "{}\n",
+                serde_json::to_string_pretty(&json).unwrap_or_default()
+            )
+        }
+    };
+    use std::io::Write;
+    std::io::stdout()
+        .write_all(text.as_bytes())
+        .map_err(|e| Fail::own(format!("output: {}", crate::fail::plain(&e))))?;
+    Ok(0)
+}
+
+fn json(mode: Mode, findings: &[Finding]) -> Value {
+    let list: Vec<Value> = findings
+        .iter()
+        .map(|f| {
+            let state = match f.state {
+                State::Ok => "ok",
+                State::Note => "note",
+                State::Missing => "missing",
+            };
+            json!({
+                "section": f.section, "name": f.name, "value": f.value,
+                "state": state, "remedy": f.remedy,
+            })
+        })
+        .collect();
+    let containers: serde_json::Map<String, Value> = CONTAINERS
+        .iter()
+        .map(|(k, v)| ((*k).to_owned(), json!(v)))
+        .collect();
+    json!({ "schema": 1, "mode": mode.name(), "findings": list, "containers": containers })
+}
+
+fn text(mode: Mode, findings: &[Finding]) -> String {
+    let mut out = format!("mode of `deckle run` here: {}\n", mode.text());
+    let mut section = "";
+    for f in findings {
+        if f.section != section {
+            section = f.section;
+            out.push_str(&format!("\n{section}\n"));
+        }
+        let mark = match f.state {
+            State::Ok => ' ',
+            State::Note => '-',
+            State::Missing => '!',
+        };
+        out.push_str(&format!(" {mark} {:<26} {}\n", f.name, f.text));
+        if let Some(remedy) = &f.remedy {
+            out.push_str(&format!("   {:<26} -> {remedy}\n", ""));
+        }
+    }
+    if mode != Mode::Full {
+        out.push_str("\nIn containers\n");
+        for (name, line) in CONTAINERS {
+            out.push_str(&format!("   {name:<26} {line}\n"));
+        }
+        out.push_str(
+            "   (kubernetes: or a device plugin that offers /dev/userfaultfd; docker, podman: \
+             the device's\n   permissions on the host decide, as root: chmod 666 /dev/userfaultfd)\n",
+        );
+    }
+    out
+}

@@ -1,0 +1,80 @@
+//! Starting the program.
+
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::Command;
+
+use deckle_group::Name;
+
+use crate::fail::{Fail, plain};
+
+/// What to execute.
+pub struct Program {
+    /// The file.
+    pub path: PathBuf,
+    /// Its arguments, the name as given first.
+    pub argv: Vec<OsString>,
+    /// The preload library; `None`: unmanaged.
+    pub library: Option<PathBuf>,
+}
+
+impl Program {
+    /// Starts it with signal mask `mask`; its pid.
+    pub fn start(&self, group: Name, mask: libc::sigset_t) -> Result<u32, Fail> {
+        let first = self.argv.first().cloned().unwrap_or_default();
+        let mut direct = Command::new(&self.path);
+        direct.arg0(&first).args(&self.argv[1..]);
+        match self.spawn(&mut direct, group, mask) {
+            // No format that the kernel knows: as execvp and every shell do.
+            Err(e) if e.raw_os_error() == Some(libc::ENOEXEC) => {
+                let mut shell = Command::new("/bin/sh");
+                shell.arg(&self.path).args(&self.argv[1..]);
+                self.spawn(&mut shell, group, mask)
+            }
+            other => other,
+        }
+        .map_err(|e| {
+            let text = format!("{}: cannot be executed: {}", self.path.display(), plain(&e));
+            let status = match e.raw_os_error() {
+                Some(libc::ENOENT) => 127,
+                Some(libc::EAGAIN | libc::ENOMEM) => 125,
+                _ => 126,
+            };
+            Fail { status, text }
+        })
+    }
+
+    fn spawn(
+        &self,
+        command: &mut Command,
+        group: Name,
+        mask: libc::sigset_t,
+    ) -> std::io::Result<u32> {
+        if let Some(library) = &self.library {
+            let mut preload = library.clone().into_os_string();
+            if let Some(users) = std::env::var_os("LD_PRELOAD").filter(|v| !v.is_empty()) {
+                preload.push(":");
+                preload.push(users);
+            }
+            command
+                .env("LD_PRELOAD", preload)
+                .env("DECKLE_GROUP", group.as_str());
+        }
+        let parent = std::process::id();
+        // SAFETY: between fork and exec only system calls are made, on values copied before.
+        unsafe {
+            command.pre_exec(move || {
+                // An unmanaged program has no service that would end it with us.
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                if libc::getppid() as u32 != parent {
+                    libc::_exit(125);
+                }
+                libc::sigprocmask(libc::SIG_SETMASK, &mask, std::ptr::null_mut());
+                Ok(())
+            })
+        };
+        // Not waited for through this handle: the supervisor reaps whatever ends.
+        command.spawn().map(|child| child.id())
+    }
+}

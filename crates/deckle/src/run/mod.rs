@@ -1,0 +1,179 @@
+//! `deckle run`: check everything, then start the program and stay until its tree has ended.
+
+mod child;
+mod report;
+mod services;
+mod signals;
+mod supervise;
+mod tree;
+
+use std::ffi::{CString, OsString};
+use std::fs::File;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use deckle_group::program::{self, PATH_MAX, Verdict};
+use deckle_group::{Group, Name};
+
+use crate::access::Facts;
+use crate::args::RunArgs;
+use crate::fail::{Fail, plain};
+use crate::say;
+use crate::settings::Settings;
+
+/// File name of the preload library.
+const LIBRARY: &str = "libdeckle.so";
+
+/// Runs the program; the exit status of `deckle`.
+pub fn run(args: &RunArgs) -> Result<i32, Fail> {
+    let settings = Settings::of(args)?;
+    let (path, verdict) = find_program(&args.program)?;
+    let stats = match &args.stats {
+        Some(file) => Some(File::create(file).map_err(|e| {
+            Fail::own(format!(
+                "--stats: {}: cannot be written: {}",
+                file.display(),
+                plain(&e)
+            ))
+        })?),
+        None => None,
+    };
+    let mut managed = !args.unmanaged;
+    if let (Verdict::Unmanaged(reason), true) = (verdict, managed) {
+        let name = path.display();
+        let remedy = reason.remedy();
+        if settings.strict {
+            return Err(Fail::own(format!(
+                "{name}: cannot be managed: {reason}: {remedy}"
+            )));
+        }
+        say(format_args!(
+            "{name}: cannot be managed and runs outside the limit: {reason}: {remedy}"
+        ));
+        // Its dynamically linked children are managed all the same, if that can be had.
+        managed = Facts::gather().way().is_some() && library().is_ok();
+    } else if managed {
+        need_userfaultfd()?;
+    }
+    let library = if managed { Some(library()?) } else { None };
+    let name = Name::new(random_name()?.as_bytes()).map_err(|e| Fail::own(e.to_string()))?;
+    let group =
+        Group::create(name, settings.limits, &settings.tunables, settings.swap).map_err(|e| {
+            Fail::own(format!(
+                "{e}: /dev/shm must be writable and have 1 MiB free"
+            ))
+        })?;
+    group.set_strict(settings.strict);
+    if matches!(verdict, Verdict::Unmanaged(_)) || args.unmanaged {
+        group.count_unmanaged_program();
+    }
+    let _unlink = Unlink(name);
+    let program = child::Program {
+        path,
+        argv: args.program.clone(),
+        library,
+    };
+    let end = supervise::supervise(&group, &program)?;
+    let report = report::Report::gather(&group, &settings, &end, args.unmanaged);
+    if let Some(file) = stats {
+        report
+            .write_json(file)
+            .map_err(|e| Fail::own(format!("--stats: cannot be written: {}", plain(&e))))?;
+    }
+    if !args.quiet {
+        report.print();
+    }
+    Ok(end.status)
+}
+
+/// Removes the group's name at the end, also after an error.
+struct Unlink(Name);
+impl Drop for Unlink {
+    fn drop(&mut self) {
+        Group::unlink(self.0);
+    }
+}
+
+fn find_program(argv: &[OsString]) -> Result<(PathBuf, Verdict), Fail> {
+    let shown = argv
+        .first()
+        .map(|a| a.to_string_lossy().into_owned())
+        .unwrap_or_default();
+    let fail = |e: program::ProgramError| {
+        let hint = match e {
+            program::ProgramError::NotFound => "check the name, or give its path",
+            program::ProgramError::NotExecutable(_) => "check its permissions (chmod +x)",
+            _ => "check its first line",
+        };
+        Fail {
+            status: e.status(),
+            text: format!("{shown}: {e}: {hint}"),
+        }
+    };
+    let name = argv
+        .first()
+        .map(|a| a.as_bytes().to_vec())
+        .unwrap_or_default();
+    let name = CString::new(name).map_err(|_| fail(program::ProgramError::NotFound))?;
+    let search = std::env::var_os("PATH").unwrap_or_else(|| "/usr/bin:/bin".into());
+    let mut buf = [0u8; PATH_MAX];
+    let path = program::find(&name, search.as_bytes(), &mut buf).map_err(fail)?;
+    let verdict = program::inspect(path).map_err(fail)?;
+    Ok((
+        PathBuf::from(OsString::from_vec(path.to_bytes().to_vec())),
+        verdict,
+    ))
+}
+
+fn need_userfaultfd() -> Result<(), Fail> {
+    let facts = Facts::gather();
+    match facts.remedy() {
+        None => Ok(()),
+        Some(remedy) => Err(Fail::own(format!(
+            "no userfaultfd here ({facts}): {}; see `deckle doctor`",
+            remedy.text(facts.container)
+        ))),
+    }
+}
+
+/// The preload library: next to this program, or in `../lib/deckle/`.
+fn library() -> Result<PathBuf, Fail> {
+    let own = std::env::current_exe()
+        .map_err(|e| Fail::own(format!("cannot find my own path: {}", plain(&e))))?;
+    let dir = own.parent().unwrap_or(Path::new("/"));
+    let places = [dir.join(LIBRARY), dir.join("../lib/deckle").join(LIBRARY)];
+    let found = places.iter().find(|p| p.is_file()).ok_or_else(|| {
+        Fail::own(format!(
+            "{LIBRARY} is neither in {} nor in ../lib/deckle: install it there (cargo build -p deckle-preload)",
+            dir.display()
+        ))
+    })?;
+    let found = found.canonicalize().unwrap_or_else(|_| found.clone());
+    // The loader splits LD_PRELOAD at these, and cannot be told otherwise.
+    if found
+        .as_os_str()
+        .as_bytes()
+        .iter()
+        .any(|b| matches!(b, b' ' | b':'))
+    {
+        return Err(Fail::own(format!(
+            "{}: the path has a space or a colon, which LD_PRELOAD cannot express: move deckle",
+            found.display()
+        )));
+    }
+    Ok(found)
+}
+
+fn random_name() -> Result<String, Fail> {
+    let mut word = [0u8; 8];
+    // SAFETY: a live buffer of that length.
+    let n = unsafe { libc::getrandom(word.as_mut_ptr().cast(), word.len(), 0) };
+    if n != word.len() as isize {
+        return Err(Fail::own("no random numbers from the kernel"));
+    }
+    Ok(format!(
+        "{}-{:016x}",
+        std::process::id(),
+        u64::from_le_bytes(word)
+    ))
+}

@@ -1,0 +1,195 @@
+//! What is said at the end: a summary for people, JSON for programs.
+
+use std::fs::File;
+use std::io::{self, Write};
+
+use deckle_group::Group;
+use deckle_mm::{Item, PAGE_SIZE};
+use serde_json::{Map, Value, json};
+
+use super::supervise::End;
+use crate::settings::Settings;
+use crate::size::show;
+
+const PAGE: u64 = PAGE_SIZE as u64;
+
+/// Everything, in bytes.
+pub struct Report {
+    unmanaged: bool,
+    max: Option<u64>,
+    swap_max: Option<u64>,
+    status: i32,
+    signal: Option<i32>,
+    wall_s: f64,
+    usage: u64,
+    peak: u64,
+    resident: u64,
+    resident_peak: u64,
+    stored: u64,
+    stored_peak: u64,
+    swapped: u64,
+    swapped_peak: u64,
+    unmanaged_anon: u64,
+    programs: u64,
+    programs_unmanaged: u64,
+    killed: u64,
+    swap: &'static str,
+    counters: Vec<(Item, u64)>,
+}
+
+impl Report {
+    /// Reads the group at its end.
+    pub fn gather(group: &Group, settings: &Settings, end: &End, unmanaged: bool) -> Report {
+        let (now, peak) = (group.gauges(), group.peak_gauges());
+        let limit = |pages: u64| (pages != u64::MAX).then(|| pages.saturating_mul(PAGE));
+        Report {
+            unmanaged,
+            max: limit(settings.limits.max),
+            swap_max: limit(settings.limits.swap_max),
+            status: end.status,
+            signal: end.signal,
+            wall_s: end.wall.as_secs_f64(),
+            usage: group.usage() * PAGE,
+            peak: group.peak() * PAGE,
+            resident: now.resident * PAGE,
+            resident_peak: peak.resident * PAGE,
+            stored: now.stored_bytes,
+            stored_peak: peak.stored_bytes,
+            swapped: now.swapped * PAGE,
+            swapped_peak: (peak.swapped.max(group.swap_peak())) * PAGE,
+            unmanaged_anon: peak.unmanaged_anon * PAGE,
+            programs: group.joins(),
+            programs_unmanaged: u64::from(group.unmanaged_programs()),
+            killed: group.oom_kills(),
+            swap: settings.swap.name(),
+            counters: Item::ALL.iter().map(|i| (*i, group.counter(*i))).collect(),
+        }
+    }
+
+    fn counter(&self, item: Item) -> u64 {
+        self.counters
+            .iter()
+            .find(|(i, _)| *i == item)
+            .map_or(0, |(_, n)| *n)
+    }
+
+    /// JSON with raw integers; amounts of memory in bytes, counters as the kernel counts them.
+    /// `stored` is what swapped pages take in the store, `swapped` what the program sees.
+    pub fn json(&self) -> Value {
+        let counters: Map<String, Value> = self
+            .counters
+            .iter()
+            .map(|(i, n)| (i.name().to_owned(), json!(n)))
+            .collect();
+        json!({
+            "schema": 1,
+            "managed": !self.unmanaged,
+            "exit_status": self.status,
+            "signal": self.signal,
+            "wall_s": self.wall_s,
+            "memory_max_bytes": self.max,
+            "swap": self.swap,
+            "swap_max_bytes": self.swap_max,
+            "peak": {
+                "memory_bytes": self.peak,
+                "resident_bytes": self.resident_peak,
+                "stored_bytes": self.stored_peak,
+                "swapped_bytes": self.swapped_peak,
+                "unmanaged_anon_bytes": self.unmanaged_anon,
+            },
+            "current": {
+                "memory_bytes": self.usage,
+                "resident_bytes": self.resident,
+                "stored_bytes": self.stored,
+                "swapped_bytes": self.swapped,
+            },
+            "programs_managed": self.programs,
+            "programs_unmanaged": self.programs_unmanaged,
+            "oom_kills": self.killed,
+            "counters": counters,
+        })
+    }
+
+    /// Writes the JSON.
+    pub fn write_json(&self, mut file: File) -> io::Result<()> {
+        serde_json::to_writer_pretty(&mut file, &self.json())?;
+        file.write_all(b"\n")
+    }
+
+    /// Prints the summary on standard error.
+    pub fn print(&self) {
+        let _ = io::stderr().write_all(self.text().as_bytes());
+    }
+
+    fn text(&self) -> String {
+        let mut out = String::new();
+        let mut line = |name: &str, text: String| {
+            out.push_str(&format!("deckle: {name:<9}{text}\n"));
+        };
+        if self.unmanaged {
+            let anon = show(self.unmanaged_anon);
+            line(
+                "memory",
+                format!("not managed (--unmanaged); anonymous peak {anon} (sampled)"),
+            );
+            return out;
+        }
+        let of = self
+            .max
+            .map_or("no limit".into(), |m| format!("limit {}", show(m)));
+        line(
+            "memory",
+            format!(
+                "peak {} ({of}), resident peak {}",
+                show(self.peak),
+                show(self.resident_peak)
+            ),
+        );
+        let swapped = format!(
+            "{} out, {} in; peak {} kept in {}{}",
+            show(self.counter(Item::Pswpout) * PAGE),
+            show(self.counter(Item::Pswpin) * PAGE),
+            show(self.swapped_peak),
+            show(self.stored_peak),
+            ratio(self.swapped_peak, self.stored_peak),
+        );
+        line("swap", format!("{swapped} [{}]", self.swap));
+        let zeros = self.counter(Item::SwpoutZero) + self.counter(Item::ThpSplitUnmap);
+        line(
+            "zeros",
+            format!("{zeros} pages dropped ({})", show(zeros * PAGE)),
+        );
+        line(
+            "faults",
+            format!(
+                "{} ({} from swap), {} huge pages, {} fell back",
+                self.counter(Item::Pgfault),
+                self.counter(Item::Pgmajfault),
+                self.counter(Item::ThpFaultAlloc),
+                self.counter(Item::ThpFaultFallback),
+            ),
+        );
+        line(
+            "outside",
+            format!(
+                "unmanaged_anon {} (stacks, .bss, shared), programs unmanaged {}",
+                show(self.unmanaged_anon),
+                self.programs_unmanaged
+            ),
+        );
+        if self.killed > 0 {
+            line(
+                "killed",
+                format!("{} process(es) at the limit", self.killed),
+            );
+        }
+        out
+    }
+}
+
+fn ratio(logical: u64, stored: u64) -> String {
+    if stored == 0 {
+        return String::new();
+    }
+    format!(" ({:.1}:1)", logical as f64 / stored as f64)
+}

@@ -1,0 +1,224 @@
+//! The services of the tree: their connections, the duplicates of their descriptors, and the
+//! watch over them.
+//!
+//! A duplicate of each userfaultfd is held here, because closing the last one turns evicted
+//! memory into zeros. When a service dies while its program lives, the program would wait for
+//! ever at its next fault: it is killed, with one line.
+
+use deckle_group::proto::{HELLO_FDS, Message, PACKET_MAX, address, receive};
+use deckle_group::sys::{Errno, Fd, pidfd_ended, pidfd_kill};
+use deckle_group::{Group, Name};
+
+use crate::fail::Fail;
+use crate::say;
+
+struct Service {
+    program: u32,
+    /// Held, never used: see the head of the file.
+    _userfaultfd: Fd,
+    service_pidfd: Fd,
+    program_pidfd: Fd,
+}
+
+struct Connection {
+    socket: Option<Fd>,
+    service: Option<Service>,
+    bye: bool,
+}
+
+/// All of them.
+pub struct Services {
+    listener: Fd,
+    connections: Vec<Connection>,
+    buffer: Vec<u8>,
+    /// Lines that services had printed.
+    pub said: u64,
+}
+
+impl Services {
+    /// Listens on the group's socket.
+    pub fn listen(name: Name) -> Result<Services, Fail> {
+        let fail = |what: &str| Fail::own(format!("socket: {what}: {}", Errno::last()));
+        let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+        // SAFETY: a system call on numbers.
+        let raw = unsafe { libc::socket(libc::AF_UNIX, kind, 0) };
+        if raw < 0 {
+            return Err(fail("open"));
+        }
+        let listener = Fd::own(raw);
+        let (at, len) = address(name);
+        // SAFETY: `at` is a live address of which `len` bytes are used.
+        if unsafe { libc::bind(raw, (&raw const at).cast(), len) } < 0 {
+            return Err(fail("bind"));
+        }
+        // SAFETY: a system call on numbers.
+        if unsafe { libc::listen(raw, 256) } < 0 {
+            return Err(fail("listen"));
+        }
+        Ok(Services {
+            listener,
+            connections: Vec::new(),
+            buffer: vec![0; PACKET_MAX],
+            said: 0,
+        })
+    }
+
+    /// Adds what is to be polled.
+    pub fn poll_set(&self, set: &mut Vec<libc::pollfd>) {
+        let mut add = |fd: i32| {
+            set.push(libc::pollfd {
+                fd,
+                events: libc::POLLIN,
+                revents: 0,
+            })
+        };
+        add(self.listener.raw());
+        for c in &self.connections {
+            if let Some(socket) = &c.socket {
+                add(socket.raw());
+            }
+            if let Some(s) = &c.service {
+                add(s.service_pidfd.raw());
+            }
+        }
+    }
+
+    /// Does whatever is to be done; never waits.
+    pub fn work(&mut self, group: &Group) {
+        self.accept();
+        let mut connections = std::mem::take(&mut self.connections);
+        for c in &mut connections {
+            self.read(c, group);
+            watch(c);
+        }
+        connections.retain(|c| c.socket.is_some() || c.service.is_some());
+        connections.append(&mut self.connections);
+        self.connections = connections;
+    }
+
+    fn accept(&mut self) {
+        loop {
+            let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+            // SAFETY: the peer's address is not asked for.
+            let raw = unsafe {
+                let none = std::ptr::null_mut();
+                libc::accept4(self.listener.raw(), none, std::ptr::null_mut(), flags)
+            };
+            if raw < 0 {
+                return;
+            }
+            let socket = Fd::own(raw);
+            // Abstract sockets have no permissions: only our own user may talk.
+            if peer_is_ours(&socket) {
+                let c = Connection {
+                    socket: Some(socket),
+                    service: None,
+                    bye: false,
+                };
+                self.connections.push(c);
+            }
+        }
+    }
+
+    fn read(&mut self, c: &mut Connection, group: &Group) {
+        while let Some(socket) = &c.socket {
+            let got = match receive(socket, &mut self.buffer) {
+                Ok(got) => got,
+                Err(Errno(libc::EAGAIN)) => return,
+                Err(_) => {
+                    c.socket = None;
+                    return;
+                }
+            };
+            if got.packet.is_empty() {
+                c.socket = None;
+                return;
+            }
+            match Message::decode(got.packet) {
+                Some(Message::Hello { pid, .. }) => c.service = hello(pid, got.fds),
+                Some(Message::Say(text)) => {
+                    self.said += 1;
+                    print_raw(text);
+                }
+                Some(Message::Unmanaged { path, reason }) => {
+                    group.count_unmanaged_program();
+                    let (path, reason) = (
+                        String::from_utf8_lossy(path),
+                        String::from_utf8_lossy(reason),
+                    );
+                    say(format_args!("{path}: runs outside the limit: {reason}"));
+                }
+                Some(Message::Bye) => {
+                    c.bye = true;
+                    c.service = None;
+                }
+                None => say(format_args!("a message that is none of ours; ignored")),
+            }
+        }
+    }
+}
+
+fn hello(pid: u32, fds: [Option<Fd>; HELLO_FDS]) -> Option<Service> {
+    match fds {
+        [Some(userfaultfd), Some(service_pidfd), Some(program_pidfd)] => Some(Service {
+            program: pid,
+            _userfaultfd: userfaultfd,
+            service_pidfd,
+            program_pidfd,
+        }),
+        _ => {
+            say(format_args!(
+                "process {pid}: its service sent too few descriptors; ignored"
+            ));
+            None
+        }
+    }
+}
+
+/// A service that ended: in order if its program did too, else the program dies with it.
+fn watch(c: &mut Connection) {
+    let Some(s) = &c.service else { return };
+    let program_ended = pidfd_ended(&s.program_pidfd);
+    if !program_ended && !pidfd_ended(&s.service_pidfd) {
+        return;
+    }
+    // Looked at again: both may have ended between the two looks.
+    if !program_ended && !c.bye && !pidfd_ended(&s.program_pidfd) {
+        say(format_args!(
+            "process {}: its memory manager died, so its memory is lost: killed",
+            s.program
+        ));
+        let _ = pidfd_kill(&s.program_pidfd, libc::SIGKILL);
+    }
+    c.service = None;
+}
+
+fn peer_is_ours(socket: &Fd) -> bool {
+    let mut peer = libc::ucred {
+        pid: 0,
+        uid: u32::MAX,
+        gid: 0,
+    };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: a live ucred and its size.
+    let rc = unsafe {
+        libc::getsockopt(
+            socket.raw(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut peer).cast(),
+            &mut len,
+        )
+    };
+    // SAFETY: a call without arguments.
+    rc == 0 && (peer.uid == unsafe { libc::geteuid() } || peer.uid == 0)
+}
+
+/// A service's text as it is, in one write, so that lines of several do not mix.
+fn print_raw(text: &[u8]) {
+    use std::io::Write;
+    let _ = std::io::stderr().write_all(text);
+    if !text.ends_with(b"\n") {
+        let _ = std::io::stderr().write_all(b"\n");
+    }
+}

@@ -1,0 +1,80 @@
+//! Signals to `deckle run`, as events.
+
+use deckle_group::sys::{Errno, Fd};
+
+/// Passed on to the program.
+const FORWARDED: [i32; 9] = [
+    libc::SIGTERM,
+    libc::SIGINT,
+    libc::SIGHUP,
+    libc::SIGQUIT,
+    libc::SIGUSR1,
+    libc::SIGUSR2,
+    libc::SIGTSTP,
+    libc::SIGCONT,
+    libc::SIGWINCH,
+];
+
+/// A signal that arrived.
+#[derive(Clone, Copy, Debug)]
+pub struct Signal {
+    /// Its number.
+    pub number: i32,
+    /// Sent by the terminal to the whole foreground group: the program has got it already.
+    pub from_terminal: bool,
+}
+
+/// A signalfd; while it exists these signals do nothing else.
+pub struct Signals {
+    fd: Fd,
+    before: libc::sigset_t,
+}
+
+impl Signals {
+    /// Blocks the signals and opens the descriptor.
+    pub fn open() -> Result<Signals, Errno> {
+        // SAFETY: sigset_t is plain data; sigemptyset and sigaddset initialise it.
+        let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
+        // SAFETY: as above.
+        let mut before: libc::sigset_t = unsafe { std::mem::zeroed() };
+        // SAFETY: live sets, valid signal numbers.
+        let raw = unsafe {
+            libc::sigemptyset(&mut set);
+            for signal in FORWARDED.iter().chain(&[libc::SIGCHLD]) {
+                libc::sigaddset(&mut set, *signal);
+            }
+            libc::sigprocmask(libc::SIG_BLOCK, &set, &mut before);
+            libc::signalfd(-1, &set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK)
+        };
+        if raw < 0 {
+            return Err(Errno::last());
+        }
+        Ok(Signals {
+            fd: Fd::own(raw),
+            before,
+        })
+    }
+
+    /// The descriptor, to poll.
+    pub fn fd(&self) -> i32 {
+        self.fd.raw()
+    }
+
+    /// The mask before, for the program.
+    pub fn mask_before(&self) -> libc::sigset_t {
+        self.before
+    }
+
+    /// The next signal, if one arrived.
+    pub fn take(&self) -> Option<Signal> {
+        // SAFETY: plain data, all zeros is a value.
+        let mut info: libc::signalfd_siginfo = unsafe { std::mem::zeroed() };
+        let size = size_of::<libc::signalfd_siginfo>();
+        // SAFETY: a live buffer of that size.
+        let n = unsafe { libc::read(self.fd.raw(), (&raw mut info).cast(), size) };
+        (n == size as isize).then_some(Signal {
+            number: info.ssi_signo as i32,
+            from_terminal: info.ssi_code == libc::SI_KERNEL,
+        })
+    }
+}

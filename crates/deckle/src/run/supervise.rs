@@ -1,0 +1,194 @@
+//! The supervisor: one loop over signals, services and ended children, until the tree has
+//! ended. It dies last.
+
+use std::time::{Duration, Instant};
+
+use deckle_group::Group;
+
+use super::child::Program;
+use super::services::Services;
+use super::signals::{Signal, Signals};
+use super::tree;
+use crate::fail::Fail;
+use crate::say;
+
+/// How long what is left of a container's tree may take to end after its main program.
+const GRACE: Duration = Duration::from_secs(5);
+/// Longest time between two measurements of what the limit does not hold.
+const SAMPLE_MAX: Duration = Duration::from_secs(1);
+
+/// How it ended.
+pub struct End {
+    /// Exit status to pass on.
+    pub status: i32,
+    /// The signal that ended the program.
+    pub signal: Option<i32>,
+    /// From start to the end of the tree.
+    pub wall: Duration,
+}
+
+struct Supervisor<'a> {
+    group: &'a Group,
+    main: u32,
+    /// Raw wait status of the main program, once it ended.
+    ended: Option<(i32, Instant)>,
+    /// SIGTSTP came: stop with the program.
+    stop_with_it: bool,
+    first_process: bool,
+    told: bool,
+    terminated: bool,
+}
+
+/// Starts the program and stays until the last process of its tree has ended.
+pub fn supervise(group: &Group, program: &Program) -> Result<End, Fail> {
+    let start = Instant::now();
+    let signals =
+        Signals::open().map_err(|e| Fail::own(format!("signals cannot be received: {e}")))?;
+    let first_process = std::process::id() == 1;
+    if !first_process {
+        // SAFETY: a system call on numbers. Orphans of the tree become our children.
+        unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1) };
+    }
+    let mut services = Services::listen(group.name())?;
+    let main = program.start(group.name(), signals.mask_before())?;
+    let mut s = Supervisor {
+        group,
+        main,
+        ended: None,
+        stop_with_it: false,
+        first_process,
+        told: false,
+        terminated: false,
+    };
+    let mut set = Vec::new();
+    let mut sample = Duration::from_millis(20);
+    let mut next_sample = start + sample;
+    loop {
+        while let Some(signal) = signals.take() {
+            s.signal(signal);
+        }
+        let any_left = s.reap();
+        // After reaping: what a service said before its end is read below, before we leave.
+        services.work(group);
+        if !any_left {
+            break;
+        }
+        s.after_main();
+        let now = Instant::now();
+        if now >= next_sample {
+            group.note_unmanaged_anon(tree::unmanaged_anon_pages(group));
+            sample = (sample * 2).min(SAMPLE_MAX);
+            next_sample = now + sample;
+        }
+        set.clear();
+        set.push(libc::pollfd {
+            fd: signals.fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        });
+        services.poll_set(&mut set);
+        let wait = next_sample.saturating_duration_since(now).as_millis() as i32 + 1;
+        // SAFETY: a live array of that length.
+        unsafe { libc::poll(set.as_mut_ptr(), set.len() as libc::nfds_t, wait) };
+    }
+    group.fold_stale();
+    let raw = s.ended.map_or(0, |(raw, _)| raw);
+    let signal = libc::WIFSIGNALED(raw).then(|| libc::WTERMSIG(raw));
+    let status = signal.map_or(libc::WEXITSTATUS(raw), |n| 128 + n);
+    Ok(End {
+        status,
+        signal,
+        wall: start.elapsed(),
+    })
+}
+
+impl Supervisor<'_> {
+    fn signal(&mut self, signal: Signal) {
+        if signal.number == libc::SIGCHLD {
+            return;
+        }
+        if signal.number == libc::SIGTSTP {
+            self.stop_with_it = true;
+        }
+        // We share the program's process group, so what the terminal sent it has already.
+        if signal.from_terminal {
+            return;
+        }
+        if self.ended.is_none() {
+            send(self.main, signal.number);
+        } else {
+            for pid in tree::children() {
+                send(pid, signal.number);
+            }
+        }
+    }
+
+    /// Reaps whatever ended; whether any child is left.
+    fn reap(&mut self) -> bool {
+        loop {
+            let mut raw = 0;
+            let flags = libc::WNOHANG | libc::WUNTRACED | libc::__WALL;
+            // SAFETY: a live status word.
+            let pid = unsafe { libc::waitpid(-1, &mut raw, flags) };
+            if pid == 0 {
+                return true;
+            }
+            if pid < 0 {
+                match deckle_group::sys::Errno::last().0 {
+                    libc::EINTR => continue,
+                    _ => return false,
+                }
+            }
+            if libc::WIFSTOPPED(raw) {
+                self.stopped(pid as u32);
+                continue;
+            }
+            if pid as u32 == self.main && self.ended.is_none() {
+                self.ended = Some((raw, Instant::now()));
+            }
+        }
+    }
+
+    /// Ctrl-Z: the program stopped, so the shell must see us stop. Only when we were asked to:
+    /// somebody who stops and continues the program alone must not leave us stopped.
+    fn stopped(&mut self, pid: u32) {
+        if pid != self.main || !self.stop_with_it || self.first_process {
+            return;
+        }
+        self.stop_with_it = false;
+        // SAFETY: stops this process until SIGCONT, which is then forwarded.
+        unsafe { libc::raise(libc::SIGSTOP) };
+    }
+
+    /// The main program has ended but its tree has not. The first process of a container ends
+    /// it; elsewhere we stay, because the others' memory is managed as long as we live.
+    fn after_main(&mut self) {
+        let Some((_, since)) = self.ended else { return };
+        let waited = since.elapsed();
+        if self.first_process {
+            if !self.terminated {
+                self.terminated = true;
+                tree::children()
+                    .into_iter()
+                    .for_each(|pid| send(pid, libc::SIGTERM));
+            } else if waited > GRACE {
+                tree::children()
+                    .into_iter()
+                    .for_each(|pid| send(pid, libc::SIGKILL));
+            }
+        } else if waited > Duration::from_secs(1) && !self.told {
+            self.told = true;
+            let left = tree::children().len();
+            say(format_args!(
+                "the program has ended, {left} of its children have not: waiting for them \
+                 (a signal to deckle run reaches them)"
+            ));
+        }
+        let _ = self.group;
+    }
+}
+
+fn send(pid: u32, signal: i32) {
+    // SAFETY: a child of ours that has not been reaped: the pid cannot be another's.
+    unsafe { libc::kill(pid as i32, signal) };
+}

@@ -1,0 +1,202 @@
+//! What a run is to be: the file, then the command line, checked.
+
+use deckle_group::{Limits, SwapKind};
+use deckle_mm::{PAGE_SIZE, Profile, ThpMode, Tunables};
+
+use crate::args::RunArgs;
+use crate::config::{self, Config};
+use crate::fail::Fail;
+use crate::{cgroup, size};
+
+/// Least limit that runs anything: one huge page or 64 small ones in reserve for faults, the
+/// manager's own tables, and the pages of the loader and the C library.
+pub const MEMORY_MAX_LEAST: u64 = 4 << 20;
+
+/// Settings of one run.
+#[derive(Debug)]
+pub struct Settings {
+    /// Limits, pages.
+    pub limits: Limits,
+    /// Knobs.
+    pub tunables: Tunables,
+    /// Where cold pages go.
+    pub swap: SwapKind,
+    /// Refuse what cannot be managed.
+    pub strict: bool,
+}
+
+fn bad(option: &str, what: impl std::fmt::Display) -> Fail {
+    Fail::own(format!("{option}: {what}"))
+}
+
+fn bytes(option: &str, text: &str) -> Result<u64, Fail> {
+    size::parse(text).map_err(|e| bad(option, e))
+}
+
+fn choice<T: Copy>(option: &str, text: &str, all: &[(&str, T)]) -> Result<T, Fail> {
+    if let Some((_, value)) = all.iter().find(|(name, _)| *name == text) {
+        return Ok(*value);
+    }
+    let names: Vec<&str> = all.iter().map(|(name, _)| *name).collect();
+    Err(bad(
+        option,
+        format_args!("`{text}` is none of {}", names.join(", ")),
+    ))
+}
+
+impl Settings {
+    /// Reads the file that `args` names and lays the options over it.
+    pub fn of(args: &RunArgs) -> Result<Settings, Fail> {
+        let file = match &args.config {
+            Some(path) => config::read(path)?,
+            None => Config::default(),
+        };
+        let tunables = tunables(args, &file)?;
+        let max = memory_max(args, &file)?;
+        let swap = choice(
+            "--swap",
+            args.swap
+                .as_deref()
+                .or(file.swap.as_deref())
+                .unwrap_or("zram"),
+            &[
+                ("none", SwapKind::None),
+                ("zram", SwapKind::Lz4),
+                ("zram:lz4", SwapKind::Lz4),
+                ("zram:zstd", SwapKind::Zstd),
+            ],
+        )?;
+        let pick = |flag: &Option<String>, file: &Option<config::SizeText>| {
+            flag.clone().or_else(|| file.as_ref().map(|s| s.0.clone()))
+        };
+        let high = match pick(&args.memory_high, &file.memory.high) {
+            Some(text) => {
+                let high = bytes("--memory-high", &text)?;
+                if max.is_some_and(|max| high > max) {
+                    return Err(bad(
+                        "--memory-high",
+                        "is above --memory-max: give a smaller size",
+                    ));
+                }
+                Some(high)
+            }
+            None => max
+                .filter(|_| tunables.profile == Profile::Deckle)
+                .map(default_high),
+        };
+        let swap_max = match pick(&args.swap_max, &file.memory.swap.max) {
+            Some(text) => Some(bytes("--swap-max", &text)?),
+            None => None,
+        };
+        let pages = |b: Option<u64>| b.map_or(u64::MAX, |b| b / PAGE_SIZE as u64);
+        Ok(Settings {
+            limits: Limits {
+                max: pages(max),
+                high: pages(high),
+                swap_max: pages(swap_max),
+            },
+            tunables,
+            swap,
+            strict: args.strict || file.strict.unwrap_or(false),
+        })
+    }
+}
+
+/// A little below the maximum: 1/32 or 4 MiB, whichever is more, but never more than a quarter.
+fn default_high(max: u64) -> u64 {
+    max - (max / 32).max(4 << 20).min(max / 4)
+}
+
+fn memory_max(args: &RunArgs, file: &Config) -> Result<Option<u64>, Fail> {
+    let option = "--memory-max";
+    let text = args
+        .memory_max
+        .as_deref()
+        .or(file.memory.max.as_ref().map(|s| s.0.as_str()));
+    let max = match text {
+        Some("auto") => {
+            let limit = cgroup::limit().ok_or_else(|| {
+                bad(option, "auto: no memory cgroup above this process has a limit: give a size, such as 2G")
+            })?;
+            cgroup::minus_headroom(limit.bytes).ok_or_else(|| {
+                bad(
+                    option,
+                    format_args!(
+                        "auto: the cgroup's limit of {} ({}) leaves nothing above the headroom of 64M: raise it, or give a size",
+                        size::show(limit.bytes),
+                        limit.path.display()
+                    ),
+                )
+            })?
+        }
+        Some(text) => bytes(option, text)?,
+        None if cgroup::in_container() => {
+            match cgroup::limit().and_then(|l| cgroup::minus_headroom(l.bytes)) {
+                Some(max) => max,
+                None => return Ok(None),
+            }
+        }
+        None => return Ok(None),
+    };
+    if max < MEMORY_MAX_LEAST {
+        return Err(bad(
+            option,
+            format_args!(
+                "{} is too small to run anything: give at least {}M",
+                size::show(max),
+                MEMORY_MAX_LEAST >> 20
+            ),
+        ));
+    }
+    Ok(Some(max))
+}
+
+fn tunables(args: &RunArgs, file: &Config) -> Result<Tunables, Fail> {
+    let profile = args
+        .profile
+        .as_deref()
+        .or(file.profile.as_deref())
+        .unwrap_or("deckle");
+    let all = [("deckle", Profile::Deckle), ("linux", Profile::Linux)];
+    let mut t = Tunables::of_profile(choice("--profile", profile, &all)?);
+    let thp = &file.transparent_hugepage;
+    if let Some(text) = args.thp.as_deref().or(thp.enabled.as_deref()) {
+        let all = [
+            ("always", ThpMode::Always),
+            ("madvise", ThpMode::Madvise),
+            ("never", ThpMode::Never),
+        ];
+        t.thp = choice("--thp", text, &all)?;
+    }
+    let none = match &args.max_ptes_none {
+        Some(text) => Some(text.clone()),
+        None => thp.khugepaged.max_ptes_none.map(|n| n.to_string()),
+    };
+    if let Some(text) = none {
+        t.max_ptes_none = text.parse().ok().filter(|n| *n <= 511).ok_or_else(|| {
+            bad(
+                "--max-ptes-none",
+                format_args!("`{text}` is not in 0..=511: how many of 512 subpages may be zero"),
+            )
+        })?;
+    }
+    if let Some(text) = args.shrink_underused.as_deref() {
+        t.shrink_underused = choice("--shrink-underused", text, &[("on", true), ("off", false)])?;
+    } else if let Some(on) = thp.shrink_underused {
+        t.shrink_underused = on;
+    }
+    t.validate().map_err(|e| Fail::own(e.to_string()))?;
+    Ok(t)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn high_is_a_little_below_max_and_never_nothing() {
+        assert_eq!(default_high(1 << 30), (1 << 30) - (32 << 20));
+        assert_eq!(default_high(64 << 20), 60 << 20);
+        assert_eq!(default_high(4 << 20), 3 << 20);
+    }
+}

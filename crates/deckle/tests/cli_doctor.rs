@@ -1,0 +1,114 @@
+//! `deckle doctor`: the facts that it must state, against the system's own files.
+
+mod common;
+use common::*;
+use serde_json::Value;
+
+#[test]
+fn doctor_states_the_facts_as_text_and_as_json() {
+    let (code, out, err) = output(&["doctor"]);
+    assert_eq!((code, err.as_str()), (0, ""));
+    assert!(out.starts_with("mode of `deckle run` here: "), "{out}");
+    let (code, out, err) = output(&["doctor", "--format", "json"]);
+    assert_eq!((code, err.as_str()), (0, ""));
+    let json: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(json["schema"], 1);
+    let find = |name: &str| -> Value {
+        let all = json["findings"].as_array().unwrap();
+        all.iter()
+            .find(|f| f["name"] == name)
+            .unwrap_or_else(|| panic!("no {name}"))
+            .clone()
+    };
+    let read = |path: &str| std::fs::read_to_string(path).unwrap().trim().to_owned();
+    assert_eq!(find("kernel")["value"], read("/proc/sys/kernel/osrelease"));
+    let maps: u64 = read("/proc/sys/vm/max_map_count").parse().unwrap();
+    assert_eq!(find("vm.max_map_count")["value"], maps);
+    let enabled = find("enabled")["value"].as_str().unwrap().to_owned();
+    assert!(read("/sys/kernel/mm/transparent_hugepage/enabled").contains(&format!("[{enabled}]")));
+    assert!(
+        ["fault", "collapse", "none"]
+            .iter()
+            .any(|m| find("can be had")["value"] == *m)
+    );
+    for name in [
+        "RAM",
+        "cgroup limit",
+        "RLIMIT_AS",
+        "vm.overcommit_memory",
+        "user-mode-only",
+        "fork",
+    ] {
+        find(name);
+    }
+    for kind in ["docker", "podman", "kubernetes"] {
+        assert!(json["containers"][kind].is_string());
+    }
+}
+
+#[test]
+fn doctor_without_privilege_says_what_is_missing_and_the_remedy() {
+    // SAFETY: a call without arguments.
+    if unsafe { libc::geteuid() } != 0 {
+        eprintln!(
+            "SKIPPED doctor_without_privilege_says_what_is_missing_and_the_remedy: needs root"
+        );
+        return;
+    }
+    use std::os::unix::process::CommandExt;
+    let s = Scratch::new("doctor");
+    let copy = s.0.join("deckle");
+    std::fs::copy(env!("CARGO_BIN_EXE_deckle"), &copy).unwrap();
+    let mut c = std::process::Command::new(&copy);
+    c.args(["doctor", "--format", "json"]).uid(65534).gid(65534);
+    let (code, out, _) = finish(c.output().unwrap());
+    assert_eq!(code, 0);
+    let json: Value = serde_json::from_str(&out).unwrap();
+    assert_ne!(json["mode"], "full");
+    let missing: Vec<&Value> = json["findings"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|f| f["state"] == "missing")
+        .collect();
+    assert!(!missing.is_empty());
+    assert!(
+        missing
+            .iter()
+            .all(|f| f["remedy"].as_str().is_some_and(|r| !r.is_empty())),
+        "{out}"
+    );
+}
+
+#[test]
+fn lab_checks_its_options_before_it_runs_anything() {
+    for (args, needle) in [
+        (&["lab", "pageout", "--size", "3M"][..], "multiple of 2M"),
+        (&["lab", "pageout", "--size", "0"], "zero"),
+        (&["lab", "pageout", "--on", "mars"], "mars"),
+        (&["lab", "oom", "--on", "live,live"], "twice"),
+        (&["lab", "pageout", "--runs", "0"], "--runs"),
+    ] {
+        let (code, out, err) = output(args);
+        assert_eq!((code, out.as_str()), (125, ""), "{args:?}: {err}");
+        assert!(
+            err.contains(needle) && err.lines().count() == 1,
+            "{args:?}: {err}"
+        );
+    }
+}
+
+#[test]
+fn lab_programs_are_this_binary() {
+    let (code, out, err) = output(&[
+        "lab",
+        "program",
+        "oom-sparse",
+        "--size",
+        "4M",
+        "--stride",
+        "50K",
+    ]);
+    assert_eq!(code, 0, "{out}{err}");
+    assert_ne!(output(&["lab", "program", "no-such"]).0, 0);
+}

@@ -1,0 +1,273 @@
+//! Every clear error: one line that begins with `deckle: `, says what to do, and the status.
+
+mod common;
+use common::*;
+
+fn fails(args: &[&str], status: i32, needles: &[&str]) {
+    let (code, out, err) = output(args);
+    assert_eq!(code, status, "{args:?}: {err}");
+    assert_eq!(out, "", "nothing on standard output: {args:?}");
+    assert_eq!(err.lines().count(), 1, "one line: {err}");
+    assert!(err.starts_with("deckle: "), "{err}");
+    for needle in needles {
+        assert!(err.contains(needle), "{args:?}: no `{needle}` in: {err}");
+    }
+}
+
+#[test]
+fn unknown_and_unexecutable_programs() {
+    let s = Scratch::new("exec");
+    let plain = s.file("plain", b"#!/bin/sh\n", 0o644);
+    let lost = s.file("lost", b"#!/no/such/shell\n", 0o755);
+    fails(&["run", "--", "no-such-program-here"], 127, &["not found"]);
+    fails(&["run", "--", "/no/such/program"], 127, &["not found"]);
+    fails(&["run", "--", &plain], 126, &["not executable", "chmod"]);
+    fails(&["run", "--", "/tmp"], 126, &["is a directory"]);
+    fails(&["run", "--", &lost], 126, &["interpreter"]);
+}
+
+#[test]
+fn sizes_that_make_no_sense() {
+    for option in ["--memory-max", "--memory-high", "--swap-max"] {
+        fails(&["run", option, "0", "--", "true"], 125, &[option, "zero"]);
+        fails(
+            &["run", option, "12Q", "--", "true"],
+            125,
+            &[option, "is not a size", "256M"],
+        );
+        fails(&["run", option, "-5M", "--", "true"], 125, &[option]);
+        fails(
+            &["run", option, "999999T", "--", "true"],
+            125,
+            &[option, "check the unit"],
+        );
+    }
+    fails(
+        &["run", "--memory-max", "64K", "--", "true"],
+        125,
+        &["too small", "at least 4M"],
+    );
+    let high = [
+        "run",
+        "--memory-max",
+        "64M",
+        "--memory-high",
+        "65M",
+        "--",
+        "true",
+    ];
+    fails(&high, 125, &["above --memory-max"]);
+}
+
+#[test]
+fn knobs_out_of_range() {
+    for bad in ["512", "-1", "x", "70000"] {
+        fails(
+            &["run", "--max-ptes-none", bad, "--", "true"],
+            125,
+            &["0..=511", bad],
+        );
+    }
+    fails(
+        &["run", "--thp", "maybe", "--", "true"],
+        125,
+        &["always, madvise, never"],
+    );
+    fails(
+        &["run", "--swap", "disk", "--", "true"],
+        125,
+        &["none, zram, zram:lz4, zram:zstd"],
+    );
+    fails(
+        &["run", "--profile", "bsd", "--", "true"],
+        125,
+        &["deckle, linux"],
+    );
+    fails(
+        &["run", "--shrink-underused", "yes", "--", "true"],
+        125,
+        &["on, off"],
+    );
+    fails(
+        &["run", "--no-such-option", "--", "true"],
+        125,
+        &["--no-such-option"],
+    );
+    fails(&["run", "--memory-max", "1G"], 125, &["PROGRAM"]);
+}
+
+#[test]
+fn settings_files_are_refused_with_the_line() {
+    let s = Scratch::new("config");
+    let cases: &[(&str, &str, &[&str])] = &[
+        (
+            "a",
+            "profile = \"linux\"\n\n[memory]\nmaxx = \"1G\"\n",
+            &["line 4", "maxx"],
+        ),
+        (
+            "b",
+            "memory.max = \"1Q\"\n",
+            &["line 1", "1Q", "not a size"],
+        ),
+        ("c", "\nmemory.swap.max = 0\n", &["line 2", "zero"]),
+        ("d", "transparent_hugepage.enabled = 3\n", &["line 1"]),
+        ("e", "\n\n[memory\n", &["line 3"]),
+        (
+            "f",
+            "transparent_hugepage.khugepaged.max_ptes_none = 512\n",
+            &["512", "0..=511"],
+        ),
+        (
+            "g",
+            "transparent_hugepage.enabled = \"maybe\"\n",
+            &["maybe", "always"],
+        ),
+        ("h", "memory.max = \"2M\"\n", &["too small"]),
+    ];
+    for (name, text, needles) in cases {
+        let path = s.file(name, text.as_bytes(), 0o644);
+        fails(&["run", "--config", &path, "--", "true"], 125, needles);
+    }
+    fails(
+        &["run", "--config", "/no/such/file", "--", "true"],
+        125,
+        &["/no/such/file"],
+    );
+    let all = "profile = \"linux\"\nswap = \"none\"\nstrict = false\nmemory.max = \"20M\"\n\
+               memory.high = 10485760\nmemory.swap.max = \"1G\"\n\
+               transparent_hugepage.enabled = \"always\"\n\
+               transparent_hugepage.shrink_underused = true\n\
+               transparent_hugepage.khugepaged.max_ptes_none = 450\n";
+    let path = s.file("all", all.as_bytes(), 0o644);
+    let run = |more: &[&str]| {
+        let mut args = vec!["run", "--quiet", "--unmanaged", "--config", &path];
+        args.extend(more);
+        args.extend(["--", "true"]);
+        output(&args)
+    };
+    assert_eq!(run(&[]), (0, String::new(), String::new()));
+    // Options win: this one makes memory.high of the file too large.
+    let (code, _, err) = run(&["--memory-max", "5M"]);
+    assert_eq!(code, 125);
+    assert!(err.contains("--memory-high"), "{err}");
+}
+
+#[test]
+fn a_static_program_cannot_be_managed_and_says_so() {
+    let s = Scratch::new("static");
+    let prog = s.file("prog", &static_elf(), 0o755);
+    fails(
+        &["run", "--strict", "--", &prog],
+        125,
+        &["cannot be managed", "statically linked"],
+    );
+    let script = s.file("script", format!("#!{prog}\n").as_bytes(), 0o755);
+    fails(
+        &["run", "--strict", "--", &script],
+        125,
+        &["cannot be managed", "statically linked"],
+    );
+    if cfg!(not(target_arch = "x86_64")) {
+        eprintln!(
+            "SKIPPED second half of a_static_program_cannot_be_managed_and_says_so: x86-64 code"
+        );
+        return;
+    }
+    let stats = s.0.join("stats");
+    let (code, _, err) = output(&["run", "--stats", stats.to_str().unwrap(), "--", &prog]);
+    assert_eq!(code, 3, "it runs all the same: {err}");
+    assert!(
+        err.contains("cannot be managed and runs outside the limit"),
+        "{err}"
+    );
+    let json: serde_json::Value = serde_json::from_slice(&std::fs::read(stats).unwrap()).unwrap();
+    assert_eq!(json["programs_unmanaged"], 1);
+}
+
+#[test]
+fn no_userfaultfd_names_the_remedy() {
+    // SAFETY: a call without arguments.
+    if unsafe { libc::geteuid() } != 0 {
+        eprintln!("SKIPPED no_userfaultfd_names_the_remedy: needs root to become another user");
+        return;
+    }
+    let sysctl = std::fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd");
+    if sysctl.map(|s| s.trim() == "1").unwrap_or(false) {
+        eprintln!("SKIPPED no_userfaultfd_names_the_remedy: vm.unprivileged_userfaultfd is 1");
+        return;
+    }
+    use std::os::unix::process::CommandExt;
+    // The user must be able to execute it wherever it was built.
+    let s = Scratch::new("user");
+    let copy = s.0.join("deckle");
+    std::fs::copy(env!("CARGO_BIN_EXE_deckle"), &copy).unwrap();
+    let mut c = std::process::Command::new(&copy);
+    c.args(["run", "--", "true"]).uid(65534).gid(65534);
+    let (code, _, err) = finish(c.output().unwrap());
+    assert_eq!(code, 125, "{err}");
+    assert!(err.contains("no userfaultfd here"), "{err}");
+    let remedies = [
+        "vm.unprivileged_userfaultfd=1",
+        "/dev/userfaultfd",
+        "CAP_SYS_PTRACE",
+    ];
+    assert!(remedies.iter().any(|r| err.contains(r)), "{err}");
+    assert_eq!(err.lines().count(), 1, "{err}");
+}
+
+#[test]
+fn without_its_library_nothing_is_run() {
+    let s = Scratch::new("alone");
+    let copy = s.0.join("deckle");
+    std::fs::copy(env!("CARGO_BIN_EXE_deckle"), &copy).unwrap();
+    let touched = s.0.join("touched");
+    let mut c = std::process::Command::new(&copy);
+    c.args(["run", "--", "touch", touched.to_str().unwrap()]);
+    let (code, _, err) = finish(c.output().unwrap());
+    assert_eq!(code, 125, "{err}");
+    assert!(
+        err.contains("libdeckle.so") || err.contains("no userfaultfd"),
+        "{err}"
+    );
+    assert!(!touched.exists());
+}
+
+#[test]
+fn stats_that_cannot_be_written_fail_before_the_program_runs() {
+    let s = Scratch::new("nostats");
+    let touched = s.0.join("touched");
+    let touched = touched.to_str().unwrap();
+    let args = [
+        "run",
+        "--unmanaged",
+        "--stats",
+        "/no/dir/x",
+        "--",
+        "touch",
+        touched,
+    ];
+    fails(&args, 125, &["--stats", "/no/dir/x"]);
+    assert!(!std::path::Path::new(touched).exists());
+}
+
+#[test]
+fn help_is_for_newcomers_and_on_standard_output() {
+    let (code, out, err) = output(&["--help"]);
+    assert_eq!((code, err.as_str()), (0, ""));
+    assert!(
+        out.contains("deckle run --memory-max 256M -- python3 job.py"),
+        "{out}"
+    );
+    let (code, out, _) = output(&["run", "--help"]);
+    assert_eq!(code, 0);
+    for needle in [
+        "Examples:",
+        "137",
+        "--max-ptes-none",
+        "memory.max = ",
+        "auto",
+    ] {
+        assert!(out.contains(needle), "no `{needle}` in: {out}");
+    }
+}

@@ -1,0 +1,188 @@
+//! Running the real `deckle` from tests.
+#![allow(dead_code)]
+
+use std::io::Read;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// Long enough for any machine; a test that waits this long has failed.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+pub fn deckle(args: &[&str]) -> Command {
+    let mut c = Command::new(env!("CARGO_BIN_EXE_deckle"));
+    c.args(args)
+        .stdin(Stdio::null())
+        .env_remove("container")
+        .env_remove("LD_PRELOAD");
+    c
+}
+
+/// Runs to the end; exit status, standard output, standard error.
+pub fn output(args: &[&str]) -> (i32, String, String) {
+    finish(deckle(args).output().unwrap())
+}
+
+pub fn finish(o: Output) -> (i32, String, String) {
+    let text = |b: Vec<u8>| String::from_utf8(b).unwrap();
+    (
+        o.status.code().unwrap_or(-1),
+        text(o.stdout),
+        text(o.stderr),
+    )
+}
+
+/// A running `deckle`, killed when the test ends early.
+pub struct Running(pub Child);
+
+impl Running {
+    pub fn start(args: &[&str]) -> Running {
+        let mut c = deckle(args);
+        Running(
+            c.stdout(Stdio::piped())
+                .stderr(Stdio::piped())
+                .spawn()
+                .unwrap(),
+        )
+    }
+    pub fn pid(&self) -> u32 {
+        self.0.id()
+    }
+    /// Waits until its standard output has shown `text`; what was read so far.
+    pub fn wait_for(&mut self, text: &str) -> String {
+        let mut seen = String::new();
+        let out = self.0.stdout.as_mut().unwrap();
+        let mut byte = [0u8; 1];
+        while !seen.contains(text) {
+            let n = out.read(&mut byte).unwrap();
+            assert_eq!(n, 1, "output ended before `{text}`: {seen}");
+            seen.push(byte[0] as char);
+        }
+        seen
+    }
+    pub fn signal(&self, signal: i32) {
+        kill(self.pid(), signal);
+    }
+    /// Exit status (128 + N after signal N), rest of standard output, standard error.
+    pub fn end(mut self) -> (i32, String, String) {
+        let (mut out, mut err) = (String::new(), String::new());
+        let from = Instant::now();
+        let status = loop {
+            if let Some(s) = self.0.try_wait().unwrap() {
+                break s;
+            }
+            assert!(from.elapsed() < PATIENCE, "deckle did not end");
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        self.0
+            .stdout
+            .take()
+            .unwrap()
+            .read_to_string(&mut out)
+            .unwrap();
+        self.0
+            .stderr
+            .take()
+            .unwrap()
+            .read_to_string(&mut err)
+            .unwrap();
+        use std::os::unix::process::ExitStatusExt;
+        let code = status
+            .code()
+            .unwrap_or_else(|| 128 + status.signal().unwrap());
+        (code, out, err)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+        // Killed like this it leaves its group's page, which a service would remove.
+        let name = format!("deckle-{}-", self.0.id());
+        for entry in std::fs::read_dir("/dev/shm")
+            .into_iter()
+            .flatten()
+            .flatten()
+        {
+            if entry.file_name().to_string_lossy().starts_with(&name) {
+                let _ = std::fs::remove_file(entry.path());
+            }
+        }
+    }
+}
+
+pub fn kill(pid: u32, signal: i32) {
+    // SAFETY: a process that this test started.
+    unsafe { libc::kill(pid as i32, signal) };
+}
+
+/// State letter of a process, `-` if it is gone.
+pub fn state(pid: u32) -> char {
+    deckle_group::sys::proc_stat(pid).map_or('-', |s| s.state as char)
+}
+
+/// Waits until `f` holds.
+pub fn until(what: &str, mut f: impl FnMut() -> bool) {
+    let from = Instant::now();
+    while !f() {
+        assert!(from.elapsed() < PATIENCE, "never came: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A scratch directory, removed at the end.
+pub struct Scratch(pub PathBuf);
+
+impl Scratch {
+    pub fn new(tag: &str) -> Scratch {
+        let dir = std::env::temp_dir().join(format!("deckle-cli-{tag}-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        Scratch(dir)
+    }
+    pub fn file(&self, name: &str, bytes: &[u8], mode: u32) -> String {
+        use std::os::unix::fs::PermissionsExt;
+        let path = self.0.join(name);
+        std::fs::write(&path, bytes).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+        path.to_str().unwrap().to_owned()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A minimal static ELF program for this machine: exits with 3 (x86-64), else is only looked at.
+pub fn static_elf() -> Vec<u8> {
+    let machine: u16 = if cfg!(target_arch = "x86_64") {
+        62
+    } else {
+        183
+    };
+    let mut f = vec![0u8; 64];
+    f[..7].copy_from_slice(&[0x7f, b'E', b'L', b'F', 2, 1, 1]);
+    f[16] = 2;
+    f[18..20].copy_from_slice(&machine.to_le_bytes());
+    f[20] = 1;
+    f[24..32].copy_from_slice(&0x400078u64.to_le_bytes());
+    f[32] = 64;
+    f[52] = 64;
+    f[54] = 56;
+    f[56] = 1;
+    let mut load = [0u8; 56];
+    load[0] = 1;
+    load[4] = 5;
+    load[16..24].copy_from_slice(&0x400000u64.to_le_bytes());
+    load[24..32].copy_from_slice(&0x400000u64.to_le_bytes());
+    load[32] = 0x90;
+    load[40] = 0x90;
+    load[48..56].copy_from_slice(&0x1000u64.to_le_bytes());
+    f.extend_from_slice(&load);
+    // mov eax, 60; mov edi, 3; syscall
+    f.extend_from_slice(&[0xb8, 60, 0, 0, 0, 0xbf, 3, 0, 0, 0, 0x0f, 0x05]);
+    f.resize(0x90, 0);
+    f
+}

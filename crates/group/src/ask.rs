@@ -1,0 +1,109 @@
+//! Cross-process reclaim: a request word, a doorbell, an answer.
+//!
+//! The one who cannot charge adds to the other's request and rings; the other's service takes
+//! the request, reclaims and answers. Requests of several askers add up into one; each asker
+//! waits for the answer to its own ring or a later one, and looks at the account again.
+
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use core::time::Duration;
+
+use crate::attach::Group;
+use crate::line::LineId;
+use crate::sys::{futex_wait, futex_wake_all, now};
+
+/// A ring of somebody's doorbell, to be waited for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub struct Ring {
+    line: LineId,
+    number: u32,
+}
+
+/// Work for a service.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Request {
+    /// Pages wanted.
+    pub pages: u64,
+    number: u32,
+}
+
+/// What came of a ring.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Answer {
+    /// So many pages were reclaimed (0: it has nothing to give).
+    Freed(u64),
+    /// The process is gone; its charge can be had by [`fold_stale`](Group::fold_stale).
+    Gone,
+    /// No answer before the deadline: it is stopped, or very slow.
+    Late,
+}
+
+impl Group {
+    /// Asks the process of `line` for `pages` and rings its doorbell. `None` if it is gone.
+    pub fn ask(&self, line: LineId, pages: u64) -> Option<Ring> {
+        let l = self.line(line)?;
+        l.request.fetch_add(pages.min(1 << 38), AcqRel);
+        let number = l.doorbell.fetch_add(1, AcqRel).wrapping_add(1);
+        futex_wake_all(&l.doorbell);
+        Some(Ring { line, number })
+    }
+
+    /// Waits for the answer until `deadline` (monotonic, see [`now`](crate::sys::now)).
+    pub fn wait_answer(&self, ring: Ring, deadline: Duration) -> Answer {
+        // Long enough to cost nothing, short enough to notice a death within a blink.
+        const LOOK: Duration = Duration::from_millis(50);
+        loop {
+            let Some(l) = self.line(ring.line) else {
+                return Answer::Gone;
+            };
+            let answered = l.answered.load(Acquire);
+            if answered.wrapping_sub(ring.number) as i32 >= 0 {
+                return Answer::Freed(l.answer.load(Relaxed));
+            }
+            let left = deadline.saturating_sub(now());
+            if left.is_zero() {
+                return if self.is_gone(ring.line) {
+                    Answer::Gone
+                } else {
+                    Answer::Late
+                };
+            }
+            futex_wait(&l.answered, answered, left.min(LOOK));
+            if self.is_gone(ring.line) {
+                return Answer::Gone;
+            }
+        }
+    }
+
+    /// The service's side: takes what is asked of it, if anything.
+    pub fn take_request(&self, me: LineId) -> Option<Request> {
+        let l = self.line(me)?;
+        let number = l.doorbell.load(Acquire);
+        if number == l.answered.load(Acquire) {
+            return None;
+        }
+        Some(Request {
+            pages: l.request.swap(0, AcqRel),
+            number,
+        })
+    }
+
+    /// The service's side: sleeps until the doorbell rings or `timeout` passes.
+    pub fn wait_request(&self, me: LineId, timeout: Duration) -> Option<Request> {
+        if let Some(request) = self.take_request(me) {
+            return Some(request);
+        }
+        let l = self.line(me)?;
+        // Nothing was asked when the doorbell showed what has been answered.
+        futex_wait(&l.doorbell, l.answered.load(Acquire), timeout);
+        self.take_request(me)
+    }
+
+    /// The service's side: `freed` pages were reclaimed for `request`.
+    pub fn answer(&self, me: LineId, request: Request, freed: u64) {
+        let Some(l) = self.line(me) else { return };
+        l.answer.store(freed, Relaxed);
+        l.answered.store(request.number, Release);
+        futex_wake_all(&l.answered);
+    }
+}

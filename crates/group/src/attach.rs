@@ -1,0 +1,260 @@
+//! Creating a group and finding one by its name.
+
+use core::ffi::CStr;
+use core::fmt;
+use core::ptr::NonNull;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+use deckle_mm::{Item, Tunables};
+
+use crate::knobs::{Limits, SwapKind};
+use crate::layout::{LINES, Line, MAGIC, Page, SLOTS, VERSION};
+use crate::sys::{Errno, Fd};
+
+/// Environment variable by which the processes of a tree find their group.
+pub const ENV_GROUP: &CStr = c"DECKLE_GROUP";
+
+const DIR: &[u8] = b"/dev/shm/deckle-";
+/// Longest name of a group, bytes.
+pub const NAME_MAX: usize = 40;
+
+/// Name of a group: 1 to 40 of `a-z`, `0-9` and `-`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Name {
+    len: u8,
+    text: [u8; NAME_MAX],
+}
+
+impl Name {
+    /// Checks a name from the environment.
+    pub fn new(text: &[u8]) -> Result<Name, AttachError> {
+        let fits = (1..=NAME_MAX).contains(&text.len())
+            && text
+                .iter()
+                .all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'-'));
+        if !fits {
+            return Err(AttachError::Name);
+        }
+        let mut name = Name {
+            len: text.len() as u8,
+            text: [0; NAME_MAX],
+        };
+        name.text[..text.len()].copy_from_slice(text);
+        Ok(name)
+    }
+    /// The bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.text[..usize::from(self.len).min(NAME_MAX)]
+    }
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        core::str::from_utf8(self.as_bytes()).unwrap_or("")
+    }
+
+    fn with_path<T>(&self, f: impl FnOnce(&CStr) -> T) -> T {
+        let mut buf = [0u8; DIR.len() + NAME_MAX + 1];
+        buf[..DIR.len()].copy_from_slice(DIR);
+        buf[DIR.len()..DIR.len() + self.as_bytes().len()].copy_from_slice(self.as_bytes());
+        f(CStr::from_bytes_until_nul(&buf).unwrap_or(c""))
+    }
+}
+
+impl fmt::Debug for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Why a group could not be made or joined.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AttachError {
+    /// Not a name of a group.
+    Name,
+    /// A system call failed: which, and how.
+    Call(&'static str, Errno),
+    /// The file is not a group's.
+    Magic,
+    /// Made by another version of deckle.
+    Version {
+        /// Layout version of the file.
+        found: u32,
+        /// Layout version of this library.
+        expected: u32,
+    },
+    /// The file has the right version but not the right size or counters.
+    Size {
+        /// Bytes found.
+        found: u64,
+        /// Bytes expected.
+        expected: u64,
+    },
+}
+
+impl fmt::Display for AttachError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            AttachError::Name => f.write_str("DECKLE_GROUP does not hold the name of a group"),
+            AttachError::Call(call, errno) => write!(f, "group page: {call}: {errno}"),
+            AttachError::Magic => f.write_str("group page: the file is not deckle's"),
+            AttachError::Version { found, expected } => write!(
+                f,
+                "group page: layout version {found}, but this library knows {expected}: \
+                 deckle and libdeckle.so must be of one version"
+            ),
+            AttachError::Size { found, expected } => write!(
+                f,
+                "group page: {found} bytes, expected {expected}: \
+                 deckle and libdeckle.so must be of one build"
+            ),
+        }
+    }
+}
+
+impl core::error::Error for AttachError {}
+
+/// A mapped group. A handle: copies name the same mapping, which stays for the life of the
+/// process (a service uses it until its last instruction).
+#[derive(Clone, Copy)]
+pub struct Group {
+    page: NonNull<Page>,
+    name: Name,
+}
+
+// SAFETY: the page holds only atomics and the mapping is never undone.
+unsafe impl Send for Group {}
+// SAFETY: as above.
+unsafe impl Sync for Group {}
+
+impl Group {
+    /// Makes the group `name`. Fails with EEXIST when there is one.
+    pub fn create(
+        name: Name,
+        limits: Limits,
+        knobs: &Tunables,
+        swap: SwapKind,
+    ) -> Result<Group, AttachError> {
+        let fd = name.with_path(|path| {
+            Fd::open(
+                path,
+                libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW,
+                0o600,
+            )
+        });
+        let fd = fd.map_err(|e| AttachError::Call("create /dev/shm/deckle-NAME", e))?;
+        // SAFETY: a system call on our own descriptor.
+        if unsafe { libc::ftruncate(fd.raw(), size_of::<Page>() as i64) } != 0 {
+            let e = Errno::last();
+            Group::unlink(name);
+            return Err(AttachError::Call("set size", e));
+        }
+        let group = match Group::map(&fd, name) {
+            Ok(g) => g,
+            Err(e) => {
+                Group::unlink(name);
+                return Err(e);
+            }
+        };
+        let page = group.page();
+        page.items.store(Item::COUNT as u32, Relaxed);
+        page.bytes.store(size_of::<Page>() as u64, Relaxed);
+        // SAFETY: a system call without arguments that matter.
+        let cpus = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
+        page.slots
+            .store(cpus.clamp(1, SLOTS as i64) as u32, Relaxed);
+        page.supervisor_pid.store(std::process::id(), Relaxed);
+        group.set_limits(limits);
+        group.set_knobs(knobs, swap);
+        page.version.store(VERSION, Relaxed);
+        // Last: an attacher that sees the magic sees all of the above.
+        page.magic.store(MAGIC, Release);
+        Ok(group)
+    }
+
+    /// Finds the group `name`.
+    pub fn attach(name: Name) -> Result<Group, AttachError> {
+        let fd = name.with_path(|path| Fd::open(path, libc::O_RDWR | libc::O_NOFOLLOW, 0));
+        let fd = fd.map_err(|e| AttachError::Call("open /dev/shm/deckle-NAME", e))?;
+        // SAFETY: stat is plain data, and all zeros is a value of it.
+        let mut st: libc::stat = unsafe { core::mem::zeroed() };
+        // SAFETY: our own descriptor and a live stat.
+        if unsafe { libc::fstat(fd.raw(), &mut st) } != 0 {
+            return Err(AttachError::Call("stat", Errno::last()));
+        }
+        // The head is read before anything is mapped: a file of another size must not give SIGBUS.
+        let mut head = [0u8; 24];
+        let n = fd
+            .read_at(&mut head, 0)
+            .map_err(|e| AttachError::Call("read", e))?;
+        if n < head.len() || head[..8] != MAGIC.to_le_bytes() {
+            return Err(AttachError::Magic);
+        }
+        let version = u32::from_le_bytes([head[8], head[9], head[10], head[11]]);
+        if version != VERSION {
+            return Err(AttachError::Version {
+                found: version,
+                expected: VERSION,
+            });
+        }
+        let expected = size_of::<Page>() as u64;
+        if st.st_size as u64 != expected {
+            return Err(AttachError::Size {
+                found: st.st_size as u64,
+                expected,
+            });
+        }
+        let group = Group::map(&fd, name)?;
+        let found = group.page().bytes.load(Acquire);
+        let items = group.page().items.load(Relaxed);
+        if found != expected || items != Item::COUNT as u32 {
+            return Err(AttachError::Size { found, expected });
+        }
+        Ok(group)
+    }
+
+    /// Removes the name; mappings stay. For `deckle run` at its end, and for the services of a
+    /// `deckle run` that was killed. No harm if it is gone already.
+    pub fn unlink(name: Name) {
+        // SAFETY: the path is a NUL-terminated string that outlives the call.
+        name.with_path(|path| unsafe { libc::unlink(path.as_ptr()) });
+    }
+
+    fn map(fd: &Fd, name: Name) -> Result<Group, AttachError> {
+        // SAFETY: a new mapping at an address of the kernel's choice; the file has this size.
+        let at = unsafe {
+            libc::mmap(
+                core::ptr::null_mut(),
+                size_of::<Page>(),
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                fd.raw(),
+                0,
+            )
+        };
+        match NonNull::new(at.cast::<Page>()) {
+            Some(page) if at != libc::MAP_FAILED => Ok(Group { page, name }),
+            _ => Err(AttachError::Call("map", Errno::last())),
+        }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> Name {
+        self.name
+    }
+
+    /// Pid of `deckle run`, in its own pid namespace.
+    pub fn supervisor(&self) -> u32 {
+        self.page().supervisor_pid.load(Relaxed)
+    }
+
+    pub(crate) fn page(&self) -> &Page {
+        // SAFETY: a mapping of the size of `Page`, never undone; `Page` holds only atomics,
+        // for which every bit pattern is a value.
+        unsafe { self.page.as_ref() }
+    }
+
+    /// The lines that were ever used.
+    pub(crate) fn lines(&self) -> &[Line] {
+        let used = self.page().lines_used.load(Acquire) as usize;
+        &self.page().lines[..used.min(LINES)]
+    }
+}

@@ -1,0 +1,165 @@
+//! Limits, knobs and the self-test's result: written once by `deckle run`, read by all.
+
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+use deckle_mm::{Profile, ThpMode, TunableError, Tunables};
+
+use crate::attach::Group;
+use crate::layout::CAPS;
+
+/// The group's limits, pages; `u64::MAX` for none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Limits {
+    /// `memory.max`.
+    pub max: u64,
+    /// `memory.high`.
+    pub high: u64,
+    /// `memory.swap.max`.
+    pub swap_max: u64,
+}
+
+impl Limits {
+    /// No limit at all.
+    pub const NONE: Limits = Limits {
+        max: u64::MAX,
+        high: u64::MAX,
+        swap_max: u64::MAX,
+    };
+}
+
+/// Where swapped pages go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(u32)]
+pub enum SwapKind {
+    /// Nowhere: pages that are not zero cannot be reclaimed.
+    None = 0,
+    /// Compressed RAM, lz4.
+    #[default]
+    Lz4 = 1,
+    /// Compressed RAM, zstd.
+    Zstd = 2,
+}
+
+impl SwapKind {
+    /// As on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            SwapKind::None => "none",
+            SwapKind::Lz4 => "zram:lz4",
+            SwapKind::Zstd => "zram:zstd",
+        }
+    }
+}
+
+impl Group {
+    /// Sets the limits; takes effect with the next charge.
+    pub fn set_limits(&self, limits: Limits) {
+        let page = self.page();
+        page.max.store(limits.max, Relaxed);
+        page.high.store(limits.high, Relaxed);
+        page.swap_max.store(limits.swap_max, Relaxed);
+    }
+
+    /// The limits now.
+    pub fn limits(&self) -> Limits {
+        let page = self.page();
+        Limits {
+            max: page.max.load(Relaxed),
+            high: page.high.load(Relaxed),
+            swap_max: page.swap_max.load(Relaxed),
+        }
+    }
+
+    /// Sets the knobs that processes start with.
+    pub fn set_knobs(&self, t: &Tunables, swap: SwapKind) {
+        let page = self.page();
+        page.profile
+            .store(matches!(t.profile, Profile::Linux) as u32, Relaxed);
+        let thp = match t.thp {
+            ThpMode::Always => 0,
+            ThpMode::Madvise => 1,
+            ThpMode::Never => 2,
+        };
+        page.thp.store(thp, Relaxed);
+        page.max_ptes_none
+            .store(u32::from(t.max_ptes_none), Relaxed);
+        page.shrink_underused
+            .store(u32::from(t.shrink_underused), Relaxed);
+        page.oom_zero_drop
+            .store(u32::from(t.oom_zero_drop), Relaxed);
+        page.fault_order_max
+            .store(u32::from(t.fault_order_max), Relaxed);
+        page.swap_kind.store(swap as u32, Relaxed);
+    }
+
+    /// The knobs. Fails if the page holds what no `deckle run` wrote.
+    pub fn knobs(&self) -> Result<Tunables, TunableError> {
+        let page = self.page();
+        let narrow = |n: u32| n.min(u32::from(u16::MAX)) as u16;
+        let profile = if page.profile.load(Relaxed) == 1 {
+            Profile::Linux
+        } else {
+            Profile::Deckle
+        };
+        let t = Tunables {
+            thp: match page.thp.load(Relaxed) {
+                0 => ThpMode::Always,
+                1 => ThpMode::Madvise,
+                _ => ThpMode::Never,
+            },
+            max_ptes_none: narrow(page.max_ptes_none.load(Relaxed)),
+            shrink_underused: page.shrink_underused.load(Relaxed) != 0,
+            oom_zero_drop: page.oom_zero_drop.load(Relaxed) != 0,
+            fault_order_max: narrow(page.fault_order_max.load(Relaxed)).min(255) as u8,
+            ..Tunables::of_profile(profile)
+        };
+        t.validate().map(|()| t)
+    }
+
+    /// Where swapped pages go.
+    pub fn swap_kind(&self) -> SwapKind {
+        match self.page().swap_kind.load(Relaxed) {
+            1 => SwapKind::Lz4,
+            2 => SwapKind::Zstd,
+            _ => SwapKind::None,
+        }
+    }
+
+    /// `--strict`: programs that cannot be managed are refused.
+    pub fn set_strict(&self, strict: bool) {
+        self.page().strict.store(u32::from(strict), Relaxed);
+    }
+
+    /// See [`set_strict`](Group::set_strict).
+    pub fn strict(&self) -> bool {
+        self.page().strict.load(Relaxed) != 0
+    }
+
+    /// Records what the start-up self-test found, so that it runs once per group.
+    pub fn set_capabilities(&self, words: &[u64; CAPS]) {
+        let page = self.page();
+        for (to, from) in page.caps.iter().zip(words) {
+            to.store(*from, Relaxed);
+        }
+        page.caps_valid.store(1, Release);
+    }
+
+    /// What the self-test found; `None` if nobody recorded it.
+    pub fn capabilities(&self) -> Option<[u64; CAPS]> {
+        let page = self.page();
+        if page.caps_valid.load(Acquire) == 0 {
+            return None;
+        }
+        Some(core::array::from_fn(|i| page.caps[i].load(Relaxed)))
+    }
+
+    /// Counts a program of the tree that runs without management.
+    pub fn count_unmanaged_program(&self) {
+        self.page().unmanaged_programs.fetch_add(1, Relaxed);
+    }
+
+    /// Programs of the tree that ran without management.
+    pub fn unmanaged_programs(&self) -> u32 {
+        self.page().unmanaged_programs.load(Relaxed)
+    }
+}

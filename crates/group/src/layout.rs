@@ -1,0 +1,113 @@
+//! The shared page, byte for byte. Only atomics: every process writes it at any time.
+//!
+//! Whoever may write the file can lie in it (it belongs to the tree's user, mode 0600), so
+//! nothing read from here is used as an index or a size without a check.
+
+use core::sync::atomic::{AtomicU32, AtomicU64};
+use deckle_mm::Item;
+
+/// "deckle" and the sort of file.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"deckleGP");
+/// Changed with every change of the layout.
+pub const VERSION: u32 = 1;
+/// Processes of one group.
+pub const LINES: usize = 256;
+/// Slots per line between which the CPUs of a process are spread.
+pub const SLOTS: usize = 8;
+/// Words for the result of the start-up self-test; their meaning is the platform's.
+pub const CAPS: usize = 8;
+
+/// One CPU slot of a line, alone in its cache line: `charged << 24 | unspent`, where
+/// `charged` is signed (pages may be returned on another slot than they were charged on).
+/// One word, so that both always change together.
+#[repr(C, align(64))]
+pub struct Slot {
+    pub(crate) word: AtomicU64,
+}
+
+/// One process.
+#[repr(C, align(64))]
+pub struct Line {
+    /// `pid << 8 | state`, see `line`.
+    pub(crate) state: AtomicU64,
+    /// Start time of the process in clock ticks since boot.
+    pub(crate) start: AtomicU64,
+    /// Its pid namespace.
+    pub(crate) namespace: AtomicU64,
+    /// Changes whenever the line gets a new tenant: another process, or another program after exec.
+    pub(crate) generation: AtomicU32,
+    pub(crate) service: AtomicU32,
+    /// Set when it was chosen by the out-of-memory killer.
+    pub(crate) killed: AtomicU32,
+    pub(crate) pad: AtomicU32,
+    /// Swap charged, pages.
+    pub(crate) swap: AtomicU64,
+    // Gauges, published by the service.
+    pub(crate) resident: AtomicU64,
+    pub(crate) inactive: AtomicU64,
+    pub(crate) droppable: AtomicU64,
+    pub(crate) swapped: AtomicU64,
+    pub(crate) stored_pages: AtomicU64,
+    pub(crate) stored_bytes: AtomicU64,
+    pub(crate) oldest_inactive: AtomicU64,
+    pub(crate) unmanaged_anon: AtomicU64,
+    // Cross-process reclaim.
+    pub(crate) request: AtomicU64,
+    pub(crate) answer: AtomicU64,
+    /// Futex word: number of requests made.
+    pub(crate) doorbell: AtomicU32,
+    /// Futex word: number of the last request answered.
+    pub(crate) answered: AtomicU32,
+    pub(crate) counters: [AtomicU64; Item::COUNT],
+    pub(crate) slots: [Slot; SLOTS],
+}
+
+/// The whole file.
+#[repr(C, align(4096))]
+pub struct Page {
+    pub(crate) magic: AtomicU64,
+    pub(crate) version: AtomicU32,
+    pub(crate) items: AtomicU32,
+    pub(crate) bytes: AtomicU64,
+    // Limits, pages; u64::MAX for none.
+    pub(crate) max: AtomicU64,
+    pub(crate) high: AtomicU64,
+    pub(crate) swap_max: AtomicU64,
+    // Knobs.
+    pub(crate) profile: AtomicU32,
+    pub(crate) thp: AtomicU32,
+    pub(crate) max_ptes_none: AtomicU32,
+    pub(crate) shrink_underused: AtomicU32,
+    pub(crate) oom_zero_drop: AtomicU32,
+    pub(crate) fault_order_max: AtomicU32,
+    pub(crate) swap_kind: AtomicU32,
+    pub(crate) strict: AtomicU32,
+    pub(crate) caps_valid: AtomicU32,
+    /// CPU slots in use, 1..=SLOTS.
+    pub(crate) slots: AtomicU32,
+    pub(crate) caps: [AtomicU64; CAPS],
+    // The supervisor.
+    pub(crate) supervisor_pid: AtomicU32,
+    /// Lines at and above this were never used.
+    pub(crate) lines_used: AtomicU32,
+    // Peaks.
+    pub(crate) peak: AtomicU64,
+    pub(crate) swap_peak: AtomicU64,
+    pub(crate) resident_peak: AtomicU64,
+    pub(crate) stored_bytes_peak: AtomicU64,
+    pub(crate) swapped_peak: AtomicU64,
+    pub(crate) unmanaged_anon_peak: AtomicU64,
+    // Of the whole life of the group.
+    pub(crate) oom: AtomicU64,
+    pub(crate) oom_kills: AtomicU64,
+    pub(crate) joins: AtomicU64,
+    pub(crate) generation: AtomicU32,
+    pub(crate) unmanaged_programs: AtomicU32,
+    /// Counters of processes that are gone.
+    pub(crate) dead: [AtomicU64; Item::COUNT],
+    pub(crate) lines: [Line; LINES],
+}
+
+// 256 lines of a little over 1 KiB; the file is sparse, only used lines take memory.
+const _: () = assert!(size_of::<Page>() <= 512 * 1024);
+const _: () = assert!(size_of::<Slot>() == 64);

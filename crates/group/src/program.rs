@@ -1,0 +1,334 @@
+//! What a program file is, before it is executed: whether libdeckle.so can be loaded into it.
+//!
+//! Used by `deckle run` and, in the program, before each exec. Reads the file with pread into
+//! buffers on the stack (8 KiB at most); allocates nothing.
+
+use core::ffi::CStr;
+use core::fmt;
+
+use crate::sys::{Errno, Fd};
+
+/// Longest path looked at.
+pub const PATH_MAX: usize = 4096;
+/// `#!` lines followed, as the kernel does.
+const SCRIPT_DEPTH: u32 = 5;
+
+/// What can be done with a program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// The library can be loaded into it.
+    Managed,
+    /// It runs, but the library cannot be loaded into it.
+    Unmanaged(Reason),
+}
+
+/// Why a program cannot be managed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reason {
+    /// No dynamic loader, so nothing can be preloaded.
+    Static,
+    /// Another C library's loader.
+    Musl,
+    /// A 32-bit program.
+    Bits32,
+    /// For another processor (run by binfmt_misc, if at all).
+    Machine,
+    /// Set-user-id, set-group-id or file capabilities: the loader ignores LD_PRELOAD.
+    Privileged,
+    /// Neither an ELF file nor a script: run by binfmt_misc or a shell, if at all.
+    Format,
+}
+
+impl Reason {
+    /// For people.
+    pub const fn text(self) -> &'static str {
+        match self {
+            Reason::Static => "it is statically linked, so no library can be loaded into it",
+            Reason::Musl => "it is linked with musl, and libdeckle.so with glibc",
+            Reason::Bits32 => "it is a 32-bit program, and libdeckle.so is a 64-bit library",
+            Reason::Machine => "it is built for another processor",
+            Reason::Privileged => {
+                "it is set-user-id, set-group-id or has file capabilities, so the loader \
+                 ignores LD_PRELOAD"
+            }
+            Reason::Format => "it is neither an ELF program nor a script",
+        }
+    }
+
+    /// What could be done about it.
+    pub const fn remedy(self) -> &'static str {
+        match self {
+            Reason::Static => "use a dynamically linked build of it",
+            Reason::Musl => "use a glibc build of it",
+            Reason::Bits32 | Reason::Machine => "use a 64-bit build of it for this machine",
+            Reason::Privileged => "run deckle as the user that it switches to",
+            Reason::Format => "name its interpreter before it",
+        }
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.text())
+    }
+}
+
+/// Why a program cannot be executed at all.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ProgramError {
+    /// No such file (shells answer 127).
+    NotFound,
+    /// A directory, or no permission to execute (shells answer 126).
+    NotExecutable(Errno),
+    /// The interpreter of a script does not exist (126).
+    NoInterpreter,
+    /// Reading it failed (126).
+    Read(Errno),
+    /// Scripts whose interpreters are scripts, too deep (126).
+    TooDeep,
+}
+
+impl ProgramError {
+    /// The exit status that shells give.
+    pub const fn status(self) -> i32 {
+        match self {
+            ProgramError::NotFound => 127,
+            _ => 126,
+        }
+    }
+}
+
+impl fmt::Display for ProgramError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ProgramError::NotFound => f.write_str("not found"),
+            ProgramError::NotExecutable(Errno(libc::EISDIR)) => f.write_str("is a directory"),
+            ProgramError::NotExecutable(_) => f.write_str("not executable"),
+            ProgramError::NoInterpreter => {
+                f.write_str("the interpreter named in its #! line is not found")
+            }
+            ProgramError::Read(e) => write!(f, "cannot be read: {e}"),
+            ProgramError::TooDeep => f.write_str("its interpreter is a script of a script"),
+        }
+    }
+}
+
+impl core::error::Error for ProgramError {}
+
+/// Looks at the program file `path`.
+pub fn inspect(path: &CStr) -> Result<Verdict, ProgramError> {
+    inspect_at(path, 0)
+}
+
+fn inspect_at(path: &CStr, depth: u32) -> Result<Verdict, ProgramError> {
+    if depth >= SCRIPT_DEPTH {
+        return Err(ProgramError::TooDeep);
+    }
+    executable(path).map_err(|e| match e {
+        ProgramError::NotFound if depth > 0 => ProgramError::NoInterpreter,
+        e => e,
+    })?;
+    let file = match Fd::open(path, libc::O_RDONLY, 0) {
+        Ok(f) => f,
+        // May be executed, but not read (mode 0711): the loader will manage, we cannot tell.
+        Err(Errno(libc::EACCES)) => return Ok(Verdict::Managed),
+        Err(e) => return Err(ProgramError::Read(e)),
+    };
+    let mut head = [0u8; 256];
+    let n = file.read_at(&mut head, 0).map_err(ProgramError::Read)?;
+    let head = &head[..n];
+    if head.starts_with(b"#!") {
+        let mut buf = [0u8; 256];
+        // Set-id bits of scripts are ignored by the kernel.
+        let Some(interpreter) = interpreter(head, &mut buf) else {
+            return Ok(Verdict::Unmanaged(Reason::Format));
+        };
+        return inspect_at(interpreter, depth + 1);
+    }
+    if privileged(&file).map_err(ProgramError::Read)? {
+        return Ok(Verdict::Unmanaged(Reason::Privileged));
+    }
+    elf(&file, head, path)
+}
+
+/// Whether `path` is a file that may be executed.
+pub fn executable(path: &CStr) -> Result<(), ProgramError> {
+    // SAFETY: stat is plain data, and all zeros is a value of it.
+    let mut st: libc::stat = unsafe { core::mem::zeroed() };
+    // SAFETY: `path` is NUL-terminated, `st` live.
+    if unsafe { libc::stat(path.as_ptr(), &mut st) } != 0 {
+        return Err(match Errno::last() {
+            Errno(libc::ENOENT | libc::ENOTDIR) => ProgramError::NotFound,
+            e => ProgramError::NotExecutable(e),
+        });
+    }
+    match st.st_mode & libc::S_IFMT {
+        libc::S_IFREG => {}
+        libc::S_IFDIR => return Err(ProgramError::NotExecutable(Errno(libc::EISDIR))),
+        _ => return Err(ProgramError::NotExecutable(Errno(libc::EACCES))),
+    }
+    // SAFETY: `path` is NUL-terminated.
+    let rc =
+        unsafe { libc::faccessat(libc::AT_FDCWD, path.as_ptr(), libc::X_OK, libc::AT_EACCESS) };
+    if rc != 0 {
+        return Err(ProgramError::NotExecutable(Errno::last()));
+    }
+    Ok(())
+}
+
+/// Finds `name` as execvp does: with a slash it is a path, else `search` (a PATH) is walked.
+/// The path is written to `buf`. A file that is found but may not be executed is an error only
+/// if no later one may.
+pub fn find<'a>(
+    name: &CStr,
+    search: &[u8],
+    buf: &'a mut [u8; PATH_MAX],
+) -> Result<&'a CStr, ProgramError> {
+    let bytes = name.to_bytes();
+    if bytes.is_empty() {
+        return Err(ProgramError::NotFound);
+    }
+    let mut denied = None;
+    let slash = bytes.contains(&b'/');
+    let dirs = if slash { &b""[..] } else { search };
+    let mut found = None;
+    for dir in dirs.split(|&b| b == b':') {
+        let mut len = 0;
+        let mut push = |part: &[u8]| {
+            if let Some(to) = buf.get_mut(len..len + part.len()) {
+                to.copy_from_slice(part);
+            }
+            len += part.len();
+        };
+        if !slash {
+            push(if dir.is_empty() { b"." } else { dir });
+            push(b"/");
+        }
+        push(bytes);
+        push(&[0]);
+        if len > PATH_MAX {
+            continue;
+        }
+        let Ok(path) = CStr::from_bytes_with_nul(&buf[..len]) else {
+            continue;
+        };
+        match executable(path) {
+            Ok(()) => {
+                found = Some(len);
+                break;
+            }
+            Err(ProgramError::NotFound) => {}
+            Err(e) => denied = denied.or(Some(e)),
+        }
+    }
+    match found.and_then(|len| CStr::from_bytes_with_nul(&buf[..len]).ok()) {
+        Some(path) => Ok(path),
+        None => Err(denied.unwrap_or(ProgramError::NotFound)),
+    }
+}
+
+/// The interpreter of a `#!` line.
+fn interpreter<'a>(head: &[u8], buf: &'a mut [u8; 256]) -> Option<&'a CStr> {
+    let line = head[2..].split(|&b| b == b'\n').next()?;
+    let word = line
+        .split(|&b| matches!(b, b' ' | b'\t' | b'\r'))
+        .find(|w| !w.is_empty())?;
+    buf.get_mut(..word.len())?.copy_from_slice(word);
+    *buf.get_mut(word.len())? = 0;
+    CStr::from_bytes_until_nul(buf).ok()
+}
+
+/// Whether the loader will see AT_SECURE: another user's or group's set-id bit, or file
+/// capabilities for a user who is not root.
+fn privileged(file: &Fd) -> Result<bool, Errno> {
+    // SAFETY: stat is plain data, and all zeros is a value of it.
+    let mut st: libc::stat = unsafe { core::mem::zeroed() };
+    // SAFETY: an open descriptor and a live stat.
+    if unsafe { libc::fstat(file.raw(), &mut st) } != 0 {
+        return Err(Errno::last());
+    }
+    // SAFETY: calls without arguments.
+    let (user, group) = unsafe { (libc::getuid(), libc::getgid()) };
+    let set_user = st.st_mode & libc::S_ISUID != 0 && st.st_uid != user;
+    let both = libc::S_ISGID | libc::S_IXGRP;
+    let set_group = st.st_mode & both == both && st.st_gid != group;
+    // SAFETY: a size of zero asks for the length only; the name is NUL-terminated.
+    let caps = unsafe {
+        libc::fgetxattr(
+            file.raw(),
+            c"security.capability".as_ptr(),
+            core::ptr::null_mut(),
+            0,
+        )
+    } > 0;
+    Ok(set_user || set_group || (caps && user != 0))
+}
+
+const PT_INTERP: u32 = 3;
+#[cfg(target_arch = "x86_64")]
+const MACHINE: u16 = 62;
+#[cfg(target_arch = "aarch64")]
+const MACHINE: u16 = 183;
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+const MACHINE: u16 = 0;
+
+fn elf(file: &Fd, head: &[u8], path: &CStr) -> Result<Verdict, ProgramError> {
+    let unmanaged = |r| Ok(Verdict::Unmanaged(r));
+    let u16_at =
+        |b: &[u8], at: usize| Some(u16::from_le_bytes(b.get(at..at + 2)?.try_into().ok()?));
+    let u64_at =
+        |b: &[u8], at: usize| Some(u64::from_le_bytes(b.get(at..at + 8)?.try_into().ok()?));
+    if !head.starts_with(b"\x7fELF") {
+        return unmanaged(Reason::Format);
+    }
+    if head.get(4) == Some(&1) {
+        return unmanaged(Reason::Bits32);
+    }
+    let fields = (
+        u16_at(head, 18),
+        u64_at(head, 32),
+        u16_at(head, 54),
+        u16_at(head, 56),
+    );
+    let (Some(machine), Some(table), Some(size), Some(count)) = fields else {
+        return unmanaged(Reason::Format);
+    };
+    if machine != MACHINE && MACHINE != 0 {
+        return unmanaged(Reason::Machine);
+    }
+    if usize::from(size) != 56 {
+        return unmanaged(Reason::Format);
+    }
+    for i in 0..u64::from(count) {
+        let mut entry = [0u8; 56];
+        let at = table.saturating_add(i * 56);
+        if at > i64::MAX as u64 {
+            return unmanaged(Reason::Format);
+        }
+        let n = file.read_at(&mut entry, at).map_err(ProgramError::Read)?;
+        if n < entry.len() {
+            return unmanaged(Reason::Format);
+        }
+        if entry[..4] != PT_INTERP.to_le_bytes() {
+            continue;
+        }
+        let mut loader = [0u8; 256];
+        let at = u64_at(&entry, 8).unwrap_or(0).min(i64::MAX as u64);
+        let len = u64_at(&entry, 32).unwrap_or(0).min(255) as usize;
+        let n = file
+            .read_at(&mut loader[..len], at)
+            .map_err(ProgramError::Read)?;
+        let musl = loader[..n].windows(7).any(|w| w == b"ld-musl");
+        return if musl {
+            unmanaged(Reason::Musl)
+        } else {
+            Ok(Verdict::Managed)
+        };
+    }
+    // The loader itself has no interpreter, and loads the library all the same.
+    let name = path.to_bytes().rsplit(|&b| b == b'/').next().unwrap_or(b"");
+    if name.starts_with(b"ld-linux") || name == b"ld.so" {
+        return Ok(Verdict::Managed);
+    }
+    unmanaged(Reason::Static)
+}

@@ -1,0 +1,183 @@
+//! Lines, cross-process reclaim and the out-of-memory ticket, with real processes.
+
+mod common;
+use common::*;
+use deckle_group::{Answer, Gauges, GroupCharge, Kill, OomError, sys};
+use deckle_mm::{Charge, Item, Stats};
+use std::time::Duration;
+
+/// A child that joined and waits to be killed, with `resident` pages published.
+fn member(g: deckle_group::Group, resident: u64, inactive: u64) -> (u32, deckle_group::Process) {
+    let child = spawn(|| {
+        let id = g.join(std::process::id(), 0).unwrap();
+        let stats = Stats::new();
+        stats.add(Item::Pgfault, 5);
+        stats.add(Item::NrAnon, 9);
+        GroupCharge::new(g, id).try_charge(resident).unwrap();
+        g.publish(
+            id,
+            &Gauges {
+                resident,
+                inactive,
+                ..Gauges::default()
+            },
+            &stats,
+        );
+        loop {
+            sleep_ms(1000);
+        }
+    });
+    loop {
+        if let Some(p) = g
+            .processes()
+            .find(|p| p.pid == child && p.gauges.resident == resident)
+        {
+            return (child, p);
+        }
+        sleep_ms(1);
+    }
+}
+
+#[test]
+fn counters_survive_a_process_and_gauges_do_not() {
+    let group = group(u64::MAX);
+    let g = group.0;
+    let (child, p) = member(g, 40, 0);
+    assert_eq!((g.counter(Item::Pgfault), g.counter(Item::NrAnon)), (5, 9));
+    assert_eq!((g.usage(), p.charged), (40, 40));
+    assert_eq!(g.fold_stale(), 0, "a live process keeps its line");
+    kill(child, libc::SIGKILL);
+    // Not reaped yet: a zombie holds no memory.
+    while !g.is_gone(p.line) {
+        sleep_ms(1);
+    }
+    assert_eq!(g.fold_stale(), 1);
+    wait(child);
+    assert_eq!((g.counter(Item::Pgfault), g.counter(Item::NrAnon)), (5, 0));
+    assert_eq!((g.usage(), g.gauges()), (0, Gauges::default()));
+    assert_eq!(g.peak_gauges().resident, 40);
+    assert!(!g.is_current(p.line));
+    assert_eq!(g.fold_stale(), 0, "folded once only");
+}
+
+#[test]
+fn a_process_that_executes_another_program_gets_a_new_line_and_keeps_no_charge() {
+    let group = group(u64::MAX);
+    let g = group.0;
+    let me = std::process::id();
+    let first = g.join(me, 0).unwrap();
+    let old = GroupCharge::new(g, first);
+    old.try_charge(100).unwrap();
+    let second = g.join(me, 0).unwrap();
+    assert_ne!(first, second);
+    assert_eq!(g.usage(), 0);
+    // What still acts for the old program changes nothing.
+    assert!(old.try_charge(1).is_err());
+    old.force_charge(5);
+    old.uncharge(5);
+    assert_eq!(g.usage(), 0);
+    assert_eq!(g.joins(), 2);
+}
+
+#[test]
+fn lines_of_the_dead_are_used_again_when_all_are_taken() {
+    let group = group(u64::MAX);
+    let g = group.0;
+    for _ in 0..300 {
+        let child = spawn(|| g.join(std::process::id(), 0).map_or(1, |_| 0));
+        assert_eq!(wait(child), 0);
+    }
+    assert_eq!(g.joins(), 300);
+}
+
+#[test]
+fn a_request_is_answered_and_a_dead_or_stopped_process_is_not_waited_for_long() {
+    let group = group(u64::MAX);
+    let g = group.0;
+    let deadline = || sys::now() + Duration::from_secs(20);
+    let worker = spawn(|| {
+        let id = g.join(std::process::id(), 0).unwrap();
+        loop {
+            if let Some(request) = g.wait_request(id, Duration::from_secs(1)) {
+                g.answer(id, request, request.pages / 2);
+            }
+        }
+    });
+    let line = loop {
+        if let Some(p) = g.processes().find(|p| p.pid == worker) {
+            break p.line;
+        }
+        sleep_ms(1);
+    };
+    let ring = g.ask(line, 64).unwrap();
+    assert_eq!(g.wait_answer(ring, deadline()), Answer::Freed(32));
+    kill(worker, libc::SIGSTOP);
+    while sys::proc_stat(worker).unwrap().state != b'T' {
+        sleep_ms(1);
+    }
+    let ring = g.ask(line, 64).unwrap();
+    assert_eq!(
+        g.wait_answer(ring, sys::now() + Duration::from_millis(30)),
+        Answer::Late
+    );
+    kill(worker, libc::SIGCONT);
+    assert_eq!(g.wait_answer(ring, deadline()), Answer::Freed(32));
+    kill(worker, libc::SIGSTOP);
+    let ring = g.ask(line, 1).unwrap();
+    kill(worker, libc::SIGKILL);
+    assert_eq!(g.wait_answer(ring, deadline()), Answer::Gone);
+    wait(worker);
+    g.fold_stale();
+    assert!(g.ask(line, 1).is_none());
+}
+
+#[test]
+fn the_one_with_most_cold_memory_is_asked_and_the_largest_is_killed_once() {
+    let group = group(u64::MAX);
+    let g = group.0;
+    let me = g.join(std::process::id(), 0).unwrap();
+    let (hog, hog_line) = member(g, 5000, 10);
+    let (idle, idle_line) = member(g, 900, 800);
+    let mut asked = [0u64; 4];
+    for expected in [idle, hog] {
+        let p = g.choose_donor(me, &asked).unwrap();
+        assert_eq!(p.pid, expected);
+        asked[usize::from(p.line.index()) / 64] |= 1 << (p.line.index() % 64);
+    }
+    assert!(g.choose_donor(me, &asked).is_none());
+
+    let victim = g.choose_victim().unwrap();
+    assert_eq!(victim.pid, hog);
+    let ticket = g.oom_ticket(victim.line, std::process::id()).unwrap();
+    let second = g.oom_ticket(idle_line.line, std::process::id());
+    assert_eq!(
+        second,
+        Err(OomError::InProgress {
+            victim: hog_line.line
+        })
+    );
+    assert_eq!(g.kill(ticket), Kill::Sent);
+    assert!(libc::WIFSIGNALED(wait(hog)));
+    assert_eq!(g.oom_kills(), 1);
+    // The victim's end ends the ticket.
+    let next = g.oom_ticket(idle_line.line, std::process::id()).unwrap();
+    g.drop_ticket(next);
+    assert_eq!(
+        g.oom_ticket(hog_line.line, std::process::id()),
+        Err(OomError::Gone)
+    );
+    kill(idle, libc::SIGKILL);
+    wait(idle);
+}
+
+#[test]
+fn the_ticket_of_a_dead_holder_lapses() {
+    let group = group(u64::MAX);
+    let g = group.0;
+    let (hog, p) = member(g, 10, 0);
+    let holder = spawn(|| g.oom_ticket(p.line, std::process::id()).map_or(1, |_| 0));
+    assert_eq!(wait(holder), 0);
+    let ticket = g.oom_ticket(p.line, std::process::id()).unwrap();
+    assert_eq!(g.kill(ticket), Kill::Sent);
+    wait(hog);
+}
