@@ -1,1 +1,19 @@
-//! See ARCHITECTURE.md.
+//! The memory manager on real memory.
+//!
+//! [`platform`] implements the core's boundary ([`deckle_mm::Platform`]) on one process with
+//! userfaultfd: pages of the program move between its address range (the *arena*) and a
+//! parking range by remapping, without a copy, and faults on what is away are served by
+//! whoever reads [`LivePlatform::program_uffd`].
+//!
+//! Nothing here allocates, takes a lock that the program could hold, or touches the memory
+//! that it manages, except through the platform's own operations.
+
+#![cfg(all(target_os = "linux", target_pointer_width = "64"))]
+
+pub mod pager;
+pub mod platform;
+
+pub use pager::{Die, Hooks, Limit, LiveEnv, LiveMachine, Pager, PagerError, Region, Service};
+pub use platform::{
+    Account, Capabilities, Capability, LiveConfig, LiveError, LivePlatform, self_test,
+};

@@ -193,6 +193,9 @@ pub trait Platform: Send + Sync {
     fn discard(&self, at: PageRun) -> Flush;
     /// Maps the shared zero page, read-only, over the run; pages that have a translation
     /// already are left alone. A later write is delivered as a fault.
+    ///
+    /// `Exists` at a page: it holds bytes that the program wrote before the protection was
+    /// there. It keeps them, write-protected; the caller books it and goes on with the rest.
     fn map_zero(&self, at: PageRun) -> Result<Done, PlatformError>;
     /// Removes zero mappings from the run. Pre: the run has no other translation.
     fn drop_zero(&self, at: PageRun) -> Flush;

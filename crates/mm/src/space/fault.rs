@@ -7,6 +7,7 @@
 //! comes back as [`FaultError::Busy`] or [`FaultError::NeedReclaim`] to a worker, who calls
 //! with [`FaultMode::MayWait`].
 
+use crate::charge::Charge;
 use crate::env::Env;
 use crate::folio::order_of;
 use crate::mm::Mm;
@@ -202,21 +203,77 @@ impl<E: Env> Mm<E> {
                 };
                 let wide = !fresh || self.tunables().profile == Profile::Deckle;
                 let run = zero_window(space, &vma, table, page, wide, fresh);
-                self.platform()
-                    .map_zero(run)
+                self.show_zeros(space, &vma, table, run)
                     .map_err(FaultError::Platform)?;
-                for k in 0..run.pages {
-                    let k = run.start.index() + k;
-                    let dropped = matches!(table.get(k).kind(), Kind::Zero { dropped: true, .. });
-                    let kind = Kind::Zero {
-                        mapped: true,
-                        dropped,
-                    };
-                    table.set(k, Entry::new(kind, vma.prot, vma.locked));
-                }
                 Ok(Step::Done(Served::Mapped(run.pages)))
             }
         }
+    }
+
+    /// Maps the zero page over a run of holes and unmapped zero entries. A page that the
+    /// program has written in the moment before its protection is there already, with bytes
+    /// that nobody has charged: it becomes a folio of its own. Block locked.
+    fn show_zeros(
+        &self,
+        space: &Space,
+        vma: &Vma,
+        table: &mut Table,
+        run: PageRun,
+    ) -> Result<(), PlatformError> {
+        let mut at = 0;
+        while at < run.pages {
+            let (shown, written) = match self.platform().map_zero(run.tail(at)) {
+                Ok(_) => (run.pages - at, false),
+                Err(e) if e.why == Stop::Exists => (e.at, true),
+                Err(e) => return Err(e),
+            };
+            for k in at..at + shown {
+                let k = run.start.index() + k;
+                let dropped = matches!(table.get(k).kind(), Kind::Zero { dropped: true, .. });
+                let kind = Kind::Zero {
+                    mapped: true,
+                    dropped,
+                };
+                table.set(k, Entry::new(kind, vma.prot, vma.locked));
+            }
+            at += shown;
+            if written {
+                self.adopt_written(space, vma, table, run.start.add(at as u64))?;
+                at += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Books a page that is in the program already. Past the limit if it must be: the memory
+    /// is used, and reclaim hears of it with the next charge.
+    fn adopt_written(
+        &self,
+        space: &Space,
+        vma: &Vma,
+        table: &mut Table,
+        page: Vpn,
+    ) -> Result<(), PlatformError> {
+        let one = PageRun::new(space.id, page, 1);
+        self.charge().force_charge(1);
+        let Ok(pfn) = self.alloc_charged(0, 1, (space.id, page)) else {
+            self.charge().uncharge(1);
+            return Err(PlatformError {
+                at: 0,
+                why: Stop::NoMemory,
+            });
+        };
+        if let Kind::Zero { dropped: true, .. } = table.get(page.index()).kind() {
+            self.stats().sub(Item::NrZero, 1);
+            self.stats().add(Item::SwpinZero, 1);
+        }
+        let entry = Entry::new(Kind::Mapped(pfn), vma.prot, vma.locked);
+        table.set(page.index(), entry);
+        self.stats().add(Item::NrAnon, 1);
+        self.lru_add(pfn, Which::Active);
+        let token = self.platform().write_protect(one, false)?;
+        self.platform().flush(&mut core::iter::once(token));
+        Ok(())
     }
 
     /// Maps the inactive pages around `page` that belong to the same folio. Block locked.

@@ -12,7 +12,7 @@ use crate::space::fault::{FaultError, FaultMode, Served};
 use crate::space::vma::Vma;
 use crate::space::{BlockRef, Space};
 use crate::stat::Item;
-use crate::units::{BLOCK_ORDER, BLOCK_PAGES, PageRun, Pfn, Vpn, order_pages};
+use crate::units::{BLOCK_ORDER, BLOCK_PAGES, PageMask, PageRun, Pfn, Vpn, order_pages};
 
 impl<E: Env> Mm<E> {
     /// Serves a write on a hole or a zero entry. `None`: the world changed, start over.
@@ -156,12 +156,11 @@ impl<E: Env> Mm<E> {
         }
         let Some(table) = state.table() else { return };
         let first = run.start.index();
+        let mut shown = PageMask::EMPTY;
         for k in first..(first + run.pages).min(BLOCK_PAGES) {
             if let Kind::Zero { mapped, dropped } = table.get(k).kind() {
                 if mapped {
-                    let at = Vpn(run.start.0 + (k - first) as u64);
-                    let token = self.platform().drop_zero(PageRun::new(space.id, at, 1));
-                    self.platform().flush(&mut core::iter::once(token));
+                    shown.set(k);
                 }
                 if dropped {
                     self.stats().sub(Item::NrZero, 1);
@@ -169,6 +168,11 @@ impl<E: Env> Mm<E> {
                 }
                 table.set(k, Entry::NONE);
             }
+        }
+        for (k, pages) in shown.runs(BLOCK_PAGES) {
+            let at = Vpn(run.start.0 + (k - first) as u64);
+            let token = self.platform().drop_zero(PageRun::new(space.id, at, pages));
+            self.platform().flush(&mut core::iter::once(token));
         }
     }
 }

@@ -1,0 +1,43 @@
+//! What the owner of a pager decides: what happens when a fault cannot be served.
+
+use deckle_mm::FaultError;
+use deckle_uffd::{Errno, Uffd};
+
+use super::queue::Fault;
+
+/// The owner's part. Called from the loops; must not touch managed memory.
+pub trait Hooks: Send + Sync {
+    /// A fault can never be served: memory is out, a stored page is unreadable, or the system
+    /// refuses. The thread that faulted waits; the process should end.
+    fn fatal(&self, fault: Fault, error: &FaultError);
+    /// The process forked; `child` stands for the memory of the child. Dropping it turns what
+    /// is away into zeros there. Only with [`LiveConfig::fork_events`](crate::LiveConfig).
+    fn forked(&self, child: Uffd);
+    /// The descriptor that faults are read from is lost: the process must end before anybody
+    /// reads zeros.
+    fn lost(&self, errno: Errno);
+}
+
+/// One line on standard error, then SIGKILL, as the kernel does it.
+pub struct Die;
+
+impl Die {
+    fn say(&self, what: std::fmt::Arguments<'_>) {
+        use std::io::Write;
+        let _ = writeln!(std::io::stderr(), "deckle: {what}; killed");
+        // SAFETY: signals of the process itself.
+        unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+    }
+}
+
+impl Hooks for Die {
+    fn fatal(&self, fault: Fault, error: &FaultError) {
+        self.say(format_args!("fault at {:#x}: {error}", fault.page.addr()));
+    }
+    fn forked(&self, _child: Uffd) {
+        self.say(format_args!("forks are not supported here"));
+    }
+    fn lost(&self, errno: Errno) {
+        self.say(format_args!("the userfaultfd is lost: {errno}"));
+    }
+}

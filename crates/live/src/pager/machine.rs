@@ -1,0 +1,81 @@
+//! CPUs and waiting on a real computer.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use deckle_mm::{Machine, Site, Work};
+
+use super::signal::Signal;
+
+/// What the background loop has to do, as bits of its signal.
+pub(super) const RECLAIM: u32 = 1;
+pub(super) const NURSERY: u32 = 2;
+pub(super) const STOP: u32 = 1 << 31;
+
+/// CPUs by `sched_getcpu`, waiting by private futex. Tasks of other thread groups that share
+/// the memory wait on the same futexes.
+pub struct LiveMachine {
+    cpus: usize,
+    pub(super) work: Signal,
+}
+
+impl LiveMachine {
+    /// The machine as it is now.
+    pub fn new() -> LiveMachine {
+        LiveMachine {
+            cpus: std::thread::available_parallelism().map_or(1, |n| n.get()),
+            work: Signal::new(),
+        }
+    }
+}
+
+impl Default for LiveMachine {
+    fn default() -> LiveMachine {
+        LiveMachine::new()
+    }
+}
+
+/// Waits until `word` may differ from `expected`.
+pub(super) fn futex_wait(word: &AtomicU32, expected: u32) {
+    let op = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
+    let forever = std::ptr::null::<libc::timespec>();
+    // SAFETY: word is a valid futex for the call; whatever it returns, callers look again.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), op, expected, forever) };
+}
+
+/// Wakes up to `count` waiters.
+pub(super) fn futex_wake(word: &AtomicU32, count: u32) {
+    let op = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
+    let count = i32::try_from(count).unwrap_or(i32::MAX);
+    // SAFETY: waking touches no memory.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), op, count) };
+}
+
+impl Machine for LiveMachine {
+    fn this_cpu(&self) -> usize {
+        // SAFETY: no arguments, no memory of ours.
+        let cpu = unsafe { libc::sched_getcpu() };
+        usize::try_from(cpu).unwrap_or(0) % self.cpus
+    }
+
+    fn nr_cpus(&self) -> usize {
+        self.cpus
+    }
+
+    fn park(&self, word: &AtomicU32, expected: u32) {
+        if word.load(Ordering::Acquire) == expected {
+            futex_wait(word, expected);
+        }
+    }
+
+    fn unpark(&self, word: &AtomicU32, count: u32) {
+        futex_wake(word, count);
+    }
+
+    fn kick(&self, work: Work) {
+        match work {
+            Work::Reclaim => self.work.raise(RECLAIM),
+        }
+    }
+
+    fn preempt(&self, _site: Site) {}
+}

@@ -1,0 +1,143 @@
+//! [`Pager`]: the manager on real memory, with the loops that serve it.
+//!
+//! Three loops, each callable from any task that shares the memory and the descriptor table
+//! (threads of the process, or a service task outside its thread group):
+//!
+//! * [`Pager::handler_loop`] reads faults and serves those that need neither reclaim nor
+//!   waiting. What does goes to the queue.
+//! * [`Pager::worker_loop`] serves the queue: it may reclaim and wait.
+//! * [`Pager::background_loop`] reclaims ahead of need and fills the nursery.
+//!
+//! At least one of the first and one of the second must run, or the program stands still.
+
+pub mod charge;
+mod handler;
+mod hooks;
+mod machine;
+mod queue;
+mod region;
+mod service;
+mod signal;
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::sync::Arc;
+
+use deckle_mm::{Charge, Env, MapError, Mm, SpaceId, Store, TunableError, Tunables, Vpn};
+use deckle_uffd::Errno;
+
+use crate::platform::{LiveConfig, LiveError, LivePlatform, SPACE};
+
+pub use charge::{Limit, Shared};
+pub use hooks::{Die, Hooks};
+pub use machine::LiveMachine;
+pub use queue::Fault;
+pub use region::Region;
+pub use service::Service;
+
+use queue::Queue;
+
+/// The live machine as one set of the core's traits.
+pub struct LiveEnv<C, S>(PhantomData<(C, S)>);
+
+impl<C: Charge + 'static, S: Store + 'static> Env for LiveEnv<C, S> {
+    type P = LivePlatform;
+    type M = LiveMachine;
+    type C = Shared<C>;
+    type S = S;
+}
+
+/// Why a pager could not be started.
+#[derive(Debug)]
+pub enum PagerError {
+    /// No platform.
+    Live(LiveError),
+    /// A tunable out of range.
+    Tunable(TunableError),
+    /// The arena is no address window (a defect).
+    Space(MapError),
+    /// No descriptor for the stop signal.
+    Stop(Errno),
+    /// A thread cannot be started.
+    Thread(std::io::Error),
+}
+
+impl fmt::Display for PagerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PagerError::Live(e) => e.fmt(f),
+            PagerError::Tunable(e) => e.fmt(f),
+            PagerError::Space(e) => write!(f, "arena: {e:?}"),
+            PagerError::Stop(e) => write!(f, "eventfd: {e}"),
+            PagerError::Thread(e) => write!(f, "thread: {e}"),
+        }
+    }
+}
+
+impl std::error::Error for PagerError {}
+
+/// The manager of one process's memory, and what its loops share.
+pub struct Pager<C: Charge + 'static, S: Store + 'static> {
+    mm: Mm<LiveEnv<C, S>>,
+    queue: Queue,
+    hooks: Box<dyn Hooks>,
+    stop: OwnedFd,
+}
+
+impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
+    /// A pager whose loops do not run yet.
+    ///
+    /// `config.account` is set here: the nursery is paid for by `charge`.
+    ///
+    /// # Errors
+    /// See [`PagerError`].
+    pub fn new(
+        mut config: LiveConfig,
+        charge: Arc<C>,
+        store: S,
+        tunables: Tunables,
+        hooks: Box<dyn Hooks>,
+    ) -> Result<Pager<C, S>, PagerError> {
+        config.account = Some(Box::new(Shared(charge.clone())));
+        if config.limit_pages.is_none() {
+            config.limit_pages = Some(charge.max()).filter(|max| *max != u64::MAX);
+        }
+        let platform = LivePlatform::new(config).map_err(PagerError::Live)?;
+        let base = Vpn::of_addr(platform.arena().base() as u64);
+        let pages = (platform.arena().len() / deckle_mm::PAGE_SIZE) as u64;
+        let machine = LiveMachine::new();
+        let mm = Mm::new(platform, machine, Shared(charge), store, tunables)
+            .map_err(PagerError::Tunable)?;
+        let space = mm.create_space(base, pages).map_err(PagerError::Space)?;
+        debug_assert_eq!(space, SPACE);
+        // SAFETY: the call takes integers.
+        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+        if fd < 0 {
+            return Err(PagerError::Stop(Errno::last()));
+        }
+        // SAFETY: just opened, without another owner.
+        let stop = unsafe { OwnedFd::from_raw_fd(fd) };
+        Ok(Pager {
+            mm,
+            queue: Queue::new(),
+            hooks,
+            stop,
+        })
+    }
+
+    /// The manager.
+    pub fn mm(&self) -> &Mm<LiveEnv<C, S>> {
+        &self.mm
+    }
+
+    /// The platform.
+    pub fn platform(&self) -> &LivePlatform {
+        self.mm.platform()
+    }
+
+    /// The one address space.
+    pub fn space(&self) -> SpaceId {
+        SPACE
+    }
+}

@@ -1,0 +1,99 @@
+//! A pager served by threads of the process: for programs that use the library.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use deckle_mm::{Charge, Store};
+
+use super::{Pager, PagerError, Region};
+use deckle_mm::MapError;
+
+/// A pager and the threads that serve it; they end when the last handle and the last
+/// [`Region`] are gone.
+pub struct Service<C: Charge + 'static, S: Store + 'static> {
+    threads: Arc<Threads<C, S>>,
+}
+
+pub(super) struct Threads<C: Charge + 'static, S: Store + 'static> {
+    pub(super) pager: Arc<Pager<C, S>>,
+    handles: Vec<JoinHandle<()>>,
+}
+
+impl<C: Charge + 'static, S: Store + 'static> Clone for Service<C, S> {
+    fn clone(&self) -> Self {
+        Service {
+            threads: self.threads.clone(),
+        }
+    }
+}
+
+/// Ends the process if a loop panics: without it, threads would wait for ever.
+struct Abort;
+
+impl Drop for Abort {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("deckle: a thread that serves memory has panicked; aborted");
+            std::process::abort();
+        }
+    }
+}
+
+impl<C: Charge + 'static, S: Store + 'static> Service<C, S> {
+    /// Starts the loops: one handler for each CPU up to 2, as many workers, one background
+    /// thread.
+    ///
+    /// # Errors
+    /// [`PagerError::Thread`].
+    pub fn start(pager: Pager<C, S>) -> Result<Service<C, S>, PagerError> {
+        use deckle_mm::Machine;
+        let pager = Arc::new(pager);
+        let several = pager.mm().machine().nr_cpus().min(2);
+        let mut plan: Vec<(&str, fn(&Pager<C, S>))> = Vec::new();
+        for _ in 0..several {
+            plan.push(("deckle-fault", Pager::handler_loop));
+            plan.push(("deckle-work", Pager::worker_loop));
+        }
+        plan.push(("deckle-kswapd", Pager::background_loop));
+        let mut threads = Threads {
+            pager: pager.clone(),
+            handles: Vec::new(),
+        };
+        for (name, body) in plan {
+            let pager = pager.clone();
+            let handle = std::thread::Builder::new()
+                .name(name.into())
+                .spawn(move || {
+                    let _abort = Abort;
+                    body(&pager);
+                })
+                .map_err(PagerError::Thread)?;
+            threads.handles.push(handle);
+        }
+        Ok(Service {
+            threads: Arc::new(threads),
+        })
+    }
+
+    /// The pager.
+    pub fn pager(&self) -> &Pager<C, S> {
+        &self.threads.pager
+    }
+
+    /// Maps `bytes` of managed memory, readable and writable, holding zeros.
+    ///
+    /// # Errors
+    /// No room in the arena, or the size is zero.
+    pub fn map(&self, bytes: usize) -> Result<Region<C, S>, MapError> {
+        Region::new(self.threads.clone(), bytes)
+    }
+}
+
+impl<C: Charge + 'static, S: Store + 'static> Drop for Threads<C, S> {
+    fn drop(&mut self) {
+        self.pager.stop();
+        for handle in self.handles.drain(..) {
+            let _ = handle.join();
+        }
+    }
+}

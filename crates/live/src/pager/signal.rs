@@ -1,0 +1,56 @@
+//! A word of requests that one task sleeps on and any task may raise, without blocking.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::machine::{futex_wait, futex_wake};
+
+/// Pending requests as bits.
+pub struct Signal {
+    bits: AtomicU32,
+}
+
+impl Signal {
+    /// Nothing pending.
+    pub const fn new() -> Signal {
+        Signal {
+            bits: AtomicU32::new(0),
+        }
+    }
+
+    /// Adds requests; the sleeper is woken only if one of them is new.
+    pub fn raise(&self, bits: u32) {
+        if self.bits.fetch_or(bits, Ordering::AcqRel) & bits != bits {
+            futex_wake(&self.bits, u32::MAX);
+        }
+    }
+
+    /// Waits for requests and takes them all, except those in `sticky`, which stay.
+    pub fn take(&self, sticky: u32) -> u32 {
+        loop {
+            let bits = self.bits.fetch_and(sticky, Ordering::AcqRel);
+            if bits != 0 {
+                return bits;
+            }
+            futex_wait(&self.bits, 0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn r53_a_request_wakes_its_sleeper_once_and_sticky_ones_stay() {
+        let signal = Signal::new();
+        std::thread::scope(|s| {
+            let got = s.spawn(|| signal.take(8));
+            signal.raise(1);
+            assert_eq!(got.join().unwrap(), 1);
+        });
+        signal.raise(2);
+        signal.raise(2 | 8);
+        assert_eq!(signal.take(8), 10);
+        assert_eq!(signal.take(8), 8);
+    }
+}

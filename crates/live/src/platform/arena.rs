@@ -1,0 +1,92 @@
+//! The program's arena: the one address range that the program's managed mappings lie in.
+//!
+//! Reserved once without access and registered once for missing and write-protect faults, so
+//! that the number of kernel mappings stays small (P18); rights come later by `mprotect`.
+
+use deckle_uffd::{Errno, RegisterMode, Uffd};
+
+use super::kernel::{self, Advice, Reservation};
+
+/// The reserved range.
+#[derive(Debug)]
+pub struct Arena {
+    range: Reservation,
+    huge_advice: bool,
+    dont_fork: bool,
+}
+
+impl Arena {
+    /// Reserves `want` bytes, or what fits (at least 64 MiB), and registers them.
+    ///
+    /// `huge_advice`: the start-up test showed that page tables left by faults cannot be
+    /// cleared away here, so the range is advised huge for the kernel to leave none.
+    /// `dont_fork`: not inherited by forked children.
+    ///
+    /// # Errors
+    /// No room, or the registration was refused.
+    pub fn new(
+        want: usize,
+        huge_advice: bool,
+        dont_fork: bool,
+        uffd: &Uffd,
+    ) -> Result<Arena, Errno> {
+        let range = Reservation::largest(want, 64 << 20, libc::PROT_NONE)?;
+        let arena = Arena {
+            range,
+            huge_advice,
+            dont_fork,
+        };
+        arena.prepare(arena.base(), arena.len(), uffd)?;
+        Ok(arena)
+    }
+
+    fn prepare(&self, start: usize, len: usize, uffd: &Uffd) -> Result<(), Errno> {
+        let advice = match self.huge_advice {
+            true => Advice::Huge,
+            false => Advice::NoHuge,
+        };
+        // A kernel without huge pages refuses the advice, and needs none.
+        // SAFETY: this advice drops no bytes.
+        let _ = unsafe { kernel::madvise(start, len, advice) };
+        if self.dont_fork {
+            // SAFETY: this advice drops no bytes.
+            unsafe { kernel::madvise(start, len, Advice::DontFork)? };
+        }
+        uffd.register(start, len, RegisterMode::MISSING | RegisterMode::WP)?;
+        Ok(())
+    }
+
+    /// Address of the first byte, aligned to a block.
+    pub fn base(&self) -> usize {
+        self.range.base()
+    }
+
+    /// Length in bytes, a multiple of a block.
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> usize {
+        self.range.len()
+    }
+
+    /// Whether the range lies inside.
+    pub fn contains(&self, start: usize, len: usize) -> bool {
+        self.range.contains(start, len)
+    }
+
+    /// Takes a range back after something else was mapped over it by force, which has ended
+    /// its registration (P19): an empty range without access, registered again.
+    ///
+    /// # Safety
+    /// Nobody counts on what is mapped there.
+    ///
+    /// # Errors
+    /// `EINVAL` if the range is not inside; the kernel's refusal to map or register. After an
+    /// error the range has no access, so that no byte can be read that is not there.
+    pub unsafe fn adopt(&self, start: usize, len: usize, uffd: &Uffd) -> Result<(), Errno> {
+        if !self.contains(start, len) {
+            return Err(Errno(libc::EINVAL));
+        }
+        // SAFETY: inside our reservation; the content is not needed.
+        unsafe { kernel::reserve_at(start, len)? };
+        self.prepare(start, len, uffd)
+    }
+}

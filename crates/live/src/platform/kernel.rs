@@ -1,0 +1,183 @@
+//! The few memory calls of the kernel that are not userfaultfd's, with typed errors.
+
+use deckle_uffd::Errno;
+
+/// Bytes of a page.
+pub const PAGE: usize = deckle_mm::PAGE_SIZE;
+/// Bytes of a block (2 MiB): what one PMD entry covers.
+pub const BLOCK: usize = PAGE * deckle_mm::BLOCK_PAGES as usize;
+
+/// What to tell the kernel about a range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(i32)]
+pub enum Advice {
+    /// Give pages and, for whole blocks, page tables back.
+    DontNeed = libc::MADV_DONTNEED,
+    /// As `DontNeed`, also for locked memory (Linux 5.18 on).
+    DontNeedLocked = libc::MADV_DONTNEED_LOCKED,
+    /// Huge pages on touch.
+    Huge = libc::MADV_HUGEPAGE,
+    /// Never huge pages on touch, nor by khugepaged.
+    NoHuge = libc::MADV_NOHUGEPAGE,
+    /// Not inherited by a forked child.
+    DontFork = libc::MADV_DONTFORK,
+    /// Not part of a core dump.
+    DontDump = libc::MADV_DONTDUMP,
+    /// Make every page present and writable now, breaking sharing.
+    PopulateWrite = libc::MADV_POPULATE_WRITE,
+    /// Make the block one huge page now (Linux 6.1 on).
+    Collapse = 25,
+}
+
+fn check(result: i32) -> Result<(), Errno> {
+    match result {
+        0 => Ok(()),
+        _ => Err(Errno::last()),
+    }
+}
+
+/// Gives advice on a range; repeated when a signal interrupts it.
+///
+/// # Safety
+/// For `DontNeed` and `DontNeedLocked`: nobody counts on the bytes of the range.
+pub unsafe fn madvise(start: usize, len: usize, advice: Advice) -> Result<(), Errno> {
+    loop {
+        // SAFETY: the kernel checks the range; lost bytes are the caller's promise.
+        let result = check(unsafe { libc::madvise(start as *mut _, len, advice as i32) });
+        match result {
+            Err(Errno(libc::EINTR)) => {}
+            other => return other,
+        }
+    }
+}
+
+/// Gives pages back, locked or not.
+///
+/// # Safety
+/// Nobody counts on the bytes of the range.
+pub unsafe fn drop_pages(start: usize, len: usize) -> Result<(), Errno> {
+    // SAFETY: the caller's promise.
+    match unsafe { madvise(start, len, Advice::DontNeed) } {
+        // SAFETY: the caller's promise.
+        Err(Errno(libc::EINVAL)) => unsafe { madvise(start, len, Advice::DontNeedLocked) },
+        other => other,
+    }
+}
+
+/// Sets the rights of a range (`PROT_*`).
+///
+/// # Safety
+/// Whoever uses the range expects these rights.
+pub unsafe fn mprotect(start: usize, len: usize, prot: i32) -> Result<(), Errno> {
+    // SAFETY: the kernel checks the range; the rights are the caller's promise.
+    check(unsafe { libc::mprotect(start as *mut _, len, prot) })
+}
+
+/// Replaces what is mapped at a range by a fresh reservation without access.
+///
+/// # Safety
+/// The range is the caller's, and nobody counts on what is there.
+pub unsafe fn reserve_at(start: usize, len: usize) -> Result<(), Errno> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
+    // SAFETY: the range is the caller's.
+    let got = unsafe { libc::mmap(start as *mut _, len, libc::PROT_NONE, flags, -1, 0) };
+    match got {
+        libc::MAP_FAILED => Err(Errno::last()),
+        _ => Ok(()),
+    }
+}
+
+/// Lets another thread run; used between repetitions of a call that found the address space
+/// changing.
+pub fn yield_now() {
+    // SAFETY: no arguments, no memory.
+    unsafe { libc::sched_yield() };
+}
+
+/// RAM of the system in bytes.
+pub fn ram_bytes() -> u64 {
+    // SAFETY: sysconf takes an integer.
+    let pages = unsafe { libc::sysconf(libc::_SC_PHYS_PAGES) };
+    u64::try_from(pages).unwrap_or(0).max(16384) * PAGE as u64
+}
+
+/// The limit on the process's address space (`RLIMIT_AS`) in bytes, if there is one.
+pub fn address_space_limit() -> Option<u64> {
+    let mut limit = libc::rlimit {
+        rlim_cur: libc::RLIM_INFINITY,
+        rlim_max: libc::RLIM_INFINITY,
+    };
+    // SAFETY: limit is a valid structure for the kernel to fill.
+    let failed = unsafe { libc::getrlimit(libc::RLIMIT_AS, &raw mut limit) } != 0;
+    (!failed && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
+}
+
+/// A private anonymous mapping of ours, unmapped when dropped.
+#[derive(Debug)]
+pub struct Reservation {
+    base: usize,
+    len: usize,
+}
+
+impl Reservation {
+    /// Reserves `len` bytes with rights `prot`, aligned to a block. No memory is used yet.
+    ///
+    /// # Errors
+    /// `ENOMEM`: does not fit in the address space, `RLIMIT_AS` or the overcommit rule.
+    pub fn new(len: usize, prot: i32) -> Result<Reservation, Errno> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        let padded = len + BLOCK;
+        // SAFETY: a new mapping at an address of the kernel's choice changes no other.
+        let got = unsafe { libc::mmap(std::ptr::null_mut(), padded, prot, flags, -1, 0) };
+        if got == libc::MAP_FAILED {
+            return Err(Errno::last());
+        }
+        let start = got as usize;
+        let base = start.next_multiple_of(BLOCK);
+        let end = start + padded;
+        for (edge, bytes) in [(start, base - start), (base + len, end - base - len)] {
+            if bytes > 0 {
+                // SAFETY: an edge of the mapping just made, which nobody knows yet.
+                unsafe { libc::munmap(edge as *mut _, bytes) };
+            }
+        }
+        Ok(Reservation { base, len })
+    }
+
+    /// Reserves `want` bytes, or the largest half, quarter, ... down to `least` that fits.
+    ///
+    /// # Errors
+    /// The refusal of the last attempt.
+    pub fn largest(want: usize, least: usize, prot: i32) -> Result<Reservation, Errno> {
+        let mut len = want;
+        loop {
+            match Reservation::new(len, prot) {
+                Ok(r) => return Ok(r),
+                Err(e) if len / 2 < least => return Err(e),
+                Err(_) => len = (len / 2).next_multiple_of(2 * BLOCK),
+            }
+        }
+    }
+
+    /// Address of the first byte.
+    pub fn base(&self) -> usize {
+        self.base
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether the range lies inside.
+    pub fn contains(&self, start: usize, len: usize) -> bool {
+        start >= self.base && len <= self.len && start - self.base <= self.len - len
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        // SAFETY: our own mapping; who drops it holds the only handle.
+        unsafe { libc::munmap(self.base as *mut _, self.len) };
+    }
+}

@@ -1,0 +1,447 @@
+//! [`LivePlatform`]: the core's boundary on real memory.
+
+mod arena;
+mod caps;
+mod error;
+mod kernel;
+mod nursery;
+mod parking;
+mod roads;
+mod scan;
+mod selftest;
+mod zero;
+
+use std::fs::File;
+
+use deckle_mm::platform::{Content, Cow, Done, Flush, Harvest, PlatformError, Prot, Stop, Zones};
+use deckle_mm::{BlockNr, FrameRun, PageMask, PageRun, Pfn, Platform, SpaceId, Vpn};
+use deckle_uffd::{Categories, Features, MoveMode, Pagemap, ProtectMode, Uffd, Why};
+
+pub use arena::Arena;
+pub use caps::{Capabilities, Capability};
+pub use error::LiveError;
+pub use nursery::{Account, Nursery};
+pub use parking::Parking;
+pub use selftest::self_test;
+
+use error::{refused, stop};
+use kernel::{Advice, BLOCK, PAGE, Reservation};
+
+/// The one address space of a live platform.
+pub const SPACE: SpaceId = SpaceId(0);
+
+/// Below this limit no huge page is made ahead of need.
+const NURSERY_LEAST: u64 = (64 << 20) / PAGE as u64;
+
+/// What a live platform is built from.
+#[derive(Default)]
+pub struct LiveConfig {
+    /// Bytes of the parking range; `None`: 4 times the RAM, less under `RLIMIT_AS`.
+    pub parking_bytes: Option<usize>,
+    /// Bytes of the program's arena; `None`: 1 TiB, less under `RLIMIT_AS`.
+    pub arena_bytes: Option<usize>,
+    /// What the system allows; `None`: find out by [`self_test`].
+    pub capabilities: Option<Capabilities>,
+    /// Ask for fork events, where the system has them. Whoever asks must read them.
+    pub fork_events: bool,
+    /// Keep the arena out of forked children: an access there is then a crash, where without
+    /// anybody who serves the child it would be a wrong zero.
+    pub dont_fork: bool,
+    /// The group's limit in pages; `None`: none.
+    pub limit_pages: Option<u64>,
+    /// Who pays for huge pages made ahead of need.
+    pub account: Option<Box<dyn Account>>,
+}
+
+/// Real memory of one process.
+///
+/// Descriptors, ranges and the capabilities found at the start. All operations may be called
+/// from any task that shares the memory and the descriptor table of the one that built it.
+pub struct LivePlatform {
+    /// Serves the arena: missing and write-protect faults, fork events if asked for.
+    program: Uffd,
+    /// Serves the parking range: write-protection only, no events.
+    park: Uffd,
+    pagemap: Pagemap,
+    /// `/proc/self/mem`, for what cannot be moved.
+    memory: Option<File>,
+    parking: Parking,
+    arena: Arena,
+    nursery: Nursery,
+    /// A block of zeros to copy from: never written, so it uses no memory.
+    zeros: Reservation,
+    moves: bool,
+    caps: Capabilities,
+}
+
+impl LivePlatform {
+    /// Builds the platform; reserves address space, uses next to no memory.
+    ///
+    /// # Errors
+    /// See [`LiveError`].
+    pub fn new(config: LiveConfig) -> Result<LivePlatform, LiveError> {
+        let caps = match config.capabilities {
+            Some(caps) => caps,
+            None => self_test(),
+        };
+        let program = open(caps, config.fork_events)?;
+        let park = open(caps, false)?;
+        let pagemap = Pagemap::open_self().map_err(LiveError::Pagemap)?;
+        let limit = kernel::address_space_limit();
+        let most = |share: u64| limit.map_or(usize::MAX, |l| (l / share) as usize);
+
+        let want = config
+            .parking_bytes
+            .unwrap_or(4 * kernel::ram_bytes() as usize)
+            .min(most(4));
+        let parking = Parking::new(want, &park).map_err(|e| LiveError::Parking(want, e))?;
+        let want = config
+            .arena_bytes
+            .unwrap_or(1 << 40)
+            .min(most(2))
+            .next_multiple_of(BLOCK);
+        let huge_advice = caps.huge() && !caps.has(Capability::BlockRecipe);
+        let arena = Arena::new(want, huge_advice, config.dont_fork, &program)
+            .map_err(|e| LiveError::Arena(want, e))?;
+        let off = config.limit_pages.is_some_and(|l| l < NURSERY_LEAST);
+        let nursery = Nursery::new(caps, off, config.account).map_err(LiveError::Own)?;
+        let zeros = Reservation::new(BLOCK, libc::PROT_READ).map_err(LiveError::Own)?;
+        Ok(LivePlatform {
+            program,
+            park,
+            pagemap,
+            memory: File::open("/proc/self/mem").ok(),
+            parking,
+            arena,
+            nursery,
+            zeros,
+            moves: caps.has(Capability::Move),
+            caps,
+        })
+    }
+
+    /// The descriptor that faults of the program are read from. A duplicate of it must stay
+    /// open as long as the program runs: with the last one closed, what is away reads as zeros.
+    pub fn program_uffd(&self) -> &Uffd {
+        &self.program
+    }
+
+    /// The program's arena.
+    pub fn arena(&self) -> &Arena {
+        &self.arena
+    }
+
+    /// The parking range.
+    pub fn parking(&self) -> &Parking {
+        &self.parking
+    }
+
+    /// The huge pages made ahead of need.
+    pub fn nursery(&self) -> &Nursery {
+        &self.nursery
+    }
+
+    /// What the system allows.
+    pub fn capabilities(&self) -> Capabilities {
+        self.caps
+    }
+
+    /// Makes huge pages ahead of need; see [`Nursery::fill`].
+    pub fn fill_nursery(&self, budget: u32) -> u32 {
+        self.nursery.fill(budget, &self.pagemap)
+    }
+
+    /// Wakes who waits for a fault on the pages: needed when a fault turns out to have been
+    /// resolved already.
+    pub fn wake(&self, start: Vpn, pages: u64) {
+        let (start, len) = (start.addr() as usize, pages as usize * PAGE);
+        let _ = self.program.wake(start, len);
+    }
+
+    /// Takes a range of the arena back after a foreign mapping; see [`Arena::adopt`].
+    ///
+    /// # Safety
+    /// Nobody counts on what is mapped there.
+    ///
+    /// # Errors
+    /// As [`Arena::adopt`].
+    pub unsafe fn adopt(&self, start: usize, len: usize) -> Result<(), deckle_uffd::Errno> {
+        // SAFETY: the caller's promise.
+        unsafe { self.arena.adopt(start, len, &self.program) }
+    }
+
+    /// Address and length in bytes of a run; checked to lie in the arena.
+    fn run(&self, at: PageRun) -> Result<(usize, usize), PlatformError> {
+        self.span(at.space, at.start, u64::from(at.pages))
+    }
+
+    fn span(
+        &self,
+        space: SpaceId,
+        start: Vpn,
+        pages: u64,
+    ) -> Result<(usize, usize), PlatformError> {
+        let (start, len) = (start.addr() as usize, pages as usize * PAGE);
+        match space == SPACE && self.arena.contains(start, len) {
+            true => Ok((start, len)),
+            false => Err(GONE),
+        }
+    }
+
+    fn frames(&self, start: Pfn, pages: u32) -> Result<(usize, usize), PlatformError> {
+        self.parking.place(start, pages).ok_or(GONE)
+    }
+
+    /// The bytes at rest of frames, as pages.
+    fn at_rest(&self, frames: FrameRun) -> Option<&[[u64; PAGE / 8]]> {
+        let (addr, _) = self.parking.place(frames.start, frames.pages)?;
+        // SAFETY: inside the parking range, which is readable, aligned to pages, and lives as
+        // long as self. The caller owns the frames, which are not mapped into the program, so
+        // nobody writes them meanwhile.
+        Some(unsafe { core::slice::from_raw_parts(addr as *const _, frames.pages as usize) })
+    }
+
+    /// A block of zeros, as one huge page where the system has one.
+    fn map_zero_block(&self, dst: usize) -> Result<Done, PlatformError> {
+        self.clear_program_block(dst);
+        let mut at = 0;
+        if let Some(nursling) = self.nursery.take() {
+            let src = nursling.addr();
+            let moved = roads::patiently(BLOCK, |at, rest| {
+                // SAFETY: the block is a hole of the caller's; the nursling holds zeros that
+                // nobody else knows of.
+                unsafe {
+                    self.program
+                        .move_pages(dst + at, src + at, rest, MoveMode::empty())
+                }
+            });
+            match moved {
+                Ok(_) => {
+                    nursling.gone();
+                    return Ok(Done {
+                        pages: (BLOCK / PAGE) as u32,
+                    });
+                }
+                // Small pages only, or refused: the rest is copied.
+                Err(e) if matches!(e.why, Why::NoEntry | Why::Invalid | Why::Busy) => at = e.done,
+                Err(e) => return Err(error::half_done(e)),
+            }
+        }
+        let zeros = self.zeros.base() as *const u8;
+        self.copy_in(dst + at, zeros, BLOCK - at)
+            .map(|_| Done {
+                pages: (BLOCK / PAGE) as u32,
+            })
+            .map_err(|e| PlatformError {
+                at: e.at + (at / PAGE) as u32,
+                ..e
+            })
+    }
+}
+
+const GONE: PlatformError = PlatformError {
+    at: 0,
+    why: Stop::Gone,
+};
+const FLUSHED: Flush = Flush { pending: None };
+
+fn open(caps: Capabilities, fork_events: bool) -> Result<Uffd, LiveError> {
+    let user_only = !caps.has(Capability::KernelFaults);
+    let (uffd, _) = Uffd::open_any(user_only).map_err(LiveError::NoUserfaultfd)?;
+    let mut features = Features::PAGEFAULT_FLAG_WP;
+    if caps.has(Capability::Move) {
+        features = features | Features::MOVE;
+    }
+    if fork_events && caps.has(Capability::EventFork) {
+        features = features | Features::EVENT_FORK;
+    }
+    uffd.api(features).map_err(LiveError::Handshake)?;
+    Ok(uffd)
+}
+
+fn rights(prot: Prot) -> i32 {
+    let bit = |on, flag| if on { flag } else { 0 };
+    bit(prot.read, libc::PROT_READ)
+        | bit(prot.write, libc::PROT_WRITE)
+        | bit(prot.exec, libc::PROT_EXEC)
+}
+
+impl Platform for LivePlatform {
+    const COW: Cow = Cow::Kernel;
+    const HAS_ACCESSED: bool = false;
+    const CONTIGUITY: bool = false;
+
+    fn zones(&self) -> Zones {
+        self.parking.zones()
+    }
+
+    fn fill_zero(&self, frames: FrameRun) -> Result<Done, PlatformError> {
+        let (addr, len) = self.frames(frames.start, frames.pages)?;
+        self.parking.note_part(addr, len);
+        // SAFETY: populating changes no byte; the range is ours.
+        match unsafe { kernel::madvise(addr, len, Advice::PopulateWrite) } {
+            Ok(()) => Ok(Done {
+                pages: frames.pages,
+            }),
+            Err(errno) => {
+                self.release(frames);
+                Err(refused(0, errno))
+            }
+        }
+    }
+
+    fn copy(&self, dst: FrameRun, src: Pfn) -> Result<Done, PlatformError> {
+        let (to, len) = self.frames(dst.start, dst.pages)?;
+        let (from, _) = self.frames(src, dst.pages)?;
+        self.fill_zero(dst)?;
+        // SAFETY: both inside the parking range, different frames of the caller's; the
+        // destination has pages of its own that have not been in the program.
+        unsafe { core::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, len) };
+        Ok(Done { pages: dst.pages })
+    }
+
+    fn scan_zero(&self, frames: FrameRun) -> PageMask {
+        self.at_rest(frames)
+            .map_or(PageMask::EMPTY, scan::zero_pages)
+    }
+
+    fn with_bytes(&self, frames: FrameRun, read: &mut dyn FnMut(&[u8])) {
+        if let Some((addr, len)) = self.parking.place(frames.start, frames.pages) {
+            // SAFETY: as in at_rest.
+            read(unsafe { core::slice::from_raw_parts(addr as *const u8, len) });
+        }
+    }
+
+    fn release(&self, frames: FrameRun) {
+        if let Some((addr, len)) = self.parking.place(frames.start, frames.pages) {
+            self.parking.note_part(addr, len);
+        }
+        // SAFETY: the caller owns the frames and gives their bytes up.
+        unsafe { self.parking.release(frames) };
+    }
+
+    fn map(
+        &self,
+        at: PageRun,
+        frames: Pfn,
+        content: Content<'_>,
+        prot: Prot,
+    ) -> Result<Done, PlatformError> {
+        let (dst, len) = self.run(at)?;
+        match content {
+            Content::Zero if len == BLOCK && self.can_move(prot) => self.map_zero_block(dst),
+            Content::Zero => self.copy_in(dst, self.zeros.base() as *const u8, len),
+            Content::Bytes(bytes) if bytes.len() == len => self.copy_in(dst, bytes.as_ptr(), len),
+            Content::Bytes(_) => Err(PlatformError {
+                at: 0,
+                why: Stop::Refused(libc::EINVAL),
+            }),
+            Content::Parked => {
+                let (src, _) = self.frames(frames, at.pages)?;
+                self.bring_in(dst, src, len, prot)
+            }
+        }
+    }
+
+    fn unmap(&self, at: PageRun, frames: Pfn, prot: Prot) -> Result<(Done, Flush), PlatformError> {
+        let (src, len) = self.run(at)?;
+        let (dst, _) = self.frames(frames, at.pages)?;
+        Ok((self.take_out(src, dst, len, prot)?, FLUSHED))
+    }
+
+    fn discard(&self, at: PageRun) -> Flush {
+        if let Ok((start, len)) = self.run(at) {
+            // SAFETY: the caller gives the bytes of the run up; the range stays registered.
+            let gone = unsafe { kernel::drop_pages(start, len) };
+            debug_assert!(gone.is_ok(), "arena refused MADV_DONTNEED: {gone:?}");
+        }
+        FLUSHED
+    }
+
+    /// See `Platform::map_zero`. `Exists` at a page means that it holds bytes nobody has
+    /// charged: written while it was a zero page. It keeps them, write-protected; the caller
+    /// charges it as a present page and goes on with the rest of the run.
+    fn map_zero(&self, at: PageRun) -> Result<Done, PlatformError> {
+        let (start, len) = self.run(at)?;
+        self.zero_in(start, len)
+    }
+
+    fn drop_zero(&self, at: PageRun) -> Flush {
+        self.discard(at)
+    }
+
+    fn protect(
+        &self,
+        space: SpaceId,
+        start: Vpn,
+        pages: u64,
+        prot: Prot,
+    ) -> Result<Flush, PlatformError> {
+        let (start, len) = self.span(space, start, pages)?;
+        // SAFETY: rights of the program's memory, as the program asked; none of ours lies there.
+        match unsafe { kernel::mprotect(start, len, rights(prot)) } {
+            Ok(()) => Ok(FLUSHED),
+            Err(errno) => Err(refused(0, errno)),
+        }
+    }
+
+    fn write_protect(&self, at: PageRun, on: bool) -> Result<Flush, PlatformError> {
+        let (start, len) = self.run(at)?;
+        let mode = if on {
+            ProtectMode::WP
+        } else {
+            ProtectMode::empty()
+        };
+        match self.program.write_protect(start, len, mode) {
+            Ok(()) => Ok(FLUSHED),
+            Err(why) => Err(PlatformError {
+                at: 0,
+                why: stop(why),
+            }),
+        }
+    }
+
+    fn harvest(&self, _at: PageRun) -> Harvest {
+        Harvest::default()
+    }
+
+    fn release_block(&self, space: SpaceId, block: BlockNr) {
+        if let Ok((start, _)) = self.span(space, block.start(), (BLOCK / PAGE) as u64) {
+            self.clear_program_block(start);
+        }
+    }
+
+    fn is_huge(&self, space: SpaceId, block: BlockNr) -> bool {
+        let Ok((start, len)) = self.span(space, block.start(), (BLOCK / PAGE) as u64) else {
+            return false;
+        };
+        let all = Categories::PRESENT | Categories::HUGE;
+        self.pagemap
+            .count(start, start + len, all, Categories::empty())
+            == Ok(len)
+    }
+
+    fn flush(&self, tokens: &mut dyn Iterator<Item = Flush>) {
+        // The kernel has flushed before each call came back.
+        tokens.for_each(drop);
+    }
+
+    fn create_space(&self, space: SpaceId) -> Result<(), PlatformError> {
+        match space {
+            SPACE => Ok(()),
+            _ => Err(REFUSED),
+        }
+    }
+
+    fn destroy_space(&self, _space: SpaceId) {}
+
+    /// A process has one space; its fork is another process with a platform of its own.
+    fn fork_space(&self, _parent: SpaceId, _child: SpaceId) -> Result<(), PlatformError> {
+        Err(REFUSED)
+    }
+}
+
+const REFUSED: PlatformError = PlatformError {
+    at: 0,
+    why: Stop::Refused(libc::EINVAL),
+};

@@ -1,0 +1,274 @@
+//! The roads between the program and the parking range.
+//!
+//! The fast road is `UFFDIO_MOVE`: no copy, atomic, keeps a huge page. It demands readable and
+//! writable memory on both sides that is not locked or pinned. Everything else takes the copy
+//! road: out by reading through `/proc/self/mem` under write-protection and giving the page
+//! back, in by `UFFDIO_COPY`, which fills holes of any rights.
+
+use std::os::fd::AsRawFd;
+
+use deckle_mm::{Done, PlatformError, Prot, Stop};
+use deckle_uffd::{Categories, CopyMode, Errno, MoveMode, Partial, ProtectMode, Uffd, Why, finish};
+
+use super::LivePlatform;
+use super::error::{half_done, refused, stop};
+use super::kernel::{self, Advice, BLOCK, PAGE};
+
+/// How often a call is repeated that found the address space changing, before the caller hears
+/// of it: the caller may be the one who must read the event that stands in the way (P9).
+const PATIENCE: u32 = 8;
+
+/// Repeats a range operation over what is left, with bounded patience.
+pub fn patiently(
+    len: usize,
+    step: impl FnMut(usize, usize) -> Result<deckle_uffd::Done, Partial>,
+) -> Result<deckle_uffd::Done, Partial> {
+    let mut left = PATIENCE;
+    finish(len, step, || {
+        left = left.saturating_sub(1);
+        kernel::yield_now();
+        left > 0
+    })
+}
+
+fn moved(uffd: &Uffd, dst: usize, src: usize, len: usize) -> Result<deckle_uffd::Done, Partial> {
+    patiently(len, |at, rest| {
+        // SAFETY: callers of the platform own the run and its frames: nobody else fills the
+        // holes at dst, and an access to the program's side finds a registered hole and waits.
+        unsafe { uffd.move_pages(dst + at, src + at, rest, MoveMode::empty()) }
+    })
+}
+
+fn done(len: usize) -> Done {
+    Done {
+        pages: (len / PAGE) as u32,
+    }
+}
+
+impl LivePlatform {
+    /// Whether pages with these rights can take the fast road.
+    pub(super) fn can_move(&self, prot: Prot) -> bool {
+        self.moves && prot == Prot::RW
+    }
+
+    /// Copies bytes into holes of the program and wakes who waits for them.
+    pub(super) fn copy_in(
+        &self,
+        dst: usize,
+        src: *const u8,
+        len: usize,
+    ) -> Result<Done, PlatformError> {
+        patiently(len, |at, rest| {
+            let from = src.wrapping_add(at);
+            // SAFETY: the caller owns the run, so nobody else fills the holes, and the source
+            // (a caller's slice, frames at rest, or our zeros) is not written meanwhile.
+            unsafe { self.program.copy(dst + at, from, rest, CopyMode::empty()) }
+        })
+        .map(|_| done(len))
+        .map_err(half_done)
+    }
+
+    /// Copies frames at rest into holes of the program, then empties the frames.
+    fn copy_in_parked(&self, dst: usize, src: usize, len: usize) -> Result<Done, PlatformError> {
+        let result = self.copy_in(dst, src as *const u8, len);
+        let pages = match &result {
+            Ok(done) => done.pages,
+            Err(e) => e.at,
+        };
+        if pages > 0 {
+            self.parking.note_part(src, pages as usize * PAGE);
+            // SAFETY: these bytes are in the program now; the frames are the caller's.
+            let gone = unsafe { kernel::drop_pages(src, pages as usize * PAGE) };
+            debug_assert!(gone.is_ok());
+        }
+        result
+    }
+
+    /// Brings frames at rest into the program.
+    pub(super) fn bring_in(
+        &self,
+        dst: usize,
+        src: usize,
+        len: usize,
+        prot: Prot,
+    ) -> Result<Done, PlatformError> {
+        if !self.can_move(prot) {
+            return self.copy_in_parked(dst, src, len);
+        }
+        self.parking.note_part(src, len);
+        if len == BLOCK && dst.is_multiple_of(BLOCK) && src.is_multiple_of(BLOCK) {
+            self.clear_program_block(dst);
+        }
+        match moved(&self.program, dst, src, len) {
+            Ok(_) => Ok(done(len)),
+            Err(Partial {
+                done: at,
+                why: Why::Invalid,
+            }) => {
+                // Locked behind our back, or rights other than said: the copy road takes any.
+                let rest = self.copy_in_parked(dst + at, src + at, len - at);
+                shift(rest, at, len)
+            }
+            Err(partial) => Err(half_done(partial)),
+        }
+    }
+
+    /// Frees the page table of an empty block of the program, which the fault that is being
+    /// served has just left there: in front of it a huge page would be split (P17).
+    pub(super) fn clear_program_block(&self, dst: usize) {
+        // SAFETY: the caller holds the block and found no translation in it, so no byte is
+        // lost. A refusal costs a split, nothing else.
+        let _ = unsafe { kernel::madvise(dst, BLOCK, Advice::DontNeed) };
+    }
+
+    /// Takes pages out of the program to their frames.
+    pub(super) fn take_out(
+        &self,
+        src: usize,
+        dst: usize,
+        len: usize,
+        prot: Prot,
+    ) -> Result<Done, PlatformError> {
+        if !self.can_move(prot) {
+            return self.copy_out(src, dst, len, prot);
+        }
+        if len == BLOCK && dst.is_multiple_of(BLOCK) {
+            // SAFETY: the frames of the run hold nothing before (pre-condition of unmap).
+            unsafe { self.parking.clear_block(dst) };
+        } else {
+            self.parking.note_part(dst, len);
+        }
+        let mut at = 0;
+        let mut cured = None;
+        loop {
+            match moved(&self.park, dst + at, src + at, len - at) {
+                Ok(_) => return Ok(done(len)),
+                Err(partial) => {
+                    at += partial.done;
+                    match partial.why {
+                        // Shared since a fork, perhaps by nobody any more: a write gets the
+                        // page back. Tried once for each page that is in the way.
+                        Why::Busy if cured != Some(at) && self.unshare(src + at, len - at) => {
+                            cured = Some(at);
+                        }
+                        Why::Invalid => {
+                            let rest = self.copy_out(src + at, dst + at, len - at, prot);
+                            return shift(rest, at, len);
+                        }
+                        why => {
+                            return Err(PlatformError {
+                                at: (at / PAGE) as u32,
+                                why: stop(why),
+                            });
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Breaks copy-on-write sharing over the run; false if that was not possible.
+    ///
+    /// A write to a hole of the program would wait for the fault to be served, perhaps by the
+    /// caller: so it is done only where every page is seen to be present, and protection by
+    /// userfaultfd is lifted first (waiters stay asleep; the pages are about to leave).
+    fn unshare(&self, start: usize, len: usize) -> bool {
+        let none = Categories::empty();
+        let present = self
+            .pagemap
+            .count(start, start + len, Categories::PRESENT, none);
+        if present != Ok(len) {
+            return false;
+        }
+        let lifted = self
+            .program
+            .write_protect(start, len, ProtectMode::DONTWAKE);
+        // SAFETY: populating changes no byte.
+        lifted.is_ok() && unsafe { kernel::madvise(start, len, Advice::PopulateWrite) }.is_ok()
+    }
+
+    /// Takes pages out by copying: for rights that refuse to be moved, or a kernel without
+    /// moves.
+    fn copy_out(
+        &self,
+        src: usize,
+        dst: usize,
+        len: usize,
+        prot: Prot,
+    ) -> Result<Done, PlatformError> {
+        self.parking.note_part(dst, 0);
+        if prot.write {
+            // From here on a writer waits; whoever serves it waits for the caller's block.
+            self.program
+                .write_protect(src, len, ProtectMode::WP)
+                .map_err(|why| PlatformError {
+                    at: 0,
+                    why: stop(why),
+                })?;
+        }
+        let (copied, error) = self.read_program(src, dst, len);
+        let mut result = Ok(done(len));
+        if copied > 0
+            // SAFETY: the bytes are at rest in the frames now, nobody could write meanwhile,
+            // and the range is registered: the next access is a fault, not a zero.
+            && let Err(errno) = unsafe { kernel::drop_pages(src, copied) }
+        {
+            result = Err(refused(0, errno));
+        } else if copied < len {
+            result = Err(PlatformError {
+                at: (copied / PAGE) as u32,
+                why: error,
+            });
+        }
+        if prot.write {
+            let kept = match &result {
+                Ok(_) => len,
+                Err(e) => e.at as usize * PAGE,
+            };
+            if kept < len {
+                let _ = self
+                    .program
+                    .write_protect(src + kept, len - kept, ProtectMode::empty());
+            }
+            let _ = self.program.wake(src, len);
+        }
+        if let Err(e) = &result {
+            let from = e.at as usize * PAGE;
+            // SAFETY: what was copied beyond the pages done is still in the program.
+            let _ = unsafe { kernel::drop_pages(dst + from, len - from) };
+        }
+        result
+    }
+
+    /// Reads the program's pages whatever their rights; never waits for a missing page. Returns
+    /// whole pages read, in bytes, and why it stopped if short.
+    fn read_program(&self, src: usize, dst: usize, len: usize) -> (usize, Stop) {
+        let Some(mem) = &self.memory else {
+            return (0, Stop::Busy);
+        };
+        let mut at = 0;
+        while at < len {
+            let to = (dst + at) as *mut libc::c_void;
+            // SAFETY: the frames at dst are the caller's, hold nothing, and are as long.
+            let got = unsafe { libc::pread64(mem.as_raw_fd(), to, len - at, (src + at) as i64) };
+            match got {
+                n if n > 0 => at += n as usize,
+                -1 if Errno::last() == Errno(libc::EINTR) => {}
+                // The page is not there: given back by the program behind our back.
+                _ => return (at / PAGE * PAGE, Stop::Gone),
+            }
+        }
+        (len, Stop::Gone)
+    }
+}
+
+/// The result for a run whose first `at` bytes were done before.
+fn shift(rest: Result<Done, PlatformError>, at: usize, len: usize) -> Result<Done, PlatformError> {
+    match rest {
+        Ok(_) => Ok(done(len)),
+        Err(e) => Err(PlatformError {
+            at: e.at + (at / PAGE) as u32,
+            why: e.why,
+        }),
+    }
+}

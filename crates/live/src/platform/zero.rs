@@ -1,0 +1,131 @@
+//! Runs of the shared zero page, write-protected so that the first write is delivered.
+//!
+//! Without the protection the kernel would fill the page by itself on a write, nobody would
+//! hear of it and any limit could be passed. `ZEROPAGE` cannot install protected pages, so the
+//! protection comes second, and a write may slip in between. It is not lost: the wake comes
+//! last, and a look at the page map finds the page.
+
+use deckle_mm::{Done, PlatformError, Stop};
+use deckle_uffd::{Categories, PagemapScan, ProtectMode, Region, WakeMode, Why};
+
+use super::LivePlatform;
+use super::error::{refused, stop};
+use super::kernel::{self, PAGE};
+use super::roads::patiently;
+
+impl LivePlatform {
+    /// Maps the zero page over the holes of the run.
+    ///
+    /// `Exists` at page p: p holds bytes that were written while it was a zero page (a page of
+    /// its own that nobody has charged), or that were there without the core's knowledge. The
+    /// page keeps its bytes and is write-protected. Pages after it are as before, except that
+    /// others of the same kind may follow: a call for the rest finds them.
+    pub(super) fn zero_in(&self, start: usize, len: usize) -> Result<Done, PlatformError> {
+        let mut at = 0;
+        let mut trouble = None;
+        while at < len {
+            let filled = patiently(len - at, |more, rest| {
+                // SAFETY: the holes are the caller's and hold zeros in the core's books.
+                unsafe {
+                    self.program
+                        .zeropage(start + at + more, rest, WakeMode::DONTWAKE)
+                }
+            });
+            let (filled, why) = match filled {
+                Ok(done) => (done.bytes, None),
+                Err(partial) => (partial.done, Some(partial.why)),
+            };
+            if filled > 0 && !self.protect_zeros(start + at, filled) {
+                // Unprotected zero pages are there and cannot be taken back without risking a
+                // write that has just hit one: nothing to go on with.
+                trouble = Some((at, Stop::Refused(libc::EAGAIN)));
+                break;
+            }
+            at += filled;
+            match why {
+                None => {}
+                Some(Why::Exists) => at += PAGE,
+                Some(why) => {
+                    trouble = Some((at, stop(why)));
+                    break;
+                }
+            }
+        }
+        let seen = trouble.map_or(len, |(at, _)| at);
+        match self.written_zero(start, seen) {
+            Ok(None) => {}
+            Ok(Some(page)) => {
+                self.drop_zeros(start + page + PAGE, start + len);
+                trouble = Some((page, Stop::Exists));
+            }
+            Err(errno) => {
+                // What cannot be checked must not stay.
+                self.drop_zeros(start, start + len);
+                let _ = self.program.wake(start, len);
+                return Err(refused(0, errno));
+            }
+        }
+        let _ = self.program.wake(start, len);
+        match trouble {
+            None => Ok(Done {
+                pages: (len / PAGE) as u32,
+            }),
+            Some((at, why)) => Err(PlatformError {
+                at: (at / PAGE) as u32,
+                why,
+            }),
+        }
+    }
+
+    /// Write-protects; waits long for an address space that is changing, since a fork of the
+    /// program's is over in milliseconds.
+    fn protect_zeros(&self, start: usize, len: usize) -> bool {
+        const PATIENCE: u32 = 100_000;
+        for _ in 0..PATIENCE {
+            match self.program.write_protect(start, len, ProtectMode::WP) {
+                Ok(()) => return true,
+                Err(Why::Again { .. }) => kernel::yield_now(),
+                Err(_) => return false,
+            }
+        }
+        false
+    }
+
+    /// Offset of the first page that is present and protected but not the zero page: one that
+    /// was written before the protection came.
+    fn written_zero(&self, start: usize, len: usize) -> Result<Option<usize>, deckle_uffd::Errno> {
+        if len == 0 {
+            return Ok(None);
+        }
+        let mut query = PagemapScan::any(start, start + len, Categories::PRESENT);
+        query.inverted = Categories::PFNZERO | Categories::WRITTEN;
+        query.required = Categories::PRESENT | query.inverted;
+        query.any_of = Categories::empty();
+        query.max_pages = 1;
+        let mut out = [Region::default(); 1];
+        let scanned = self.pagemap.scan(&query, &mut out)?;
+        Ok((scanned.regions > 0).then(|| out[0].start() - start))
+    }
+
+    /// Drops the protected zero pages between two addresses, nothing else.
+    fn drop_zeros(&self, from: usize, end: usize) {
+        let mut query = PagemapScan::any(from, end, Categories::PFNZERO);
+        query.inverted = Categories::WRITTEN;
+        query.required = Categories::PFNZERO | Categories::WRITTEN;
+        query.any_of = Categories::empty();
+        let mut out = [Region::default(); 16];
+        while query.start < end {
+            let Ok(scanned) = self.pagemap.scan(&query, &mut out) else {
+                return;
+            };
+            for region in &out[..scanned.regions] {
+                // SAFETY: zero pages that nobody can write: no byte is lost.
+                let _ = unsafe { kernel::drop_pages(region.start(), region.bytes()) };
+            }
+            if scanned.walk_end <= query.start {
+                return;
+            }
+            query.start = scanned.walk_end;
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! The pager as a Rust program uses it: ordinary memory, more of it than the limit.
+
+mod common;
+#[path = "common/trim.rs"]
+mod trim;
+
+use common::{PAGE, case};
+use deckle_live::{Die, Limit, LiveConfig, Pager, Region, Service};
+use deckle_mm::{Advice, Charge, Item, Store, ThpMode, Tunables};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use trim::Trim;
+
+const MIB: usize = 1 << 20;
+
+fn service_of(mib: u64, thp: ThpMode) -> (Service<Limit, Trim>, Arc<Limit>) {
+    let max = mib * 256;
+    let limit = Arc::new(Limit::new(max, max - max / 32, u64::MAX));
+    let config = LiveConfig {
+        arena_bytes: Some(1 << 30),
+        dont_fork: true,
+        ..LiveConfig::default()
+    };
+    let tunables = Tunables {
+        thp,
+        ..Tunables::default()
+    };
+    let pager = Pager::new(
+        config,
+        limit.clone(),
+        Trim::default(),
+        tunables,
+        Box::new(Die),
+    )
+    .expect("pager");
+    (Service::start(pager).expect("threads"), limit)
+}
+
+fn word(page: usize, round: u64) -> u64 {
+    (page as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ round
+}
+
+fn fill(region: &mut Region<Limit, Trim>, round: u64) {
+    for (i, page) in region.chunks_mut(PAGE).enumerate() {
+        for k in 0..64 {
+            page[k * 8..k * 8 + 8].copy_from_slice(&word(i, round + k as u64).to_ne_bytes());
+        }
+    }
+}
+
+fn check(region: &Region<Limit, Trim>, round: u64) {
+    for (i, page) in region.chunks(PAGE).enumerate() {
+        for k in 0..64 {
+            let got = u64::from_ne_bytes(page[k * 8..k * 8 + 8].try_into().unwrap());
+            assert_eq!(got, word(i, round + k as u64), "page {i} word {k}");
+        }
+        assert!(page[512..].iter().all(|b| *b == 0), "page {i}");
+    }
+}
+
+fn sound(service: &Service<Limit, Trim>) {
+    // Quiescent: nobody faults, and the background has nothing to do.
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    if let Err(broken) = service.pager().mm().verify(true) {
+        panic!("{broken:?}");
+    }
+}
+
+/// The peak may pass the limit by what the store grows by while it makes room.
+fn within(limit: &Limit) {
+    let (peak, max) = (limit.peak(), limit.max());
+    assert!(peak <= max + 256, "{peak} of {max} pages");
+}
+
+fn four_times_the_limit(thp: ThpMode) {
+    let (service, limit) = service_of(32, thp);
+    let mut region = service.map(128 * MIB).expect("map");
+    for round in 0..2 {
+        fill(&mut region, round * 1000);
+        check(&region, round * 1000);
+    }
+    within(&limit);
+    let stats = service.pager().mm().stats();
+    assert!(stats.get(Item::Pswpin) > 0 && stats.get(Item::Pswpout) > 0);
+    eprintln!(
+        "{thp:?}: peak {} of {}, pswpout {}, pswpin {}, pgfault {}",
+        limit.peak(),
+        limit.max(),
+        stats.get(Item::Pswpout),
+        stats.get(Item::Pswpin),
+        stats.get(Item::Pgfault)
+    );
+    sound(&service);
+    drop(region);
+    service.pager().platform().nursery().drain();
+    assert_eq!(service.pager().mm().store().stored_pages(), 0);
+    assert_eq!(limit.usage(), service.pager().mm().store_charged());
+    sound(&service);
+}
+
+#[test]
+fn r1_memory_of_four_times_the_limit_with_huge_pages() {
+    case(|| four_times_the_limit(ThpMode::Always));
+}
+
+#[test]
+fn r1_memory_of_four_times_the_limit_with_small_pages() {
+    case(|| four_times_the_limit(ThpMode::Never));
+}
+
+#[test]
+fn p1_system_calls_reach_memory_that_is_away() {
+    case(|| {
+        let (service, _) = service_of(32, ThpMode::Always);
+        if !service
+            .pager()
+            .platform()
+            .capabilities()
+            .has(deckle_live::Capability::KernelFaults)
+        {
+            eprintln!("SKIPPED p1_system_calls_reach_memory_that_is_away: user-mode only");
+            return;
+        }
+        let mut region = service.map(8 * MIB).unwrap();
+        fill(&mut region, 5);
+        region.advise(Advice::PageOut).unwrap();
+        assert!(service.pager().mm().store().stored_pages() > 2000);
+        let mut pipe = [0; 2];
+        let at = region.as_ptr();
+        // SAFETY: a page of the region through a pipe, into another page of it.
+        unsafe {
+            assert_eq!(libc::pipe(pipe.as_mut_ptr()), 0);
+            assert_eq!(
+                libc::write(pipe[1], at.add(PAGE).cast(), PAGE),
+                PAGE as isize
+            );
+            let to = region.as_mut_ptr().add(4 * PAGE);
+            assert_eq!(libc::read(pipe[0], to.cast(), PAGE), PAGE as isize);
+        }
+        assert_eq!(region[PAGE..2 * PAGE], region[4 * PAGE..5 * PAGE]);
+        region.copy_within(0..PAGE, 4 * PAGE);
+        assert_eq!(region[..PAGE], region[4 * PAGE..5 * PAGE]);
+        sound(&service);
+    });
+}
+
+#[test]
+fn r98_threads_share_memory_under_pressure_without_losing_a_byte() {
+    case(|| {
+        let (service, limit) = service_of(24, ThpMode::Always);
+        let region = service.map(96 * MIB).unwrap();
+        let base = region.as_ptr() as usize;
+        let pages = region.len() / PAGE;
+        let done = AtomicU64::new(0);
+        std::thread::scope(|s| {
+            for t in 0..4u64 {
+                let done = &done;
+                s.spawn(move || {
+                    let mut x = t + 1;
+                    for _ in 0..30_000 {
+                        x = x
+                            .wrapping_mul(6364136223846793005)
+                            .wrapping_add(1442695040888963407);
+                        let page = (x >> 33) as usize % pages;
+                        for k in [0, 7] {
+                            let at = (base + page * PAGE + 8 * k) as *const AtomicU64;
+                            // SAFETY: inside the region, aligned, only used as atomics.
+                            unsafe { &*at }.fetch_add(1, Ordering::Relaxed);
+                        }
+                        done.fetch_add(1, Ordering::Relaxed);
+                    }
+                });
+            }
+            s.spawn(|| {
+                // Somebody pages everything out again and again.
+                let pager = service.pager();
+                while done.load(Ordering::Relaxed) < 120_000 {
+                    pager
+                        .mm()
+                        .page_out(pager.space(), region.start(), region.pages())
+                        .unwrap();
+                    std::thread::sleep(std::time::Duration::from_millis(3));
+                }
+            });
+        });
+        for k in [0, 7] {
+            let sum: u64 = (0..pages)
+                .map(|p| {
+                    let at = p * PAGE + 8 * k;
+                    u64::from_ne_bytes(region[at..at + 8].try_into().unwrap())
+                })
+                .sum();
+            assert_eq!(sum, 120_000, "word {k}");
+        }
+        within(&limit);
+        sound(&service);
+    });
+}
+
+#[test]
+fn r121_reading_untouched_memory_costs_nothing_until_it_is_written() {
+    case(|| {
+        let (service, limit) = service_of(32, ThpMode::Always);
+        let mut region = service.map(256 * MIB).unwrap();
+        assert!(region.iter().step_by(PAGE).all(|b| *b == 0));
+        assert!(limit.usage() < 64, "{}", limit.usage());
+        for page in region.chunks_mut(PAGE).step_by(512) {
+            page[9] = 1;
+        }
+        let ones = region.chunks(PAGE).filter(|p| p[9] == 1).count();
+        assert_eq!(ones, 128);
+        within(&limit);
+        sound(&service);
+    });
+}

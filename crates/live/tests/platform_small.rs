@@ -1,0 +1,275 @@
+//! Operations on small pages: contents, partial results, where the bytes are after.
+
+mod common;
+use common::*;
+use deckle_live::Capability;
+use deckle_mm::platform::{Content, Prot, Stop};
+use deckle_mm::{FrameRun, Platform};
+use deckle_uffd::Categories;
+
+#[test]
+fn p5_pages_move_out_and_in_without_a_copy() {
+    case(|| {
+        let p = platform();
+        if !needs(
+            &p,
+            "p5_pages_move_out_and_in_without_a_copy",
+            Capability::Move,
+        ) {
+            return;
+        }
+        open(&p, 1, Prot::RW);
+        let (at, f, data) = (run(&p, 1, 7, 40), small(&p, 3), bytes(1, 40));
+        assert_eq!(map(&p, at, f, Content::Bytes(&data)), Ok(40));
+        assert_eq!((present(at), resting(&p, f, 40)), (40, 0));
+        let frame = kernel_frame(addr(at));
+        assert_eq!(unmap(&p, at, f), Ok(40));
+        assert_eq!((present(at), resting(&p, f, 40)), (0, 40));
+        let (park, _) = p.parking().place(f, 40).unwrap();
+        assert_eq!(kernel_frame(park), frame, "the page itself moved");
+        assert_eq!(rest(&p, f, 40), data);
+        assert_eq!(map(&p, at, f, Content::Parked), Ok(40));
+        assert_eq!((present(at), resting(&p, f, 40)), (40, 0));
+        assert_eq!(read(at), data);
+    });
+}
+
+#[test]
+fn p8_a_hole_and_an_occupied_slot_stop_the_run_where_they_are() {
+    case(|| {
+        let p = platform();
+        open(&p, 0, Prot::RW);
+        let (at, f, data) = (run(&p, 0, 0, 16), small(&p, 0), bytes(2, 16));
+        map(&p, at, f, Content::Bytes(&data)).unwrap();
+        drop(p.discard(run(&p, 0, 5, 1)));
+        let e = unmap(&p, at, f).unwrap_err();
+        assert_eq!((e.at, e.why), (5, Stop::Gone));
+        assert_eq!((present(at), resting(&p, f, 16)), (10, 5));
+        assert_eq!(rest(&p, f, 5), data[..5 * PAGE]);
+        // The rest is as before, and goes once the hole is left out.
+        assert_eq!(unmap(&p, at.tail(6), f.add(6)), Ok(10));
+        // In again: page 3 is occupied.
+        map(&p, run(&p, 0, 3, 1), small(&p, 100), Content::Zero).unwrap();
+        let e = map(&p, run(&p, 0, 0, 5), f, Content::Parked).unwrap_err();
+        assert_eq!((e.at, e.why), (3, Stop::Exists));
+        assert_eq!(read(run(&p, 0, 0, 3)), data[..3 * PAGE]);
+        assert_eq!(rest(&p, f.add(3), 2), data[3 * PAGE..5 * PAGE]);
+        // Bytes and zeros stop at the same place.
+        let e = map(&p, run(&p, 0, 3, 2), f, Content::Zero).unwrap_err();
+        assert_eq!((e.at, e.why), (0, Stop::Exists));
+    });
+}
+
+#[test]
+fn r_zero_content_is_written_memory_and_writable() {
+    case(|| {
+        let p = platform();
+        open(&p, 0, Prot::RW);
+        let at = run(&p, 0, 16, 16);
+        assert_eq!(map(&p, at, small(&p, 16), Content::Zero), Ok(16));
+        assert_eq!(read(at), vec![0; 16 * PAGE]);
+        let zero = Categories::PFNZERO;
+        assert_eq!(count(addr(at), 16 * PAGE, zero, Categories::empty()), 0);
+        write(at, &bytes(3, 16));
+        assert_eq!(read(at), bytes(3, 16));
+    });
+}
+
+#[test]
+fn c1_scan_copy_and_release_of_frames() {
+    case(|| {
+        let p = platform();
+        open(&p, 0, Prot::RW);
+        let (at, f) = (run(&p, 0, 0, 64), small(&p, 64));
+        map(&p, at, f, Content::Zero).unwrap();
+        for i in [0, 9, 63] {
+            write(run(&p, 0, i, 1), &bytes(4, 1));
+        }
+        unmap(&p, at, f).unwrap();
+        let mask = p.scan_zero(FrameRun::new(f, 64));
+        assert_eq!(mask.count(), 61);
+        assert!(!mask.get(0) && !mask.get(9) && !mask.get(63) && mask.get(1));
+        let to = FrameRun::new(small(&p, 256), 64);
+        assert_eq!(p.copy(to, f).unwrap().pages, 64);
+        assert_eq!(rest(&p, to.start, 64), rest(&p, f, 64));
+        p.release(FrameRun::new(f, 64));
+        assert_eq!((resting(&p, f, 64), resting(&p, to.start, 64)), (0, 64));
+        p.release(FrameRun::new(f, 64));
+        let fresh = FrameRun::new(small(&p, 512), 4);
+        assert_eq!(p.fill_zero(fresh).unwrap().pages, 4);
+        assert_eq!(
+            (resting(&p, fresh.start, 4), p.scan_zero(fresh).count()),
+            (4, 4)
+        );
+    });
+}
+
+#[test]
+fn r121_operations_outside_the_ranges_are_refused() {
+    case(|| {
+        let p = platform();
+        let last = p.zones().huge.unwrap();
+        let beyond = last.first.add(last.frames);
+        open(&p, 0, Prot::RW);
+        let at = run(&p, 0, 0, 1);
+        assert_eq!(
+            map(&p, at, beyond, Content::Parked).unwrap_err().why,
+            Stop::Gone
+        );
+        let short = Content::Bytes(&[0; 100]);
+        let refused = Stop::Refused(libc::EINVAL);
+        assert_eq!(map(&p, at, small(&p, 0), short).unwrap_err().why, refused);
+        let mut off = at;
+        off.start.0 = 5;
+        assert_eq!(unmap(&p, off, small(&p, 0)).unwrap_err().why, Stop::Gone);
+        assert!(p.create_space(deckle_mm::SpaceId(1)).is_err());
+        assert!(
+            p.fork_space(deckle_mm::SpaceId(0), deckle_mm::SpaceId(1))
+                .is_err()
+        );
+    });
+}
+
+#[test]
+fn p6_every_kind_of_rights_goes_out_and_comes_back() {
+    case(|| {
+        let p = platform();
+        let kinds = [
+            (Prot::R, Capability::Tested),
+            (Prot::NONE, Capability::ProcMem),
+            (
+                Prot {
+                    exec: true,
+                    ..Prot::R
+                },
+                Capability::Tested,
+            ),
+            (
+                Prot {
+                    exec: true,
+                    ..Prot::RW
+                },
+                Capability::Tested,
+            ),
+            (
+                Prot {
+                    write: true,
+                    ..Prot::NONE
+                },
+                Capability::Tested,
+            ),
+        ];
+        for (block, (prot, need)) in kinds.into_iter().enumerate() {
+            if !needs(&p, "p6_every_kind_of_rights_goes_out_and_comes_back", need) {
+                continue;
+            }
+            let block = block as u64;
+            let (at, f) = (run(&p, block, 3, 20), small(&p, 32));
+            let data = bytes(10 + block, 20);
+            open(&p, block, prot);
+            assert_eq!(p.map(at, f, Content::Bytes(&data), prot).unwrap().pages, 20);
+            assert_eq!(p.unmap(at, f, prot).unwrap().0.pages, 20, "{prot:?}");
+            assert_eq!((present(at), resting(&p, f, 20)), (0, 20));
+            assert_eq!(rest(&p, f, 20), data, "{prot:?}");
+            assert_eq!(p.map(at, f, Content::Parked, prot).unwrap().pages, 20);
+            assert_eq!((present(at), resting(&p, f, 20)), (20, 0));
+            open(&p, block, Prot::RW);
+            assert_eq!(read(at), data);
+            write(at, &data);
+            // A hole: what is before it is done, what is after stays readable and writable.
+            drop(p.discard(run(&p, block, 3 + 8, 1)));
+            open(&p, block, prot);
+            let e = p.unmap(at, f, prot).unwrap_err();
+            assert_eq!((e.at, e.why), (8, Stop::Gone), "{prot:?}");
+            assert_eq!((present(at), resting(&p, f, 20)), (11, 8), "{prot:?}");
+            p.release(FrameRun::new(f, 20));
+            open(&p, block, Prot::RW);
+            assert_eq!(read(at.tail(9)), data[9 * PAGE..]);
+            write(at.tail(9), &data[9 * PAGE..]);
+        }
+    });
+}
+
+#[test]
+fn p6_locked_memory_takes_the_copy_road() {
+    case(|| {
+        let p = platform();
+        open(&p, 0, Prot::RW);
+        let (at, f, data) = (run(&p, 0, 0, 8), small(&p, 0), bytes(5, 8));
+        map(&p, at, f, Content::Bytes(&data)).unwrap();
+        // SAFETY: locks pages that are present.
+        assert_eq!(unsafe { libc::mlock(addr(at) as *const _, 8 * PAGE) }, 0);
+        assert_eq!(unmap(&p, at, f), Ok(8));
+        assert_eq!((present(at), rest(&p, f, 8)), (0, data.clone()));
+        assert_eq!(map(&p, at, f, Content::Parked), Ok(8));
+        assert_eq!((read(at), resting(&p, f, 8)), (data, 0));
+    });
+}
+
+#[test]
+fn p12_a_moved_page_comes_back_writable_and_protection_can_be_lifted() {
+    case(|| {
+        let p = platform();
+        open(&p, 0, Prot::RW);
+        let (at, f, data) = (run(&p, 0, 0, 8), small(&p, 0), bytes(6, 8));
+        map(&p, at, f, Content::Bytes(&data)).unwrap();
+        let protected = || {
+            let len = 8 * PAGE;
+            count(addr(at), len, Categories::PRESENT, Categories::WRITTEN)
+        };
+        drop_flush(p.write_protect(at, true));
+        assert_eq!(protected(), 8);
+        drop_flush(p.write_protect(at, false));
+        assert_eq!(protected(), 0);
+        drop_flush(p.write_protect(at, true));
+        unmap(&p, at, f).unwrap();
+        map(&p, at, f, Content::Parked).unwrap();
+        assert_eq!(protected(), 0);
+        write(at, &data);
+    });
+}
+
+#[test]
+fn p19_a_foreign_mapping_is_adopted_and_served_again() {
+    case(|| {
+        let p = platform();
+        open(&p, 2, Prot::RW);
+        let at = run(&p, 2, 0, 16);
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+        let prot = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: over a part of the arena that holds nothing.
+        let got = unsafe { libc::mmap(addr(at) as *mut _, 16 * PAGE, prot, flags, -1, 0) };
+        assert_eq!(got as usize, addr(at));
+        assert!(
+            map(&p, at, small(&p, 0), Content::Zero).is_err(),
+            "not registered any more"
+        );
+        // SAFETY: nothing of value there.
+        unsafe { p.adopt(addr(at), 16 * PAGE) }.unwrap();
+        open(&p, 2, Prot::RW);
+        let data = bytes(7, 16);
+        assert_eq!(map(&p, at, small(&p, 0), Content::Bytes(&data)), Ok(16));
+        assert_eq!(unmap(&p, at, small(&p, 0)), Ok(16));
+        assert_eq!(map(&p, at, small(&p, 0), Content::Parked), Ok(16));
+        assert_eq!(read(at), data);
+    });
+}
+
+#[test]
+fn p18_the_ranges_use_few_mappings() {
+    case(|| {
+        let p = platform();
+        let (park, len) = p.parking().range();
+        let text = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let within = |start: usize, len: usize| {
+            text.lines()
+                .filter(|l| {
+                    let a = usize::from_str_radix(l.split('-').next().unwrap(), 16).unwrap();
+                    a >= start && a < start + len
+                })
+                .count()
+        };
+        assert_eq!(within(park, len), 2);
+        assert_eq!(within(p.arena().base(), p.arena().len()), 1);
+    });
+}
