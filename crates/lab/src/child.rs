@@ -10,11 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::LabError;
 
-<<<<<<< HEAD
 /// Longest that a run may take unless told otherwise; a hang ends it.
-=======
-/// Longest that any run may take; a hang ends it.
->>>>>>> cli
 const DEADLINE: Duration = Duration::from_secs(1800);
 
 /// A workload that runs.
@@ -27,10 +23,7 @@ pub struct Running {
     said: Vec<u8>,
     errors: File,
     started: Instant,
-<<<<<<< HEAD
     deadline: Duration,
-=======
->>>>>>> cli
     reaped: bool,
 }
 
@@ -117,23 +110,17 @@ impl Running {
             said: Vec::new(),
             errors,
             started,
-<<<<<<< HEAD
             deadline: DEADLINE,
-=======
->>>>>>> cli
             reaped: false,
         })
     }
 
-<<<<<<< HEAD
     /// Ends the run as hung if it takes longer than this from its start (default: half an hour).
     pub fn within(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
         self
     }
 
-=======
->>>>>>> cli
     /// The process.
     pub fn pid(&self) -> u32 {
         self.child.id()
@@ -198,18 +185,12 @@ impl Running {
 
     /// Waits until it prints or ends; true if it ended. Output that ended is not waited for again.
     fn poll(&mut self, output: bool) -> Result<bool, LabError> {
-<<<<<<< HEAD
         let left = self.deadline.saturating_sub(self.started.elapsed());
         if left.is_zero() {
             let how = format!(
                 "did not end within {} s and was killed",
                 self.deadline.as_secs()
             );
-=======
-        let left = DEADLINE.saturating_sub(self.started.elapsed());
-        if left.is_zero() {
-            let how = format!("did not end within {} s and was killed", DEADLINE.as_secs());
->>>>>>> cli
             return Err(LabError::Child {
                 what: self.what.clone(),
                 how,
@@ -328,14 +309,11 @@ mod tests {
     fn r150_a_run_that_ends_early_or_closes_stdout_does_not_hang() {
         assert!(!sh("exit 0").wait_for("ready").unwrap());
         assert!(!sh("exec >&-; sleep 0.2").wait_for("ready").unwrap());
-<<<<<<< HEAD
         let hung = sh("sleep 600")
             .within(Duration::from_millis(50))
             .finish()
             .unwrap_err();
         assert!(hung.to_string().contains("did not end"), "{hung}");
-=======
->>>>>>> cli
         assert_eq!(sh("kill -9 $$").finish().unwrap().status.signal(), Some(9));
     }
 }

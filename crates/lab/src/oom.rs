@@ -5,28 +5,17 @@ use std::ffi::OsString;
 use std::fmt::Write;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
-<<<<<<< HEAD
 use std::time::Duration;
-=======
->>>>>>> cli
 
 use serde::Serialize;
 
 use crate::child::{Finished, Running};
-<<<<<<< HEAD
 use crate::host::cgroup::Cgroup;
 use crate::host::thp::Thp;
 use crate::host::{Guard, vmstat};
 use crate::model::ModelSide;
 use crate::program::fill::progress;
 use crate::size::BLOCK;
-=======
-use crate::host::Guard;
-use crate::host::cgroup::Cgroup;
-use crate::host::thp::Thp;
-use crate::model::ModelSide;
-use crate::program::fill::progress;
->>>>>>> cli
 use crate::{LabError, Side};
 
 /// The memory limit, in bytes.
@@ -35,14 +24,11 @@ pub const LIMIT: usize = 20 << 20;
 pub const SIZE: usize = 40 << 20;
 /// Distance of the bytes it writes, in bytes.
 pub const STRIDE: usize = 50 << 10;
-<<<<<<< HEAD
 /// Huge pages that fit under the limit beside the program itself: a kernel row with fewer says
 /// nothing, since there was little to split.
 const HUGE_PAGES: u64 = (LIMIT / BLOCK - 1) as u64;
 /// A case that takes longer hangs; it takes a second.
 const PATIENCE: Duration = Duration::from_secs(120);
-=======
->>>>>>> cli
 /// Exit status of `deckle run` for a program killed at the limit.
 const KILLED: i32 = 137;
 
@@ -275,7 +261,6 @@ fn kernel(
     let cgroup = Cgroup::new(guard, &format!("oom{n}"))?;
     cgroup.limit_without_swap(LIMIT)?;
     let command = workload(program_cmd, case);
-<<<<<<< HEAD
     let before = vmstat("thp_fault_alloc")?;
     let run = Running::start(&name(Side::Kernel, case), &command, cgroup.doors()?)?;
     let end = run.within(PATIENCE).finish()?;
@@ -285,10 +270,6 @@ fn kernel(
         let why = format!("got {huge} huge pages of {HUGE_PAGES}: the host's memory is fragmented");
         return Err(end.failure(&why));
     }
-=======
-    let end = Running::start(&name(Side::Kernel, case), &command, cgroup.doors()?)?.finish()?;
-    guard.undisturbed()?;
->>>>>>> cli
     let killed = end.status.signal() == Some(libc::SIGKILL) && cgroup.oom_kills()? > 0;
     outcome(&end, killed)
 }
@@ -313,12 +294,8 @@ fn live(options: &OomOptions<'_>, case: &OomCase) -> Result<Outcome, LabError> {
     command.push(case.max_ptes_none.to_string().into());
     command.extend(["--shrink-underused", shrink, "--"].map(OsString::from));
     command.extend(workload(&options.program_cmd, case));
-<<<<<<< HEAD
     let run = Running::start(&name(Side::Live, case), &command, Vec::new())?;
     let end = run.within(PATIENCE).finish()?;
-=======
-    let end = Running::start(&name(Side::Live, case), &command, Vec::new())?.finish()?;
->>>>>>> cli
     outcome(&end, end.status.code() == Some(KILLED))
 }
 

@@ -190,12 +190,9 @@ fn r150_settings_come_back_after_a_panic_and_meddling_is_seen() {
         other => other.unwrap(),
     };
     let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || {
-<<<<<<< HEAD
         // Setting what is set already must not hide what was there before.
         let now = fs::read_to_string(&max_ptes_none).unwrap();
         guard.set(&max_ptes_none, now.trim()).unwrap();
-=======
->>>>>>> cli
         guard.set(&max_ptes_none, "77").unwrap();
         assert_eq!(fs::read_to_string(&max_ptes_none).unwrap(), "77\n");
         fs::write(&max_ptes_none, "78").unwrap();

@@ -5,11 +5,7 @@ use std::fs::{self, File, OpenOptions};
 use std::path::{Path, PathBuf};
 
 use super::journal::Undo;
-<<<<<<< HEAD
 use super::{Guard, read, refused, write};
-=======
-use super::{Guard, read};
->>>>>>> cli
 use crate::LabError;
 
 /// A cgroup of our own, with no process in it at first.
@@ -59,11 +55,7 @@ impl Cgroup {
                 path: subtree.clone(),
                 value: "-memory".into(),
             })?;
-<<<<<<< HEAD
             write(&subtree, "+memory")?;
-=======
-            fs::write(&subtree, "+memory").map_err(|e| LabError::file("writing", subtree, e))?;
->>>>>>> cli
         }
         let dir = make(guard, root.join(&name))?;
         Ok(Self {
@@ -172,22 +164,13 @@ impl Cgroup {
     }
 
     fn write(&self, file: &str, value: &str) -> Result<(), LabError> {
-<<<<<<< HEAD
         write(&self.memory.join(file), value)
-=======
-        let path = self.memory.join(file);
-        fs::write(&path, value).map_err(|e| LabError::file("writing", path, e))
->>>>>>> cli
     }
 }
 
 fn make(guard: &mut Guard, dir: PathBuf) -> Result<PathBuf, LabError> {
     guard.note(Undo::RemoveCgroup(dir.clone()))?;
-<<<<<<< HEAD
     fs::create_dir(&dir).map_err(|e| refused("creating", &dir, e))?;
-=======
-    fs::create_dir(&dir).map_err(|e| LabError::file("creating", &dir, e))?;
->>>>>>> cli
     Ok(dir)
 }
 

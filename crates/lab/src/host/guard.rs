@@ -1,11 +1,7 @@
 //! Changes of the host that are certain to be undone.
 
 use std::ffi::OsString;
-<<<<<<< HEAD
 use std::fs::{File, OpenOptions};
-=======
-use std::fs::{self, File, OpenOptions};
->>>>>>> cli
 use std::io::{Read, Seek, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
@@ -15,11 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::journal::{self, Undo};
-<<<<<<< HEAD
 use super::{is_root, read, refused, write};
-=======
-use super::{is_root, read};
->>>>>>> cli
 use crate::LabError;
 
 /// The journal, and the lock that lets one run at a time change the host.
@@ -51,11 +43,7 @@ impl Guard {
             });
         }
         let at = Path::new(JOURNAL);
-<<<<<<< HEAD
         let fail = |e| refused("opening", at, e);
-=======
-        let fail = |e| LabError::file("opening", at, e);
->>>>>>> cli
         let mut file = OpenOptions::new()
             .read(true)
             .append(true)
@@ -123,22 +111,14 @@ impl Guard {
     pub fn set(&mut self, path: &Path, value: &str) -> Result<(), LabError> {
         let before = current(&read(path)?);
         if before != value {
-<<<<<<< HEAD
             let noted = |undo: &Undo| matches!(undo, Undo::Write { path: p, .. } if p == path);
             if !self.journal.iter().any(noted) {
-=======
-            if !self.set.iter().any(|(p, _)| p == path) {
->>>>>>> cli
                 self.note(Undo::Write {
                     path: path.into(),
                     value: before,
                 })?;
             }
-<<<<<<< HEAD
             write(path, value)?;
-=======
-            fs::write(path, value).map_err(|e| LabError::file("writing", path, e))?;
->>>>>>> cli
         }
         self.set.retain(|(p, _)| p != path);
         self.set.push((path.into(), value.into()));

@@ -32,11 +32,8 @@ pub fn main() -> ExitCode {
 }
 
 fn keep() -> Result<(), String> {
-<<<<<<< HEAD
     // Holds no directory of the run busy; failing to move is no reason not to keep.
     let _ = std::env::set_current_dir("/");
-=======
->>>>>>> cli
     let mut text = Vec::new();
     io::stdin()
         .lock()

@@ -11,10 +11,7 @@ pub mod zram;
 pub use guard::{Guard, JOURNAL};
 
 use std::fs;
-<<<<<<< HEAD
 use std::io;
-=======
->>>>>>> cli
 use std::path::Path;
 
 use crate::LabError;
@@ -27,7 +24,6 @@ pub fn read(path: &Path) -> Result<String, LabError> {
     fs::read_to_string(path).map_err(|e| LabError::file("reading", path, e))
 }
 
-<<<<<<< HEAD
 /// Writes a system file.
 ///
 /// # Errors
@@ -49,8 +45,6 @@ fn refused(what: &str, path: &Path, e: io::Error) -> LabError {
     }
 }
 
-=======
->>>>>>> cli
 /// True if this process is root, which every change of the host needs.
 pub fn is_root() -> bool {
     // SAFETY: geteuid takes nothing and cannot fail.

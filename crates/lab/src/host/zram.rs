@@ -1,21 +1,13 @@
 //! Swap on a zram device, only if nobody uses either.
 
 use std::ffi::CString;
-<<<<<<< HEAD
 use std::fs::OpenOptions;
-=======
-use std::fs::{self, OpenOptions};
->>>>>>> cli
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use super::journal::Undo;
-<<<<<<< HEAD
 use super::{Guard, read, refused, write};
-=======
-use super::{Guard, read};
->>>>>>> cli
 use crate::LabError;
 use crate::size::PAGE;
 
@@ -82,27 +74,18 @@ pub fn swap_on(guard: &mut Guard, bytes: usize) -> Result<(), LabError> {
         path: sys.join("reset"),
         value: "1".into(),
     })?;
-<<<<<<< HEAD
     write(&sys.join("disksize"), &bytes.to_string())?;
-=======
-    let size = sys.join("disksize");
-    fs::write(&size, bytes.to_string()).map_err(|e| LabError::file("writing", size, e))?;
->>>>>>> cli
     write_header(bytes).map_err(|e| LabError::file("writing a swap header to", DEVICE, e))?;
     guard.note(Undo::SwapOff(DEVICE.into()))?;
     let device = CString::new(DEVICE).map_err(|e| LabError::io("device name", e.into()))?;
     // SAFETY: device is a terminated string that lives through the call.
     match unsafe { libc::swapon(device.as_ptr(), 0) } {
         0 => Ok(()),
-<<<<<<< HEAD
         _ => Err(refused(
             "swapon",
             Path::new(DEVICE),
             io::Error::last_os_error(),
         )),
-=======
-        _ => Err(LabError::file("swapon", DEVICE, io::Error::last_os_error())),
->>>>>>> cli
     }
 }
 
