@@ -130,7 +130,7 @@ pub struct DoctorArgs {
 #[derive(Args)]
 #[command(
     after_help = "The workloads of the experiments can be run alone: deckle lab program NAME ARGS,\n\
-        where NAME is fill, pageout, oom-sparse or readzero-then-write."
+        where NAME is fill, pageout, oom-sparse, readzero-then-write or torture."
 )]
 pub struct LabArgs {
     /// Which experiment.

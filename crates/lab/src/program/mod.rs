@@ -16,6 +16,7 @@ pub mod fill;
 pub mod pageout;
 pub mod read_zero;
 pub mod sparse;
+pub mod torture;
 pub mod warm;
 
 /// How a workload failed.
@@ -68,10 +69,11 @@ pub fn programs_main(args: &[OsString]) -> ExitCode {
         Some(["pageout", rest @ ..]) => pageout::main(rest),
         Some(["oom-sparse", rest @ ..]) => sparse::main(rest),
         Some(["readzero-then-write", rest @ ..]) => read_zero::main(rest),
+        Some(["torture", rest @ ..]) => torture::main(rest),
         Some(["warm", rest @ ..]) => warm::main(rest),
         Some(["keeper"]) => return crate::host::keeper::main(),
         _ => Err(LabError::Option(
-            "usage: program fill|pageout|oom-sparse|readzero-then-write|warm ARGS".into(),
+            "usage: program fill|pageout|oom-sparse|readzero-then-write|torture|warm ARGS".into(),
         )
         .into()),
     };
