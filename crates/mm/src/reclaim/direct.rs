@@ -24,6 +24,9 @@ use core::sync::atomic::Ordering;
 const CLUSTER: u64 = 32;
 /// Rounds without progress, while others hold isolated folios, before memory counts as out.
 const PATIENCE: u32 = 256;
+/// Rounds without progress, while nobody else is at work either, before memory counts as out.
+/// One is not enough: a folio whose block is locked by a fault is passed over.
+const FRUITLESS: u32 = 8;
 /// Huge pages that one round of the shrinker looks at.
 const SHRINK_BATCH: u64 = 64;
 
@@ -45,13 +48,20 @@ impl<E: Env> Mm<E> {
             AllocError::NoFrame { order } => order_pages(order) as u64,
         };
         let target = want.max(CLUSTER);
+        let mut fruitless = 0;
         for _ in 0..PATIENCE {
             let seq = self.reclaim_seq.load(Ordering::Acquire);
-            if self.reclaim_round(target, Who::Direct) > 0 {
+            // What another CPU's store grew by may hide what this round has freed, and another
+            // CPU's round may have made the room: what counts is whether there is room now.
+            if self.reclaim_round(target, Who::Direct) > 0 || self.has_room(&failed) {
                 return Ok(());
             }
             if self.isolated.load(Ordering::Acquire) == 0 {
-                break;
+                fruitless += 1;
+                if fruitless == FRUITLESS {
+                    break;
+                }
+                continue;
             }
             // Others are working on what is left: wait for one of them to get somewhere.
             self.machine().preempt(Site::ReclaimRound);
@@ -65,6 +75,17 @@ impl<E: Env> Mm<E> {
         }
         self.stats().add(Item::OomKill, 1);
         Err(Box::new(self.oom_report(failed)))
+    }
+
+    /// Whether a charge that failed would succeed now.
+    fn has_room(&self, failed: &AllocError) -> bool {
+        match failed {
+            AllocError::Charge(over) => {
+                let after = self.charge().usage().saturating_add(over.asked);
+                after <= self.charge().max()
+            }
+            AllocError::NoFrame { .. } => false,
+        }
     }
 
     /// Reclaims about `pages` on somebody else's behalf; returns how many were freed.
