@@ -99,12 +99,12 @@ fn four_times_the_limit(thp: ThpMode) {
 }
 
 #[test]
-fn r1_memory_of_four_times_the_limit_with_huge_pages() {
+fn memory_of_four_times_the_limit_with_huge_pages() {
     case(|| four_times_the_limit(ThpMode::Always));
 }
 
 #[test]
-fn r1_memory_of_four_times_the_limit_with_small_pages() {
+fn memory_of_four_times_the_limit_with_small_pages() {
     case(|| four_times_the_limit(ThpMode::Never));
 }
 
@@ -198,7 +198,7 @@ fn r98_threads_share_memory_under_pressure_without_losing_a_byte() {
 }
 
 #[test]
-fn r121_reading_untouched_memory_costs_nothing_until_it_is_written() {
+fn reading_untouched_memory_costs_nothing_until_it_is_written() {
     case(|| {
         let (service, limit) = service_of(32, ThpMode::Always);
         let mut region = service.map(256 * MIB).unwrap();
@@ -253,7 +253,7 @@ fn p13_writes_into_zero_pages_in_the_making_are_kept_and_charged() {
 }
 
 #[test]
-fn r1_the_self_test_and_an_idle_pager_cost_little() {
+fn the_self_test_and_an_idle_pager_cost_little() {
     case(|| {
         let anon = || {
             let text = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap();
