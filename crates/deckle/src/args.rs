@@ -128,6 +128,10 @@ pub struct DoctorArgs {
 
 /// Options of `deckle lab`.
 #[derive(Args)]
+#[command(
+    after_help = "The workloads of the experiments can be run alone: deckle lab program NAME ARGS,\n\
+        where NAME is fill, pageout, oom-sparse, readzero-then-write or torture."
+)]
 pub struct LabArgs {
     /// Which experiment.
     #[command(subcommand)]

@@ -1,27 +1,106 @@
 //! `deckle lab`: the command line of the experiments.
 
-use crate::args::{Experiment, LabArgs};
-use crate::fail::Fail;
+use std::ffi::OsString;
+use std::io::Write;
+use std::path::PathBuf;
+
+use deckle_lab::{LabError, Side, oom, pageout};
+
+use crate::args::{Case, Experiment, Format, LabArgs, OomArgs, PageoutArgs, Place};
+use crate::fail::{Fail, plain};
 use crate::size;
 
-/// Runs an experiment.
+/// Bytes of a huge page.
+const BLOCK: u64 = 2 << 20;
+
+/// Runs an experiment. Status 1: it ran, and the result is not as it must be (a row failed, or
+/// the sides disagree).
 pub fn lab(args: &LabArgs) -> Result<i32, Fail> {
     match &args.experiment {
-        Experiment::Pageout(a) => {
-            let bytes = size::parse(&a.size).map_err(|e| Fail::own(format!("--size: {e}")))?;
-            if bytes % (2 << 20) != 0 {
-                return Err(Fail::own(
-                    "--size: must be a multiple of 2M, the size of a huge page",
-                ));
-            }
-            Err(absent("pageout"))
-        }
-        Experiment::Oom(_) => Err(absent("oom")),
+        Experiment::Pageout(a) => run_pageout(a),
+        Experiment::Oom(a) => run_oom(a),
     }
 }
 
-fn absent(what: &str) -> Fail {
-    Fail::own(format!(
-        "lab {what}: this build has no experiments: build with the crate deckle-lab"
-    ))
+fn run_pageout(a: &PageoutArgs) -> Result<i32, Fail> {
+    let bytes = size::parse(&a.size).map_err(|e| Fail::own(format!("--size: {e}")))?;
+    if bytes % BLOCK != 0 {
+        return Err(Fail::own(
+            "--size: must be a multiple of 2M, the size of a huge page",
+        ));
+    }
+    let (deckle, program_cmd) = own_command()?;
+    let cases = match a.case {
+        Case::Best => vec![pageout::Case::Best],
+        Case::Worst => vec![pageout::Case::Worst],
+        Case::Text => vec![pageout::Case::Text],
+        Case::All => pageout::Case::ALL.to_vec(),
+    };
+    let report = pageout::run(pageout::PageoutOptions {
+        size: bytes as usize,
+        cases,
+        sides: sides(&a.on)?,
+        runs: a.runs as usize,
+        deckle,
+        program_cmd,
+        model: None,
+    })
+    .map_err(|e| failed("pageout", &e))?;
+    match a.format {
+        Format::Text => print(&report.to_text())?,
+        Format::Json => print(&report.to_json())?,
+    }
+    Ok(i32::from(report.failed()))
+}
+
+fn run_oom(a: &OomArgs) -> Result<i32, Fail> {
+    let (deckle, program_cmd) = own_command()?;
+    let report = oom::run(oom::OomOptions {
+        sides: sides(&a.on)?,
+        deckle,
+        program_cmd,
+        model: None,
+    })
+    .map_err(|e| failed("oom", &e))?;
+    match a.format {
+        Format::Text => print(&report.to_text())?,
+        Format::Json => print(&report.to_json())?,
+    }
+    Ok(i32::from(!report.agree()))
+}
+
+/// This program, and the command that turns it into a workload: every side runs the same binary.
+fn own_command() -> Result<(PathBuf, Vec<OsString>), Fail> {
+    let exe = std::env::current_exe()
+        .map_err(|e| Fail::own(format!("cannot find my own path: {}", plain(&e))))?;
+    let command = vec![exe.clone().into(), "lab".into(), "program".into()];
+    Ok((exe, command))
+}
+
+fn sides(places: &[Place]) -> Result<Vec<Side>, Fail> {
+    let mut all = Vec::new();
+    for place in places {
+        let side = match place {
+            Place::Live => Side::Live,
+            Place::Kernel => Side::Kernel,
+            Place::Model => Side::Model,
+        };
+        if all.contains(&side) {
+            return Err(Fail::own(format!(
+                "--on: {side} is named twice: name each side once"
+            )));
+        }
+        all.push(side);
+    }
+    Ok(all)
+}
+
+fn failed(what: &str, e: &LabError) -> Fail {
+    Fail::own(format!("lab {what}: {e}"))
+}
+
+fn print(text: &str) -> Result<(), Fail> {
+    let mut out = std::io::stdout().lock();
+    let end = if text.ends_with('\n') { "" } else { "\n" };
+    write!(out, "{text}{end}").map_err(|e| Fail::own(format!("output: {}", plain(&e))))
 }

@@ -13,7 +13,7 @@ mod settings;
 mod size;
 
 use std::fmt;
-use std::process::exit;
+use std::process::{ExitCode, exit};
 
 use args::{Cli, Command};
 use clap::Parser;
@@ -31,7 +31,13 @@ fn say(text: fmt::Arguments<'_>) {
     let _ = err.write_all(format!("{head} {text}\n").as_bytes());
 }
 
-fn main() {
+fn main() -> ExitCode {
+    // Workloads are this very binary, and read their arguments themselves.
+    let mut words = std::env::args_os().skip(1);
+    if words.next().is_some_and(|w| w == "lab") && words.next().is_some_and(|w| w == "program") {
+        let rest: Vec<_> = words.collect();
+        return deckle_lab::programs_main(&rest);
+    }
     let cli = Cli::try_parse().unwrap_or_else(|e| exit(usage(&e)));
     let done = match &cli.command {
         Command::Run(args) => run::run(args),

@@ -79,3 +79,36 @@ fn doctor_without_privilege_says_what_is_missing_and_the_remedy() {
         "{out}"
     );
 }
+
+#[test]
+fn lab_checks_its_options_before_it_runs_anything() {
+    for (args, needle) in [
+        (&["lab", "pageout", "--size", "3M"][..], "multiple of 2M"),
+        (&["lab", "pageout", "--size", "0"], "zero"),
+        (&["lab", "pageout", "--on", "mars"], "mars"),
+        (&["lab", "oom", "--on", "live,live"], "twice"),
+        (&["lab", "pageout", "--runs", "0"], "--runs"),
+    ] {
+        let (code, out, err) = output(args);
+        assert_eq!((code, out.as_str()), (125, ""), "{args:?}: {err}");
+        assert!(
+            err.contains(needle) && err.lines().count() == 1,
+            "{args:?}: {err}"
+        );
+    }
+}
+
+#[test]
+fn lab_programs_are_this_binary() {
+    let (code, out, err) = output(&[
+        "lab",
+        "program",
+        "oom-sparse",
+        "--size",
+        "4M",
+        "--stride",
+        "50K",
+    ]);
+    assert_eq!(code, 0, "{out}{err}");
+    assert_ne!(output(&["lab", "program", "no-such"]).0, 0);
+}

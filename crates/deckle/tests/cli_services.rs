@@ -151,11 +151,11 @@ fn what_services_say_publish_and_report_is_in_summary_and_stats() {
     assert_eq!(json["exit_status"], 143);
     assert_eq!(json["signal"], 15);
     assert_eq!(json["memory_max_bytes"], 64 << 20);
-    assert!(json["memory_peak_bytes"].as_u64().unwrap() >= 1000 * 4096);
-    assert_eq!(json["memory_current_bytes"], 0, "the dead hold nothing");
-    assert_eq!(json["resident_peak_bytes"], 1000 * 4096);
-    assert_eq!(json["swap_logical_peak_bytes"], 300 * 4096);
-    assert_eq!(json["swap_stored_peak_bytes"], 204_800);
+    assert!(json["peak"]["memory_bytes"].as_u64().unwrap() >= 1000 * 4096);
+    assert_eq!(json["current"]["memory_bytes"], 0, "the dead hold nothing");
+    assert_eq!(json["peak"]["resident_bytes"], 1000 * 4096);
+    assert_eq!(json["peak"]["swapped_bytes"], 300 * 4096);
+    assert_eq!(json["peak"]["stored_bytes"], 204_800);
     assert_eq!(
         json["programs_unmanaged"], 2,
         "--unmanaged itself, and the one reported"

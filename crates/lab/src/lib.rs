@@ -1,1 +1,30 @@
-//! See ARCHITECTURE.md.
+//! Published experiments on huge pages, run on the live pager, on the host kernel and on the
+//! software model, side by side in one run.
+//!
+//! - [`content`]: page content of a stated lz4 ratio.
+//! - [`program`]: the workloads. They are plain programs that know nothing of deckle, so that the
+//!   same binary runs on every side.
+//! - [`pageout`], [`oom`]: the experiments, with a report as text or JSON.
+//! - [`host`]: what the kernel rows need of the machine (swap on zram, a memory cgroup, huge page
+//!   settings), and the guard that gives all of it back however the run ends.
+//! - [`model`]: the seam through which the software model takes part.
+//!
+//! Dependencies go one way: experiments -> host, child, program -> content, region, size.
+
+pub mod child;
+pub mod content;
+pub mod error;
+pub mod floor;
+pub mod host;
+pub mod live_stats;
+pub mod model;
+pub mod oom;
+pub mod pageout;
+pub mod program;
+pub mod region;
+pub mod side;
+pub mod size;
+
+pub use error::LabError;
+pub use program::programs_main;
+pub use side::Side;

@@ -99,12 +99,12 @@ fn four_times_the_limit(thp: ThpMode) {
 }
 
 #[test]
-fn r1_memory_of_four_times_the_limit_with_huge_pages() {
+fn memory_of_four_times_the_limit_with_huge_pages() {
     case(|| four_times_the_limit(ThpMode::Always));
 }
 
 #[test]
-fn r1_memory_of_four_times_the_limit_with_small_pages() {
+fn memory_of_four_times_the_limit_with_small_pages() {
     case(|| four_times_the_limit(ThpMode::Never));
 }
 
@@ -198,7 +198,7 @@ fn r98_threads_share_memory_under_pressure_without_losing_a_byte() {
 }
 
 #[test]
-fn r121_reading_untouched_memory_costs_nothing_until_it_is_written() {
+fn reading_untouched_memory_costs_nothing_until_it_is_written() {
     case(|| {
         let (service, limit) = service_of(32, ThpMode::Always);
         let mut region = service.map(256 * MIB).unwrap();
@@ -211,5 +211,65 @@ fn r121_reading_untouched_memory_costs_nothing_until_it_is_written() {
         assert_eq!(ones, 128);
         within(&limit);
         sound(&service);
+    });
+}
+
+/// Readers and writers start on untouched memory together, so that some writes hit a page in
+/// the moment between its becoming a zero page and its protection. None is lost, and each is
+/// charged.
+#[test]
+fn p13_writes_into_zero_pages_in_the_making_are_kept_and_charged() {
+    case(|| {
+        let (service, limit) = service_of(64, ThpMode::Never);
+        for _ in 0..20 {
+            let region = service.map(8 * MIB).unwrap();
+            let base = region.as_ptr() as usize;
+            let pages = region.len() / PAGE;
+            std::thread::scope(|s| {
+                s.spawn(move || {
+                    for page in 0..pages {
+                        let at = (base + page * PAGE) as *const AtomicU64;
+                        // SAFETY: inside the region, aligned, only used as atomics.
+                        unsafe { &*at.add(1) }.load(Ordering::Relaxed);
+                    }
+                });
+                s.spawn(move || {
+                    for page in 0..pages {
+                        let at = (base + page * PAGE) as *const AtomicU64;
+                        // SAFETY: as above.
+                        unsafe { &*at }.fetch_add(page as u64 + 1, Ordering::Relaxed);
+                    }
+                });
+            });
+            for page in 0..pages {
+                let at = page * PAGE;
+                let got = u64::from_ne_bytes(region[at..at + 8].try_into().unwrap());
+                assert_eq!(got, page as u64 + 1);
+            }
+            assert!(limit.usage() >= pages as u64);
+            sound(&service);
+        }
+    });
+}
+
+#[test]
+fn the_self_test_and_an_idle_pager_cost_little() {
+    case(|| {
+        let anon = || {
+            let text = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap();
+            let line = text.lines().find(|l| l.starts_with("Pss_Anon:")).unwrap();
+            line.split_whitespace()
+                .nth(1)
+                .unwrap()
+                .parse::<u64>()
+                .unwrap()
+        };
+        let before = anon();
+        let (service, limit) = service_of(256, ThpMode::Always);
+        let after = anon();
+        assert_eq!(limit.usage(), 0);
+        // Five threads with their stacks included.
+        assert!(after - before <= 512, "{before} to {after} KiB");
+        drop(service);
     });
 }

@@ -203,12 +203,12 @@ fn with_purse(most: u64, limit: Option<u64>) -> (LivePlatform, Arc<Purse>) {
 }
 
 #[test]
-fn c7_the_nursery_is_filled_after_the_first_huge_fault_and_paid_for() {
+fn the_nursery_is_filled_after_the_first_huge_fault_and_paid_for() {
     case(|| {
         let (p, purse) = with_purse(3 * 512, None);
         if !has_huge(
             &p,
-            "c7_the_nursery_is_filled_after_the_first_huge_fault_and_paid_for",
+            "the_nursery_is_filled_after_the_first_huge_fault_and_paid_for",
         ) {
             return;
         }
@@ -250,7 +250,7 @@ fn c7_the_nursery_is_filled_after_the_first_huge_fault_and_paid_for() {
 }
 
 #[test]
-fn c7_no_nursery_below_64_mib() {
+fn no_nursery_below_64_mib() {
     case(|| {
         let (p, purse) = with_purse(u64::MAX, Some((64 << 20) / 4096 - 1));
         for block in 0..3 {

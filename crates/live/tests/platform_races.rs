@@ -282,7 +282,7 @@ fn p29_who_holds_an_older_reference_keeps_its_bytes() {
 }
 
 #[test]
-fn r98_a_busy_page_is_skipped_not_lost() {
+fn p7_a_busy_page_is_skipped_not_lost() {
     case(|| {
         let p = platform();
         open(&p, 0, Prot::RW);
@@ -290,7 +290,7 @@ fn r98_a_busy_page_is_skipped_not_lost() {
         map(&p, at, f, Content::Bytes(&data)).unwrap();
         // Page 9 is pinned by a registered buffer of io_uring.
         let Some(_ring) = pin(addr(run(&p, 0, 9, 1))) else {
-            eprintln!("SKIPPED r98_a_busy_page_is_skipped_not_lost: no io_uring here");
+            eprintln!("SKIPPED p7_a_busy_page_is_skipped_not_lost: no io_uring here");
             return;
         };
         let e = unmap(&p, at, f).unwrap_err();

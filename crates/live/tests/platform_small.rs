@@ -61,7 +61,7 @@ fn p8_a_hole_and_an_occupied_slot_stop_the_run_where_they_are() {
 }
 
 #[test]
-fn r_zero_content_is_written_memory_and_writable() {
+fn zero_content_is_written_memory_and_writable() {
     case(|| {
         let p = platform();
         open(&p, 0, Prot::RW);
@@ -76,7 +76,7 @@ fn r_zero_content_is_written_memory_and_writable() {
 }
 
 #[test]
-fn c1_scan_copy_and_release_of_frames() {
+fn scan_copy_and_release_of_frames() {
     case(|| {
         let p = platform();
         open(&p, 0, Prot::RW);
@@ -105,7 +105,7 @@ fn c1_scan_copy_and_release_of_frames() {
 }
 
 #[test]
-fn r121_operations_outside_the_ranges_are_refused() {
+fn operations_outside_the_ranges_are_refused() {
     case(|| {
         let p = platform();
         let last = p.zones().huge.unwrap();

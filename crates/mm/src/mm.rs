@@ -40,6 +40,8 @@ pub struct Mm<E: Env> {
     store_charged: AtomicU64,
     /// Pages isolated by reclaim and not yet put back or freed.
     pub(crate) isolated: AtomicU64,
+    /// Times reclaim passed a folio over because its block was locked.
+    pub(crate) contended: AtomicU64,
     pub(crate) scratch: Scratch,
     /// Changes after each round of reclaim: who found everything isolated waits on it.
     pub(crate) reclaim_seq: AtomicU32,
@@ -72,6 +74,7 @@ impl<E: Env> Mm<E> {
             nowhere: FrameMeta::new(),
             store_charged: AtomicU64::new(0),
             isolated: AtomicU64::new(0),
+            contended: AtomicU64::new(0),
             scratch: Scratch::new(),
             reclaim_seq: AtomicU32::new(0),
         })

@@ -74,6 +74,7 @@ impl Report {
     }
 
     /// JSON with raw integers; amounts of memory in bytes, counters as the kernel counts them.
+    /// `stored` is what swapped pages take in the store, `swapped` what the program sees.
     pub fn json(&self) -> Value {
         let counters: Map<String, Value> = self
             .counters
@@ -87,17 +88,21 @@ impl Report {
             "signal": self.signal,
             "wall_s": self.wall_s,
             "memory_max_bytes": self.max,
-            "memory_current_bytes": self.usage,
-            "memory_peak_bytes": self.peak,
-            "resident_bytes": self.resident,
-            "resident_peak_bytes": self.resident_peak,
             "swap": self.swap,
             "swap_max_bytes": self.swap_max,
-            "swap_stored_bytes": self.stored,
-            "swap_stored_peak_bytes": self.stored_peak,
-            "swap_logical_bytes": self.swapped,
-            "swap_logical_peak_bytes": self.swapped_peak,
-            "unmanaged_anon_peak_bytes": self.unmanaged_anon,
+            "peak": {
+                "memory_bytes": self.peak,
+                "resident_bytes": self.resident_peak,
+                "stored_bytes": self.stored_peak,
+                "swapped_bytes": self.swapped_peak,
+                "unmanaged_anon_bytes": self.unmanaged_anon,
+            },
+            "current": {
+                "memory_bytes": self.usage,
+                "resident_bytes": self.resident,
+                "stored_bytes": self.stored,
+                "swapped_bytes": self.swapped,
+            },
             "programs_managed": self.programs,
             "programs_unmanaged": self.programs_unmanaged,
             "oom_kills": self.killed,

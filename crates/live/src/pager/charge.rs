@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn r45_a_charge_past_the_limit_charges_nothing() {
+    fn a_charge_past_the_limit_charges_nothing() {
         let limit = Limit::new(100, 90, 10);
         limit.try_charge(60).unwrap();
         let over = limit.try_charge(41).unwrap_err();

@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn r53_a_full_ring_refuses_and_forgets_nothing() {
+    fn a_full_ring_refuses_and_forgets_nothing() {
         let queue = Queue::new();
         let fault = |n| Fault {
             page: Vpn(n),

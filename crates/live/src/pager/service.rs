@@ -27,6 +27,9 @@ impl<C: Charge + 'static, S: Store + 'static> Clone for Service<C, S> {
     }
 }
 
+/// One of the pager's loops.
+type Loop<C, S> = fn(&Pager<C, S>);
+
 /// Ends the process if a loop panics: without it, threads would wait for ever.
 struct Abort;
 
@@ -49,7 +52,7 @@ impl<C: Charge + 'static, S: Store + 'static> Service<C, S> {
         use deckle_mm::Machine;
         let pager = Arc::new(pager);
         let several = pager.mm().machine().nr_cpus().min(2);
-        let mut plan: Vec<(&str, fn(&Pager<C, S>))> = Vec::new();
+        let mut plan: Vec<(&str, Loop<C, S>)> = Vec::new();
         for _ in 0..several {
             plan.push(("deckle-fault", Pager::handler_loop));
             plan.push(("deckle-work", Pager::worker_loop));

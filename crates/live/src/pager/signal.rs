@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn r53_a_request_wakes_its_sleeper_once_and_sticky_ones_stay() {
+    fn a_request_wakes_its_sleeper_once_and_sticky_ones_stay() {
         let signal = Signal::new();
         std::thread::scope(|s| {
             let got = s.spawn(|| signal.take(8));

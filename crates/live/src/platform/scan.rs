@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn c1_every_single_bit_makes_a_page_nonzero() {
+    fn every_single_bit_makes_a_page_nonzero() {
         let mut pages = vec![[0u64; PAGE / 8]; 3];
         assert_eq!(zero_pages(&pages), PageMask::first(3));
         for bit in (0..PAGE * 8).step_by(7) {
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn c1_pages_beyond_a_block_are_left_out() {
+    fn pages_beyond_a_block_are_left_out() {
         let pages = vec![[0u64; PAGE / 8]; 600];
         assert_eq!(zero_pages(&pages), PageMask::FULL);
     }

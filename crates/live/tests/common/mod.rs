@@ -6,8 +6,8 @@
 use std::any::type_name;
 use std::io::Write;
 use std::process::{Command, Stdio};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, OnceLock};
 
 use deckle_live::platform::SPACE;
 use deckle_live::{Capability, LiveConfig, LivePlatform};
@@ -243,5 +243,3 @@ impl Book {
 pub fn forever<T>(value: T) -> &'static T {
     Box::leak(Box::new(value))
 }
-
-pub static ONCE: OnceLock<()> = OnceLock::new();

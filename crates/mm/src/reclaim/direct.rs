@@ -24,6 +24,8 @@ use core::sync::atomic::Ordering;
 const CLUSTER: u64 = 32;
 /// Rounds without progress, while others hold isolated folios, before memory counts as out.
 const PATIENCE: u32 = 256;
+/// Rounds without progress, while nobody else is at work either, before memory counts as out.
+const FRUITLESS: u32 = 8;
 /// Huge pages that one round of the shrinker looks at.
 const SHRINK_BATCH: u64 = 64;
 
@@ -45,13 +47,27 @@ impl<E: Env> Mm<E> {
             AllocError::NoFrame { order } => order_pages(order) as u64,
         };
         let target = want.max(CLUSTER);
+        let mut fruitless = 0;
         for _ in 0..PATIENCE {
             let seq = self.reclaim_seq.load(Ordering::Acquire);
-            if self.reclaim_round(target, Who::Direct) > 0 {
+            let contended = self.contended.load(Ordering::Relaxed);
+            // What another CPU's store grew by may hide what this round has freed, and another
+            // CPU's round may have made the room: what counts is whether there is room now.
+            if self.reclaim_round(target, Who::Direct) > 0 || self.has_room(&failed) {
                 return Ok(());
             }
             if self.isolated.load(Ordering::Acquire) == 0 {
-                break;
+                // A folio whose block somebody has locked was passed over: it counts as soon
+                // as that CPU has gone on.
+                if self.contended.load(Ordering::Relaxed) != contended {
+                    self.machine().preempt(Site::ReclaimRound);
+                    continue;
+                }
+                fruitless += 1;
+                if fruitless == FRUITLESS {
+                    break;
+                }
+                continue;
             }
             // Others are working on what is left: wait for one of them to get somewhere.
             self.machine().preempt(Site::ReclaimRound);
@@ -65,6 +81,17 @@ impl<E: Env> Mm<E> {
         }
         self.stats().add(Item::OomKill, 1);
         Err(Box::new(self.oom_report(failed)))
+    }
+
+    /// Whether a charge that failed would succeed now.
+    fn has_room(&self, failed: &AllocError) -> bool {
+        match failed {
+            AllocError::Charge(over) => {
+                let after = self.charge().usage().saturating_add(over.asked);
+                after <= self.charge().max()
+            }
+            AllocError::NoFrame { .. } => false,
+        }
     }
 
     /// Reclaims about `pages` on somebody else's behalf; returns how many were freed.
@@ -87,19 +114,26 @@ impl<E: Env> Mm<E> {
         let mut freed = self.shrink_underused(SHRINK_BATCH, target);
         let anon = self.can_swap() || self.tunables().profile == Profile::Deckle;
         let (mut scanned, mut grown) = (0, 0);
+        // Pages looked at since the last one that was freed: when that is all that was
+        // inactive, the ones after it are the same again.
+        let mut barren = 0;
         if anon && freed < target {
             let inactive = self.lru_pages(Which::Inactive);
             let total = inactive + self.lru_pages(Which::Active);
             while freed < target && scanned < total {
-                if self.lru_pages(Which::Inactive) < target {
+                let inactive = self.lru_pages(Which::Inactive);
+                if inactive < target || barren >= inactive {
                     self.deactivate(target.max(total / 32));
+                    barren = 0;
                 }
                 let Some(pfn) = self.isolate_tail(Which::Inactive) else {
                     break;
                 };
                 let pages = order_pages(order_of(self.meta(pfn))) as u64;
                 scanned += pages;
-                freed += self.reclaim_folio(pfn);
+                let got = self.reclaim_folio(pfn);
+                barren = if got > 0 { 0 } else { barren + pages };
+                freed += got;
                 grown += self.settle_store();
             }
         }
@@ -149,6 +183,7 @@ impl<E: Env> Mm<E> {
         };
         let block = space.block(self, page.block());
         let Some(mut state) = block.try_lock(self) else {
+            self.contended.fetch_add(1, Ordering::Relaxed);
             return false;
         };
         match &mut *state {

@@ -18,6 +18,7 @@ use crate::stat::Item;
 use crate::store::{Store, StoreStop};
 use crate::units::{BLOCK_ORDER, BLOCK_PAGES, FrameRun, PageMask, Pfn, Slot, Vpn, order_pages};
 use alloc::boxed::Box;
+use core::sync::atomic::Ordering;
 
 /// Zero pages that a huge page must have for a split to pay when none of it can be stored.
 const WORTH_A_SPLIT: u32 = 64;
@@ -67,6 +68,7 @@ impl<E: Env> Mm<E> {
     fn reclaim_huge(&self, space: &Space, block: &BlockRef, page: Vpn, pfn: Pfn) -> u64 {
         let nr = page.block();
         let Some(mut state) = block.try_lock(self) else {
+            self.contended.fetch_add(1, Ordering::Relaxed);
             self.putback(pfn);
             return 0;
         };
@@ -158,6 +160,7 @@ impl<E: Env> Mm<E> {
         let nr = page.block();
         let i = page.index();
         let Some(mut state) = block.try_lock(self) else {
+            self.contended.fetch_add(1, Ordering::Relaxed);
             self.putback(pfn);
             return 0;
         };

@@ -286,20 +286,20 @@ impl<E: Env> Mm<E> {
     ) -> Result<u32, PlatformError> {
         let i = page.index();
         let head = self.head_of(pfn);
-        let at = |k: u32| Kind::Inactive(Pfn(pfn.0.wrapping_add(k).wrapping_sub(i)));
+        let prot = table.get(i).prot();
+        let joins = |k: u32, p: u32| {
+            let e = table.get(k);
+            e.kind() == Kind::Inactive(Pfn(p)) && e.prot() == prot
+        };
         let end = head.0 + order_pages(order_of(self.meta(head)));
-        let mut first = i;
-        while first > 0
-            && pfn.0 - (i - first) > head.0
-            && table.get(first - 1).kind() == at(first - 1)
+        let (mut first, mut last) = (i, i + 1);
+        while first > 0 && pfn.0 - (i - first) > head.0 && joins(first - 1, pfn.0 - (i - first) - 1)
         {
             first -= 1;
         }
-        let mut last = i + 1;
-        while last < BLOCK_PAGES && pfn.0 + (last - i) < end && table.get(last).kind() == at(last) {
+        while last < BLOCK_PAGES && pfn.0 + (last - i) < end && joins(last, pfn.0 + (last - i)) {
             last += 1;
         }
-        let prot = table.get(i).prot();
         let start = Vpn(page.0 - (i - first) as u64);
         let run = PageRun::new(space.id, start, last - first);
         self.map_all(run, Pfn(pfn.0 - (i - first)), Content::Parked, prot)?;

@@ -2,8 +2,8 @@
 
 use deckle_mm::space::remap::Remap;
 use deckle_mm::{
-    Advice, Charge, Env, FaultError, FaultMode, MapError, Mm, PAGE_SIZE, Prot, Slot, SpaceId,
-    Store, StoreError, StoreStop, Tunables, Vpn,
+    Advice, Env, FaultError, FaultMode, MapError, Mm, PAGE_SIZE, Prot, Slot, SpaceId, Store,
+    StoreError, StoreStop, Tunables, Vpn,
 };
 use deckle_model::{Model, ModelCharge, ModelMachine, Rng};
 use std::collections::{BTreeMap, HashMap};
@@ -459,14 +459,4 @@ impl<'a> Program<'a> {
         }
         format!("mremap {old} {pages} -> {to} {new}: {result:?}")
     }
-
-    /// The charge handle, for limits that change under way.
-    pub fn charge(&self) -> &ModelCharge {
-        &self.rig.charge
-    }
-}
-
-/// Usage of the group now.
-pub fn usage(rig: &Rig) -> u64 {
-    rig.charge.usage()
 }

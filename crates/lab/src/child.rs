@@ -1,0 +1,319 @@
+//! Runs of a workload: started in a cgroup, timed, talked to, and never waited for without end.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Read, Seek, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::LabError;
+
+/// Longest that a run may take unless told otherwise; a hang ends it.
+const DEADLINE: Duration = Duration::from_secs(1800);
+
+/// A workload that runs.
+pub struct Running {
+    what: String,
+    child: Child,
+    pidfd: OwnedFd,
+    input: Option<ChildStdin>,
+    output: File,
+    said: Vec<u8>,
+    errors: File,
+    started: Instant,
+    deadline: Duration,
+    reaped: bool,
+}
+
+/// A workload that ended.
+#[derive(Debug)]
+pub struct Finished {
+    /// Which run, for messages.
+    pub what: String,
+    /// From before its start to after its end, in seconds.
+    pub wall_s: f64,
+    /// User and system time of it and of the descendants it waited for, in seconds.
+    pub cpu_s: f64,
+    /// How it ended.
+    pub status: ExitStatus,
+    /// What it printed on stdout.
+    pub stdout: String,
+    /// What it printed on stderr.
+    pub stderr: String,
+}
+
+impl Finished {
+    /// An error that tells how this run ended.
+    pub fn failure(&self, why: &str) -> LabError {
+        let tail: Vec<&str> = self.stderr.trim_end().lines().rev().take(5).collect();
+        let tail: Vec<&str> = tail.into_iter().rev().collect();
+        let how = format!("{why} ({}): {}", self.status, tail.join(" | "));
+        LabError::Child {
+            what: self.what.clone(),
+            how,
+        }
+    }
+
+    /// The rest of the line of stdout that starts with `prefix`.
+    pub fn line(&self, prefix: &str) -> Option<&str> {
+        self.stdout.lines().find_map(|l| l.strip_prefix(prefix))
+    }
+}
+
+impl Running {
+    /// Starts `command`. Before it runs it writes itself into the cgroup files `doors`; it dies if
+    /// the calling thread does. `what` names the run in errors.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn start(what: &str, command: &[OsString], doors: Vec<File>) -> Result<Self, LabError> {
+        let fail = |e| LabError::io(format!("starting {what}"), e);
+        let [program, args @ ..] = command else {
+            return Err(LabError::Option(format!("{what}: the command is empty")));
+        };
+        let errors = memory_file().map_err(fail)?;
+        let mut build = Command::new(program);
+        build.args(args);
+        build.stdin(Stdio::piped()).stdout(Stdio::piped());
+        build.stderr(errors.try_clone().map_err(fail)?);
+        // SAFETY: between fork and exec only async-signal-safe calls run: prctl, and write to
+        // files opened before. The closure owns them and allocates nothing.
+        unsafe {
+            build.pre_exec(move || {
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                doors.iter().try_for_each(|mut door| door.write_all(b"0"))
+            });
+        }
+        let started = Instant::now();
+        let mut child = build.spawn().map_err(fail)?;
+        let pidfd = pidfd(&child).inspect_err(|_| {
+            let _ = child.kill();
+            let _ = child.wait();
+        });
+        let pidfd = pidfd.map_err(fail)?;
+        let input = child.stdin.take();
+        let output = child
+            .stdout
+            .take()
+            .map(|out| File::from(OwnedFd::from(out)));
+        let output = output.ok_or_else(|| fail(io::ErrorKind::BrokenPipe.into()))?;
+        // SAFETY: fcntl on a descriptor that output keeps open.
+        unsafe { libc::fcntl(output.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) };
+        Ok(Self {
+            what: what.into(),
+            child,
+            pidfd,
+            input,
+            output,
+            said: Vec::new(),
+            errors,
+            started,
+            deadline: DEADLINE,
+            reaped: false,
+        })
+    }
+
+    /// Ends the run as hung if it takes longer than this from its start (default: half an hour).
+    pub fn within(mut self, deadline: Duration) -> Self {
+        self.deadline = deadline;
+        self
+    }
+
+    /// The process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits until the workload prints `line`. False if it ended before.
+    ///
+    /// # Errors
+    /// If it takes longer than any run may.
+    pub fn wait_for(&mut self, line: &str) -> Result<bool, LabError> {
+        loop {
+            let ended = self.poll(true)?;
+            if self
+                .said
+                .split(|b| *b == b'\n')
+                .any(|l| l == line.as_bytes())
+            {
+                return Ok(true);
+            }
+            if ended {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// Sends the workload an empty line.
+    ///
+    /// # Errors
+    /// If it does not read any more.
+    pub fn go_on(&mut self) -> Result<(), LabError> {
+        let input = self.input.as_mut();
+        input
+            .ok_or_else(|| io::Error::from(io::ErrorKind::BrokenPipe))
+            .and_then(|input| input.write_all(b"\n"))
+            .map_err(|e| LabError::io(format!("talking to {}", self.what), e))
+    }
+
+    /// Waits for the end.
+    ///
+    /// # Errors
+    /// If it takes longer than any run may (it is killed then), or cannot be waited for.
+    pub fn finish(mut self) -> Result<Finished, LabError> {
+        while !self.poll(false)? {}
+        let (status, cpu_s) = self.reap()?;
+        let wall_s = self.started.elapsed().as_secs_f64();
+        self.drain();
+        let mut stderr = Vec::new();
+        let read = self
+            .errors
+            .rewind()
+            .and_then(|()| self.errors.read_to_end(&mut stderr));
+        read.map_err(|e| LabError::io(format!("reading the stderr of {}", self.what), e))?;
+        Ok(Finished {
+            what: self.what.clone(),
+            wall_s,
+            cpu_s,
+            status,
+            stdout: String::from_utf8_lossy(&self.said).into_owned(),
+            stderr: String::from_utf8_lossy(&stderr).into_owned(),
+        })
+    }
+
+    /// Waits until it prints or ends; true if it ended. Output that ended is not waited for again.
+    fn poll(&mut self, output: bool) -> Result<bool, LabError> {
+        let left = self.deadline.saturating_sub(self.started.elapsed());
+        if left.is_zero() {
+            let how = format!(
+                "did not end within {} s and was killed",
+                self.deadline.as_secs()
+            );
+            return Err(LabError::Child {
+                what: self.what.clone(),
+                how,
+            });
+        }
+        let poll = |fd: &dyn AsRawFd| libc::pollfd {
+            fd: fd.as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        let mut fds = [poll(&self.pidfd), poll(&self.output)];
+        let count = if output { 2 } else { 1 };
+        let wait = i32::try_from(left.as_millis()).unwrap_or(i32::MAX);
+        // SAFETY: fds holds at least count entries and lives through the call.
+        let ready = unsafe { libc::poll(fds.as_mut_ptr(), count, wait) };
+        if ready < 0 {
+            let e = io::Error::last_os_error();
+            if e.kind() != io::ErrorKind::Interrupted {
+                return Err(LabError::io(format!("waiting for {}", self.what), e));
+            }
+            return Ok(false);
+        }
+        if fds[1].revents != 0 && !self.drain() {
+            // Closed its stdout: only its end is left to wait for.
+            return self.poll(false);
+        }
+        Ok(fds[0].revents != 0)
+    }
+
+    /// Reads what is there; false at the end of the output.
+    fn drain(&mut self) -> bool {
+        let mut buffer = [0; 4096];
+        loop {
+            match self.output.read(&mut buffer) {
+                Ok(0) => return false,
+                Ok(n) => self.said.extend_from_slice(&buffer[..n]),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => return true,
+            }
+        }
+    }
+
+    fn reap(&mut self) -> Result<(ExitStatus, f64), LabError> {
+        let mut status = 0;
+        // SAFETY: an all-zero rusage is a valid one.
+        let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+        let pid = self.child.id() as libc::pid_t;
+        loop {
+            // SAFETY: both pointers are to locals; pid is our own child, not reaped before.
+            if unsafe { libc::wait4(pid, &mut status, 0, &mut usage) } == pid {
+                break;
+            }
+            let e = io::Error::last_os_error();
+            if e.kind() != io::ErrorKind::Interrupted {
+                return Err(LabError::io(format!("waiting for {}", self.what), e));
+            }
+        }
+        self.reaped = true;
+        let seconds = |t: libc::timeval| t.tv_sec as f64 + t.tv_usec as f64 / 1e6;
+        let cpu_s = seconds(usage.ru_utime) + seconds(usage.ru_stime);
+        Ok((ExitStatus::from_raw(status), cpu_s))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if !self.reaped {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+fn memory_file() -> io::Result<File> {
+    // SAFETY: the name is a terminated literal.
+    let fd = unsafe { libc::memfd_create(c"deckle-lab-stderr".as_ptr(), libc::MFD_CLOEXEC) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: fd was just made and belongs to nobody else.
+    Ok(unsafe { File::from_raw_fd(fd) })
+}
+
+fn pidfd(child: &Child) -> io::Result<OwnedFd> {
+    // SAFETY: the call takes two numbers; the child is not reaped, so the pid is its own.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, child.id(), 0) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: fd was just made and belongs to nobody else; descriptors fit an i32.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sh(script: &str) -> Running {
+        let command = ["sh", "-c", script].map(OsString::from);
+        Running::start("test", &command, Vec::new()).unwrap()
+    }
+
+    #[test]
+    fn r150_runs_are_talked_to_and_their_end_is_told() {
+        let mut run = sh("echo ready; read x; echo after; echo oops >&2; exit 3");
+        assert!(run.wait_for("ready").unwrap());
+        run.go_on().unwrap();
+        let end = run.finish().unwrap();
+        assert_eq!(end.status.code(), Some(3));
+        assert_eq!(end.line("af"), Some("ter"));
+        let error = end.failure("failed").to_string();
+        assert!(error.contains("oops") && error.contains('3'), "{error}");
+    }
+
+    #[test]
+    fn r150_a_run_that_ends_early_or_closes_stdout_does_not_hang() {
+        assert!(!sh("exit 0").wait_for("ready").unwrap());
+        assert!(!sh("exec >&-; sleep 0.2").wait_for("ready").unwrap());
+        let hung = sh("sleep 600")
+            .within(Duration::from_millis(50))
+            .finish()
+            .unwrap_err();
+        assert!(hung.to_string().contains("did not end"), "{hung}");
+        assert_eq!(sh("kill -9 $$").finish().unwrap().status.signal(), Some(9));
+    }
+}

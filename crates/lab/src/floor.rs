@@ -1,0 +1,92 @@
+//! The floor under any pager in the pageout experiment: every huge page has to be zeroed once and
+//! scanned once, with all CPUs. Measured in the same run as the rows it is printed beside.
+
+use std::hint::black_box;
+use std::thread;
+use std::time::Instant;
+
+use crate::LabError;
+use crate::region::Region;
+use crate::size::{BLOCK, PAGE};
+
+/// Memory per thread, used over and over: more than its caches hold.
+const WINDOW: usize = 64 << 20;
+
+/// Seconds that all CPUs together need to zero `len` bytes and to scan them, when each of the
+/// first `dirty` pages of a block holds one byte that is not zero at `offset`.
+///
+/// # Errors
+/// If memory cannot be mapped.
+pub fn measure(len: usize, offset: usize, dirty: usize) -> Result<f64, LabError> {
+    let threads = thread::available_parallelism().map_or(1, |n| n.get());
+    let blocks = (len / BLOCK).div_ceil(threads);
+    // Two passes over the windows: the first only warms them.
+    work(threads, WINDOW / BLOCK, offset, dirty)?;
+    let started = Instant::now();
+    let prepared = work(threads, blocks, offset, dirty)?;
+    Ok((started.elapsed().as_secs_f64() - prepared).max(0.0))
+}
+
+/// Returns the longest time a thread needed to get its window ready, in seconds.
+fn work(threads: usize, blocks: usize, offset: usize, dirty: usize) -> Result<f64, LabError> {
+    thread::scope(|scope| {
+        let all: Vec<_> = (0..threads)
+            .map(|_| {
+                scope.spawn(move || {
+                    let started = Instant::now();
+                    let mut window =
+                        Region::new(WINDOW).map_err(|e| LabError::io("mapping memory", e))?;
+                    let _ = window.advise(libc::MADV_HUGEPAGE);
+                    window.bytes_mut().fill(1);
+                    let prepared = started.elapsed().as_secs_f64();
+                    zero_and_scan(window.bytes_mut(), blocks, offset, dirty);
+                    Ok(prepared)
+                })
+            })
+            .collect();
+        all.into_iter()
+            .map(|t| {
+                t.join()
+                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            })
+            .try_fold(0.0, |longest: f64, prepared| Ok(longest.max(prepared?)))
+    })
+}
+
+fn zero_and_scan(window: &mut [u8], mut blocks: usize, offset: usize, dirty: usize) {
+    while blocks > 0 {
+        let round = blocks.min(window.len() / BLOCK);
+        let part = &mut window[..round * BLOCK];
+        part.fill(0);
+        for block in part.chunks_exact_mut(BLOCK) {
+            for page in block.chunks_exact_mut(PAGE).take(dirty) {
+                page[offset] = 0xff;
+            }
+        }
+        black_box(part.chunks_exact(PAGE).filter(|page| is_zero(page)).count());
+        blocks -= round;
+    }
+}
+
+/// Looks at 64 bytes at a time and stops at the first that are not zero.
+fn is_zero(page: &[u8]) -> bool {
+    page.chunks_exact(64)
+        .all(|line| line.iter().fold(0, |any, byte| any | byte) == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn r99_the_floor_scans_whole_pages_and_finds_any_byte() {
+        let mut page = vec![0; PAGE];
+        assert!(is_zero(&page));
+        for at in [0, 63, 64, 4095] {
+            page[at] = 0xff;
+            assert!(!is_zero(&page), "byte {at}");
+            page[at] = 0;
+        }
+        assert!(measure(4 * BLOCK, 0, 1).unwrap() >= 0.0);
+    }
+}

@@ -1,0 +1,242 @@
+//! A cgroup for one run: a memory limit, and what its processes use. Version 1 or 2, whichever
+//! holds the memory controller on this host.
+
+use std::fs::{self, File, OpenOptions};
+use std::path::{Path, PathBuf};
+
+use super::journal::Undo;
+use super::{Guard, read, refused, write};
+use crate::LabError;
+
+/// A cgroup of our own, with no process in it at first.
+pub struct Cgroup {
+    version: Version,
+    memory: PathBuf,
+    /// Where CPU time is counted; in version 1 that is another hierarchy, which may be absent.
+    cpu: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Version {
+    One,
+    Two,
+}
+
+impl Cgroup {
+    /// Makes a cgroup, to be removed (and what is in it killed) when the guard goes.
+    ///
+    /// # Errors
+    /// No memory controller on this host, or not for us.
+    pub fn new(guard: &mut Guard, name: &str) -> Result<Self, LabError> {
+        let mounts = read(Path::new("/proc/self/mounts"))?;
+        let name = format!("deckle-lab-{}-{name}", std::process::id());
+        if let Some(root) = mount_v1(&mounts, "memory") {
+            let memory = make(guard, root.join(&name))?;
+            let cpu = mount_v1(&mounts, "cpuacct").map(|root| root.join(&name));
+            // One mount may carry both controllers.
+            let cpu = match cpu {
+                Some(dir) if dir != memory => Some(make(guard, dir)?),
+                same => same,
+            };
+            return Ok(Self {
+                version: Version::One,
+                memory,
+                cpu,
+            });
+        }
+        let root = mount_v2(&mounts).ok_or_else(no_controller)?;
+        let subtree = root.join("cgroup.subtree_control");
+        let has = |text: String| text.split_whitespace().any(|c| c == "memory");
+        if !has(read(&root.join("cgroup.controllers"))?) {
+            return Err(no_controller());
+        }
+        if !has(read(&subtree)?) {
+            guard.note(Undo::Write {
+                path: subtree.clone(),
+                value: "-memory".into(),
+            })?;
+            write(&subtree, "+memory")?;
+        }
+        let dir = make(guard, root.join(&name))?;
+        Ok(Self {
+            version: Version::Two,
+            memory: dir.clone(),
+            cpu: Some(dir),
+        })
+    }
+
+    /// Limits the memory of the cgroup to `bytes`, and its swap to nothing.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn limit_without_swap(&self, bytes: usize) -> Result<(), LabError> {
+        let bytes = bytes.to_string();
+        match self.version {
+            Version::One => {
+                self.write("memory.limit_in_bytes", &bytes)?;
+                self.write("memory.swappiness", "0")?;
+                // Present only where swap is accounted.
+                if self.memory.join("memory.memsw.limit_in_bytes").exists() {
+                    self.write("memory.memsw.limit_in_bytes", &bytes)?;
+                }
+                Ok(())
+            }
+            Version::Two => {
+                self.write("memory.max", &bytes)?;
+                if self.memory.join("memory.swap.max").exists() {
+                    self.write("memory.swap.max", "0")?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Files through which a child puts itself into the cgroup: it writes `0` to each.
+    ///
+    /// # Errors
+    /// If one cannot be opened.
+    pub fn doors(&self) -> Result<Vec<File>, LabError> {
+        let mut dirs = vec![&self.memory];
+        dirs.extend(self.cpu.iter().filter(|cpu| **cpu != self.memory));
+        dirs.into_iter()
+            .map(|dir| {
+                let path = dir.join("cgroup.procs");
+                let open = OpenOptions::new().write(true).open(&path);
+                open.map_err(|e| LabError::file("opening", path, e))
+            })
+            .collect()
+    }
+
+    /// Anonymous memory of the cgroup now, in bytes, huge pages included.
+    ///
+    /// # Errors
+    /// If the statistics cannot be read.
+    pub fn anon(&self) -> Result<u64, LabError> {
+        self.field(
+            "memory.stat",
+            if self.version == Version::One {
+                "rss"
+            } else {
+                "anon"
+            },
+        )
+    }
+
+    /// Processes that the kernel killed in the cgroup for lack of memory.
+    ///
+    /// # Errors
+    /// If the statistics cannot be read.
+    pub fn oom_kills(&self) -> Result<u64, LabError> {
+        let one = self.version == Version::One;
+        self.field(
+            if one {
+                "memory.oom_control"
+            } else {
+                "memory.events"
+            },
+            "oom_kill",
+        )
+    }
+
+    /// CPU time of all processes that were ever in it, in seconds; none if nobody counts it.
+    ///
+    /// # Errors
+    /// If it is counted but cannot be read.
+    pub fn cpu_seconds(&self) -> Result<Option<f64>, LabError> {
+        let Some(dir) = &self.cpu else {
+            return Ok(None);
+        };
+        if self.version == Version::Two {
+            return Ok(Some(
+                field(&dir.join("cpu.stat"), "usage_usec")? as f64 / 1e6,
+            ));
+        }
+        let path = dir.join("cpuacct.usage");
+        let ns = read(&path)?
+            .trim()
+            .parse::<u64>()
+            .map_err(|_| unexpected(&path))?;
+        Ok(Some(ns as f64 / 1e9))
+    }
+
+    fn field(&self, file: &str, name: &str) -> Result<u64, LabError> {
+        field(&self.memory.join(file), name)
+    }
+
+    fn write(&self, file: &str, value: &str) -> Result<(), LabError> {
+        write(&self.memory.join(file), value)
+    }
+}
+
+fn make(guard: &mut Guard, dir: PathBuf) -> Result<PathBuf, LabError> {
+    guard.note(Undo::RemoveCgroup(dir.clone()))?;
+    fs::create_dir(&dir).map_err(|e| refused("creating", &dir, e))?;
+    Ok(dir)
+}
+
+fn field(path: &Path, name: &str) -> Result<u64, LabError> {
+    read(path)?
+        .lines()
+        .filter_map(|line| line.split_once(' '))
+        .find(|(key, _)| *key == name)
+        .and_then(|(_, value)| value.trim().parse().ok())
+        .ok_or_else(|| unexpected(path))
+}
+
+fn unexpected(path: &Path) -> LabError {
+    let e = std::io::Error::new(std::io::ErrorKind::InvalidData, "unexpected content");
+    LabError::file("reading", path, e)
+}
+
+fn no_controller() -> LabError {
+    LabError::Host {
+        what: "this host gives us no memory cgroup".into(),
+        remedy: "run outside of a container or with a writable cgroup file system, or leave the \
+                 kernel side out with --on"
+            .into(),
+    }
+}
+
+/// Mount point of a version 1 hierarchy with this controller.
+fn mount_v1(mounts: &str, controller: &str) -> Option<PathBuf> {
+    mounts.lines().find_map(|line| {
+        let mut fields = line.split(' ').skip(1);
+        let (at, kind, options) = (fields.next()?, fields.next()?, fields.next()?);
+        (kind == "cgroup" && options.split(',').any(|o| o == controller)).then(|| at.into())
+    })
+}
+
+/// Mount point of the version 2 hierarchy.
+fn mount_v2(mounts: &str) -> Option<PathBuf> {
+    mounts.lines().find_map(|line| {
+        let mut fields = line.split(' ').skip(1);
+        let (at, kind) = (fields.next()?, fields.next()?);
+        (kind == "cgroup2").then(|| at.into())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn r137_cgroup_mounts_of_both_versions_are_found() {
+        let mounts = "tmpfs /sys/fs/cgroup tmpfs rw 0 0\n\
+            cgroup /sys/fs/cgroup/cpu,cpuacct cgroup rw,nosuid,cpu,cpuacct 0 0\n\
+            cgroup /sys/fs/cgroup/memory cgroup rw,memory 0 0\n\
+            cgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\n";
+        assert_eq!(
+            mount_v1(mounts, "memory"),
+            Some("/sys/fs/cgroup/memory".into())
+        );
+        assert_eq!(
+            mount_v1(mounts, "cpuacct"),
+            Some("/sys/fs/cgroup/cpu,cpuacct".into())
+        );
+        assert_eq!(mount_v2(mounts), Some("/sys/fs/cgroup/unified".into()));
+        assert_eq!(
+            mount_v1("cgroup2 /sys/fs/cgroup cgroup2 rw 0 0", "memory"),
+            None
+        );
+    }
+}

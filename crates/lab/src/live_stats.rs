@@ -1,0 +1,71 @@
+//! What the lab reads from the file that `deckle run --stats` writes.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::LabError;
+use crate::host;
+
+/// JSON pointers of the figures: counters have the kernel's names.
+const ZERO_PAGES: &str = "/counters/swpout_zero";
+const STORED_PAGES: &str = "/counters/pswpout";
+const STORED_BYTES: &str = "/peak/stored_bytes";
+
+/// Figures of one live run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LiveStats {
+    /// Zero-filled pages dropped when swapped out.
+    pub zero_pages: u64,
+    /// Pages written to the store.
+    pub stored_pages: u64,
+    /// The most RAM that the store used, in bytes.
+    pub stored_bytes: u64,
+}
+
+impl LiveStats {
+    /// Reads the file.
+    ///
+    /// # Errors
+    /// If it cannot be read, is no JSON, or lacks a figure.
+    pub fn read(path: &Path) -> Result<Self, LabError> {
+        Self::parse(&host::read(path)?)
+    }
+
+    /// Parses the file's text.
+    ///
+    /// # Errors
+    /// If it is no JSON or lacks a figure.
+    pub fn parse(text: &str) -> Result<Self, LabError> {
+        let json: Value =
+            serde_json::from_str(text).map_err(|e| LabError::Stats(format!("not JSON: {e}")))?;
+        let number = |at: &str| {
+            json.pointer(at)
+                .and_then(Value::as_u64)
+                .ok_or_else(|| LabError::Stats(format!("no number at {at}")))
+        };
+        Ok(Self {
+            zero_pages: number(ZERO_PAGES)?,
+            stored_pages: number(STORED_PAGES)?,
+            stored_bytes: number(STORED_BYTES)?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn r149_live_figures_come_from_the_statistics_file() {
+        let text = r#"{"schema":1,"peak":{"resident_bytes":9,"stored_bytes":3},
+            "counters":{"swpout_zero":511,"pswpout":1}}"#;
+        let stats = LiveStats::parse(text).unwrap();
+        assert_eq!(
+            (stats.zero_pages, stats.stored_pages, stats.stored_bytes),
+            (511, 1, 3)
+        );
+        let error = LiveStats::parse(&text.replace("pswpout", "other")).unwrap_err();
+        assert!(error.to_string().contains("/counters/pswpout"), "{error}");
+    }
+}

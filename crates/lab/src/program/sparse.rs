@@ -1,0 +1,99 @@
+//! `oom-sparse [--size 40M] [--stride 50K] [--zero-blocks]`: the memory use of the S003 test.
+//!
+//! One byte in every stride of block-aligned memory: with the defaults 41 of the 512 pages of each
+//! block are touched, so 471 hold only zeros. `--zero-blocks` writes zeros to every page instead.
+//! The program then holds the memory for a moment, checks all of it and ends. The series used
+//! `stress --vm 1 --vm-bytes 40M --vm-stride 50K`, which writes the same byte.
+
+use std::thread;
+use std::time::Duration;
+
+use super::{Failure, check, option, pages_of, say, switch};
+use crate::LabError;
+use crate::region::Region;
+use crate::size::{self, PAGE};
+
+const BYTE: u8 = b'Z';
+const HOLD: Duration = Duration::from_millis(300);
+
+pub(super) fn main(args: &[&str]) -> Result<(), Failure> {
+    let mut args = args.to_vec();
+    let len = option(&mut args, "--size")?.map_or(Ok(40 << 8), pages_of)? * PAGE;
+    let stride = option(&mut args, "--stride")?.map_or(Ok(50 << 10), size::parse)?;
+    let zeros = switch(&mut args, "--zero-blocks");
+    if !args.is_empty() {
+        let usage = "usage: oom-sparse [--size SIZE] [--stride SIZE] [--zero-blocks]";
+        return Err(LabError::Option(usage.into()).into());
+    }
+    run(len, stride, zeros, |_| ())
+}
+
+pub(crate) fn run(
+    len: usize,
+    stride: usize,
+    zeros: bool,
+    meddle: impl FnOnce(&mut [u8]),
+) -> Result<(), Failure> {
+    let mut region = Region::new(len).map_err(|e| LabError::io("mapping memory", e))?;
+    if zeros {
+        for at in (0..len).step_by(PAGE) {
+            region.touch(at, 0);
+        }
+    } else {
+        for at in (0..len).step_by(stride) {
+            region.touch(at, BYTE);
+        }
+    }
+    thread::sleep(HOLD);
+    meddle(region.bytes_mut());
+    let mut want = [0; PAGE];
+    for (n, page) in region.bytes().chunks_exact(PAGE).enumerate() {
+        want.fill(0);
+        if !zeros {
+            let first = (n * PAGE).next_multiple_of(stride);
+            for at in (first..(n + 1) * PAGE).step_by(stride) {
+                want[at % PAGE] = BYTE;
+            }
+        }
+        check(n, page, &want)?;
+    }
+    say(format_args!(
+        "checked: {} pages, every byte right",
+        len / PAGE
+    ))?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::size::BLOCK;
+
+    #[test]
+    fn r137_sparse_program_touches_41_pages_of_each_block() {
+        for block in 0..20 {
+            let touched = (0..40 << 20)
+                .step_by(50 << 10)
+                .filter(|at| at / BLOCK == block)
+                .map(|at| at / PAGE)
+                .collect::<std::collections::HashSet<_>>();
+            assert_eq!(touched.len(), 41, "block {block}");
+        }
+    }
+
+    #[test]
+    fn r137_sparse_program_finds_a_wrong_byte() {
+        for zeros in [false, true] {
+            run(2 * BLOCK, 50 << 10, zeros, |_| ()).unwrap();
+            let spoil = |bytes: &mut [u8]| bytes[300 * PAGE + 5] ^= 1;
+            match run(2 * BLOCK, 50 << 10, zeros, spoil) {
+                Err(Failure::Mismatch {
+                    page: 300,
+                    offset: 5,
+                    ..
+                }) => {}
+                other => panic!("not found: {other:?}"),
+            }
+        }
+    }
+}

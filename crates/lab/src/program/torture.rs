@@ -1,0 +1,319 @@
+//! `torture [SIZE] [--threads N] [--seconds S] [--seed N] [--no-fork]`: threads write, read,
+//! advise and fork over patterned pages and check every one.
+//!
+//! Each thread owns every n-th page. A page begins with a word that counts its writes; the rest
+//! follows from seed, page number and that word, so that a page from another place, an older
+//! state of the page, or a page of zeros is told from a right one. The content is compressible
+//! about 8:1. A forked child checks pages it shares with its parent, writes some of them, checks
+//! again, and ends; the parent's must not have changed.
+
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use super::{Failure, number, option, pages_of, say, switch};
+use crate::LabError;
+use crate::region::Region;
+use crate::size::{self, PAGE};
+
+/// Words of a page that differ from page to page and from write to write; the rest repeats one.
+const NOISE: usize = 44;
+const WORDS: usize = PAGE / 8;
+
+#[derive(Clone, Copy)]
+struct Plan {
+    pages: usize,
+    threads: usize,
+    time: Duration,
+    seed: u64,
+    fork: bool,
+}
+
+pub(super) fn main(args: &[&str]) -> Result<(), Failure> {
+    let mut args = args.to_vec();
+    let threads = option(&mut args, "--threads")?.map_or(Ok(4), |t| number("--threads", t))?;
+    let seconds = option(&mut args, "--seconds")?.map_or(Ok(10), |t| number("--seconds", t))?;
+    let seed = option(&mut args, "--seed")?.map_or(Ok(1), |t| number("--seed", t))?;
+    let fork = !switch(&mut args, "--no-fork");
+    let size = match args[..] {
+        [] => "512M",
+        [size] => size,
+        _ => {
+            let usage = "usage: torture [SIZE] [--threads N] [--seconds S] [--seed N] [--no-fork]";
+            return Err(LabError::Option(usage.into()).into());
+        }
+    };
+    let plan = Plan {
+        pages: pages_of(size)?,
+        threads: Ord::max(threads, 1),
+        time: Duration::from_secs(seconds),
+        seed,
+        fork,
+    };
+    run(plan)
+}
+
+fn run(plan: Plan) -> Result<(), Failure> {
+    let mut region = Region::new(plan.pages * PAGE).map_err(|e| LabError::io("mapping", e))?;
+    let memory = Memory(region.bytes_mut().as_mut_ptr().cast());
+    let counts = Counts::default();
+    let results: Vec<Result<(), Failure>> = std::thread::scope(|scope| {
+        let jobs: Vec<_> = (0..plan.threads)
+            .map(|t| {
+                let (memory, counts) = (&memory, &counts);
+                scope.spawn(move || Worker::new(plan, t, memory, counts).run())
+            })
+            .collect();
+        jobs.into_iter()
+            .map(|j| {
+                j.join()
+                    .unwrap_or(Err(LabError::Option("a thread panicked".into()).into()))
+            })
+            .collect()
+    });
+    results.into_iter().collect::<Result<Vec<()>, Failure>>()?;
+    let n = |c: &AtomicU64| c.load(Ordering::Relaxed);
+    say(format_args!(
+        "torture: {} in {} threads: {} writes, {} checks, {} advices, {} forks; every page right",
+        size::human((plan.pages * PAGE) as u64),
+        plan.threads,
+        n(&counts.writes),
+        n(&counts.checks),
+        n(&counts.advices),
+        n(&counts.forks)
+    ))?;
+    Ok(())
+}
+
+#[derive(Default)]
+struct Counts {
+    writes: AtomicU64,
+    checks: AtomicU64,
+    advices: AtomicU64,
+    forks: AtomicU64,
+}
+
+/// The region, as words; each thread touches its own pages only.
+struct Memory(*mut u64);
+// SAFETY: threads access disjoint pages (see Worker::page), through volatile accesses.
+unsafe impl Sync for Memory {}
+
+struct Rng(u64);
+
+impl Rng {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+    fn below(&mut self, n: usize) -> usize {
+        (self.next() % n as u64) as usize
+    }
+}
+
+fn mix(mut x: u64) -> u64 {
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+struct Worker<'a> {
+    plan: Plan,
+    thread: usize,
+    memory: &'a Memory,
+    counts: &'a Counts,
+    rng: Rng,
+    /// Writes of each of our pages; 0: reads as zeros.
+    versions: Vec<u32>,
+}
+
+impl<'a> Worker<'a> {
+    fn new(plan: Plan, thread: usize, memory: &'a Memory, counts: &'a Counts) -> Worker<'a> {
+        let ours = (plan.pages - thread).div_ceil(plan.threads);
+        let rng = Rng(mix(plan.seed ^ (thread as u64 + 1) << 40) | 1);
+        Worker {
+            plan,
+            thread,
+            memory,
+            counts,
+            rng,
+            versions: vec![0; ours],
+        }
+    }
+
+    /// Our `i`-th page in the region.
+    fn page(&self, i: usize) -> usize {
+        i * self.plan.threads + self.thread
+    }
+
+    fn word(&self, page: usize, version: u32, i: usize) -> u64 {
+        if version == 0 {
+            return 0;
+        }
+        if i == 0 {
+            return version as u64 | (page as u64) << 32;
+        }
+        let salt = if i <= NOISE { i as u64 } else { 0 };
+        mix(self.plan.seed ^ mix(page as u64 ^ (version as u64) << 32) ^ salt)
+    }
+
+    fn at(&self, page: usize, i: usize) -> *mut u64 {
+        debug_assert!(page < self.plan.pages && i < WORDS);
+        // SAFETY: page and i are inside the region, which holds pages * WORDS words.
+        unsafe { self.memory.0.add(page * WORDS + i) }
+    }
+
+    fn write(&mut self, i: usize) {
+        let page = self.page(i);
+        let version = self.versions[i] + 1;
+        for w in 0..WORDS {
+            // SAFETY: inside the region (at), in a page that only this thread touches.
+            unsafe { self.at(page, w).write_volatile(self.word(page, version, w)) };
+        }
+        self.versions[i] = version;
+        self.counts.writes.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn check(&self, i: usize) -> Result<(), Failure> {
+        let (page, version) = (self.page(i), self.versions[i]);
+        for w in 0..WORDS {
+            // SAFETY: as in write.
+            let found = unsafe { self.at(page, w).read_volatile() };
+            let want = self.word(page, version, w);
+            if found != want {
+                let byte = (found ^ want).trailing_zeros() as usize / 8;
+                return Err(Failure::Mismatch {
+                    page,
+                    offset: w * 8 + byte,
+                    found: (found >> (byte * 8)) as u8,
+                    want: (want >> (byte * 8)) as u8,
+                });
+            }
+        }
+        self.counts.checks.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn advise(&mut self, i: usize) -> Result<(), Failure> {
+        let advices = [libc::MADV_COLD, libc::MADV_PAGEOUT, libc::MADV_WILLNEED];
+        let page = self.page(i);
+        // Advice that keeps the contents may cover the pages of the others too.
+        let (advice, pages) = match self.rng.below(4) {
+            3 => (libc::MADV_DONTNEED, 1),
+            k => (advices[k], 1 + self.rng.below(600)),
+        };
+        let pages = pages.min(self.plan.pages - page);
+        // SAFETY: the range is inside the region; DONTNEED covers only a page of ours.
+        let rc = unsafe { libc::madvise(self.at(page, 0).cast(), pages * PAGE, advice) };
+        if rc != 0 {
+            return Err(LabError::io("madvise", io::Error::last_os_error()).into());
+        }
+        if advice == libc::MADV_DONTNEED {
+            self.versions[i] = 0;
+        }
+        self.counts.advices.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Forks; the child checks and writes a few pages and exits 0 if all were right.
+    fn fork(&mut self) -> Result<(), Failure> {
+        let from = self.rng.below(self.versions.len());
+        // SAFETY: the child touches only the region and memory it owns, and ends by _exit.
+        let pid = unsafe { libc::fork() };
+        if pid < 0 {
+            return Err(LabError::io("fork", io::Error::last_os_error()).into());
+        }
+        if pid == 0 {
+            let mut right = true;
+            for k in 0..64 {
+                let i = (from + k) % self.versions.len();
+                right &= self.check(i).is_ok();
+                if k % 2 == 0 {
+                    self.write(i);
+                    right &= self.check(i).is_ok();
+                }
+            }
+            // SAFETY: ends the child without running the parent's exit handlers.
+            unsafe { libc::_exit(if right { 0 } else { 1 }) };
+        }
+        let mut status = 0;
+        // SAFETY: waits for the child just made.
+        if unsafe { libc::waitpid(pid, &mut status, 0) } != pid || status != 0 {
+            let what = format!("a forked child found a wrong page (status {status:#x})");
+            return Err(LabError::Option(what).into());
+        }
+        for k in 0..64 {
+            self.check((from + k) % self.versions.len())?;
+        }
+        self.counts.forks.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn run(mut self) -> Result<(), Failure> {
+        for i in 0..self.versions.len() {
+            self.write(i);
+        }
+        let end = Instant::now() + self.plan.time;
+        let mut steps = 0u64;
+        while Instant::now() < end {
+            let i = self.rng.below(self.versions.len());
+            match self.rng.below(100) {
+                0..=39 => self.write(i),
+                40..=97 => self.check(i)?,
+                _ => self.advise(i)?,
+            }
+            steps += 1;
+            if self.plan.fork && steps.is_multiple_of(2000) {
+                self.fork()?;
+            }
+        }
+        (0..self.versions.len()).try_for_each(|i| self.check(i))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn r148_torture_is_right_when_memory_is() {
+        let time = Duration::from_millis(300);
+        run(Plan {
+            pages: 3000,
+            threads: 3,
+            time,
+            seed: 5,
+            fork: true,
+        })
+        .unwrap();
+    }
+
+    #[test]
+    fn r148_torture_finds_one_flipped_bit() {
+        let time = Duration::from_millis(1);
+        let plan = Plan {
+            pages: 8,
+            threads: 1,
+            time,
+            seed: 5,
+            fork: false,
+        };
+        let mut region = Region::new(plan.pages * PAGE).unwrap();
+        let memory = Memory(region.bytes_mut().as_mut_ptr().cast());
+        let counts = Counts::default();
+        let mut worker = Worker::new(plan, 0, &memory, &counts);
+        (0..8).for_each(|i| worker.write(i));
+        (0..8).for_each(|i| worker.check(i).unwrap());
+        // SAFETY: word 100 of page 3 is inside the region.
+        unsafe { *memory.0.add(3 * WORDS + 100) ^= 1 << 17 };
+        match worker.check(3) {
+            Err(Failure::Mismatch {
+                page: 3,
+                offset: 802,
+                ..
+            }) => {}
+            other => panic!("not found: {other:?}"),
+        }
+    }
+}

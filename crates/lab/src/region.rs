@@ -1,0 +1,124 @@
+//! Private anonymous memory, mapped the way an ordinary program does it.
+
+use std::io;
+use std::ptr;
+
+use crate::size::BLOCK;
+
+/// A private anonymous mapping whose start is 2 MiB-aligned.
+pub struct Region {
+    map: *mut u8,
+    map_len: usize,
+    base: *mut u8,
+    len: usize,
+}
+
+impl Region {
+    /// Maps `len` bytes (not zero), readable and writable, untouched.
+    ///
+    /// # Errors
+    /// What `mmap` says.
+    pub fn new(len: usize) -> io::Result<Self> {
+        let map = map(len)?;
+        if map.addr() % BLOCK == 0 {
+            return Ok(Self {
+                map,
+                map_len: len,
+                base: map,
+                len,
+            });
+        }
+        // SAFETY: the range was just mapped here and nothing points into it.
+        unsafe { libc::munmap(map.cast(), len) };
+        let map_len = len + BLOCK;
+        let map = self::map(map_len)?;
+        let skip = map.addr().next_multiple_of(BLOCK) - map.addr();
+        // SAFETY: skip < BLOCK, and the mapping is BLOCK longer than len.
+        let base = unsafe { map.add(skip) };
+        Ok(Self {
+            map,
+            map_len,
+            base,
+            len,
+        })
+    }
+
+    /// The memory.
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: base..base+len lies in a mapping owned by self; anonymous memory is always
+        // initialised, and writers need &mut self.
+        unsafe { std::slice::from_raw_parts(self.base, self.len) }
+    }
+
+    /// The memory, to write.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in bytes(), and &mut self makes the borrow unique.
+        unsafe { std::slice::from_raw_parts_mut(self.base, self.len) }
+    }
+
+    /// Writes one byte so that the store really happens here, where a caller wants to time it.
+    ///
+    /// # Panics
+    /// If `at` is outside.
+    pub fn touch(&mut self, at: usize, byte: u8) {
+        assert!(at < self.len);
+        // SAFETY: at is inside the mapping (asserted), which is writable and owned by self.
+        unsafe { self.base.add(at).write_volatile(byte) }
+    }
+
+    /// `madvise` over the whole region.
+    ///
+    /// # Errors
+    /// What the call says.
+    pub fn advise(&mut self, advice: libc::c_int) -> io::Result<()> {
+        // SAFETY: the range is a mapping owned by self. The callers' advice (HUGEPAGE, PAGEOUT)
+        // keeps the contents.
+        match unsafe { libc::madvise(self.base.cast(), self.len, advice) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is owned by self and no borrow outlives it.
+        unsafe { libc::munmap(self.map.cast(), self.map_len) };
+    }
+}
+
+fn map(len: usize) -> io::Result<*mut u8> {
+    // SAFETY: a new mapping at an address the kernel chooses touches no existing memory.
+    let at = unsafe {
+        libc::mmap(
+            ptr::null_mut(),
+            len,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        )
+    };
+    if at == libc::MAP_FAILED {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(at.cast())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn r115_regions_are_block_aligned_and_whole() {
+        for len in [4096, BLOCK + 4096, 5 * BLOCK] {
+            let mut region = Region::new(len).unwrap();
+            assert_eq!(region.base.addr() % BLOCK, 0);
+            region.touch(len - 1, 9);
+            assert_eq!(region.bytes().len(), len);
+            assert_eq!(region.bytes()[len - 1], 9);
+            assert!(region.bytes()[..len - 1].iter().all(|b| *b == 0));
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! The pageout experiment at a small size: the kernel's row on this host, and a live row whose
+//! pager does not do its work.
+
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use deckle_lab::pageout::{self, Case, PageoutOptions, PageoutReport};
+use deckle_lab::{LabError, Side};
+
+const SIZE: usize = 64 << 20;
+const BLOCKS: u64 = 32;
+
+fn run(side: Side, cases: &[Case], deckle: &str) -> Result<PageoutReport, LabError> {
+    pageout::run(PageoutOptions {
+        size: SIZE,
+        cases: cases.to_vec(),
+        sides: vec![side],
+        runs: 1,
+        deckle: deckle.into(),
+        program_cmd: vec![OsString::from(env!("CARGO_BIN_EXE_lab-program"))],
+        model: None,
+    })
+}
+
+/// The report; none, said loudly, where this host does not let us or is never warm.
+fn report(test: &str, ran: Result<PageoutReport, LabError>) -> Option<PageoutReport> {
+    match ran {
+        Err(e @ (LabError::Host { .. } | LabError::Cold { .. })) => {
+            eprintln!("SKIPPED {test}: {e}");
+            None
+        }
+        other => Some(other.unwrap()),
+    }
+}
+
+#[test]
+fn r115_kernel_rows_of_the_pageout_experiment() {
+    let ran = run(Side::Kernel, &Case::ALL, "/nonexistent");
+    let Some(report) = report("r115_kernel_rows_of_the_pageout_experiment", ran) else {
+        return;
+    };
+    eprintln!("{}", report.to_text());
+    assert!(!report.failed(), "{}", report.to_text());
+    let all = BLOCKS * 512;
+    for row in &report.rows {
+        assert_eq!(row.zero_pages + row.stored_pages, all, "{row:?}");
+        match row.case {
+            Case::Best => assert_eq!(row.stored_pages, BLOCKS),
+            Case::Worst => assert_eq!(row.stored_pages, all),
+            Case::Text => {
+                assert_eq!(row.stored_pages, all);
+                let ratio = SIZE as f64 / row.stored_bytes as f64;
+                assert!((2.3..2.7).contains(&ratio), "stored at {ratio}:1");
+            }
+        }
+        assert_eq!(row.runs_s.len(), 1);
+        assert!(row.cpu_s > 0.0);
+    }
+}
+
+#[test]
+fn r111_a_live_row_whose_memory_stays_fails() {
+    // Runs the program on the kernel alone, without swap: MADV_PAGEOUT gives back nothing but
+    // zero pages (the kernel splits the huge page and drops them), so the case without any.
+    let idle = std::env::temp_dir().join(format!("deckle-lab-idle-{}", std::process::id()));
+    let script = "#!/bin/sh\n\
+        [ \"$1 $2 $3 $4\" = 'run --thp always --stats' ] && [ \"$6\" = -- ] || exit 125\n\
+        printf '{\"peak\":{\"stored_bytes\":0},\"counters\":{\"swpout_zero\":0,\"pswpout\":0}}' \
+        > \"$5\"\nshift 6\nexec \"$@\"\n";
+    fs::write(&idle, script).unwrap();
+    fs::set_permissions(&idle, fs::Permissions::from_mode(0o700)).unwrap();
+    let ran = run(Side::Live, &[Case::Worst], idle.to_str().unwrap());
+    fs::remove_file(&idle).unwrap();
+    let Some(report) = report("r111_a_live_row_whose_memory_stays_fails", ran) else {
+        return;
+    };
+    assert!(report.failed());
+    let error = report.rows[0].error.as_deref().unwrap();
+    assert!(error.contains("left beside the store"), "{error}");
+}
