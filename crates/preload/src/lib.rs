@@ -26,4 +26,5 @@ static START: extern "C" fn() = start;
 
 extern "C" fn start() {
     config::read();
+    service::register_fork_handlers();
 }

@@ -6,7 +6,6 @@ use core::time::Duration;
 use deckle_group::{Answer, Group, GroupCharge, LineId, SwapKind};
 use deckle_mm::{Charge, OverLimit, Slot, Store, StoreError};
 use deckle_store::{Algorithm, Disabled, Ram};
-use std::sync::Mutex;
 
 /// How long a process that was asked for memory may take to answer.
 const ANSWER_TIME: Duration = Duration::from_millis(500);
@@ -14,7 +13,6 @@ const ANSWER_TIME: Duration = Duration::from_millis(500);
 /// The account. A child of fork gets another line: hence the indirection.
 pub struct Account {
     group: Group,
-    line: Mutex<LineId>,
     /// The charge in use; never freed, because a load of it takes no lock.
     charge: core::sync::atomic::AtomicPtr<GroupCharge>,
     /// Pages of our own metadata that are charged.
@@ -26,7 +24,6 @@ impl Account {
     pub fn new(group: Group, line: LineId) -> Account {
         Account {
             group,
-            line: Mutex::new(line),
             charge: core::sync::atomic::AtomicPtr::new(leak(group, line)),
             own: AtomicU64::new(0),
         }
@@ -49,8 +46,6 @@ impl Account {
 
     /// Charges go to `line` from now on, beginning with `pages` that are there already.
     pub fn move_to(&self, line: LineId, pages: u64) {
-        let mut now = self.line.lock().unwrap_or_else(|e| e.into_inner());
-        *now = line;
         self.charge.store(leak(self.group, line), Release);
         self.charge().force_charge(pages);
     }

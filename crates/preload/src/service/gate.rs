@@ -20,7 +20,8 @@ static STARTER: AtomicU32 = AtomicU32::new(0);
 static BASE: AtomicUsize = AtomicUsize::new(0);
 static BYTES: AtomicUsize = AtomicUsize::new(0);
 
-fn tid() -> u32 {
+/// The caller's thread id.
+pub fn tid() -> u32 {
     // SAFETY: a system call without arguments.
     unsafe { crate::sys::call(libc::SYS_gettid, [0; 6]) }.unwrap_or(0) as u32
 }

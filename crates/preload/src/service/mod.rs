@@ -8,6 +8,7 @@ mod request;
 mod serve;
 mod tasks;
 
+pub use fork::register as register_fork_handlers;
 pub use gate::{arena, is_small, outgrown};
 pub use request::{Op, request};
 
@@ -22,7 +23,8 @@ use deckle_live::{LiveEnv, Pager};
 use deckle_mm::Mm;
 use deckle_task::watch::{Program, Watch};
 use deckle_task::{Area, Entry, Options, SpawnError, futex};
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
 
 type Manager = Mm<LiveEnv<Account, Swap>>;
 
@@ -34,6 +36,8 @@ struct Process {
     account: Arc<Account>,
     link: Link,
     watch: Watch,
+    /// Ranges of the arena where something foreign is mapped: start to end.
+    foreign: Mutex<BTreeMap<usize, usize>>,
 }
 
 /// The process, once its service is set up. Never freed.
@@ -80,6 +84,18 @@ struct Start {
 }
 
 impl Start {
+    fn new(name: &'static [u8]) -> Start {
+        Start {
+            name,
+            program: Program::current(),
+            state: AtomicU32::new(0),
+            base: AtomicUsize::new(0),
+            bytes: AtomicUsize::new(0),
+            reason: UnsafeCell::new([0; 400]),
+            reason_len: AtomicUsize::new(0),
+        }
+    }
+
     fn tell(&self, base: usize, bytes: usize) {
         self.base.store(base, Relaxed);
         self.bytes.store(bytes, Relaxed);
@@ -120,20 +136,23 @@ fn try_start(name: &'static [u8]) -> Result<(usize, usize), String> {
     for place in areas.iter_mut() {
         *place = Some(Area::new(STACK).map_err(|e| e.to_string())?);
     }
-    let start = Start {
-        name,
-        program: Program::current(),
-        state: AtomicU32::new(0),
-        base: AtomicUsize::new(0),
-        bytes: AtomicUsize::new(0),
-        reason: UnsafeCell::new([0; 400]),
-        reason_len: AtomicUsize::new(0),
-    };
-    begin(&start)
+    begin(&Start::new(name), tasks::main)
+}
+
+/// Starts the service of a child of fork on the copy of its parent's.
+fn start_in_child() -> Result<(), String> {
+    let name = crate::config::group_name().ok_or("no group")?;
+    for index in 0..=OTHERS.len() {
+        if let Some(area) = area(index) {
+            // SAFETY: the parent's tasks do not run in the child's copy.
+            unsafe { area.after_fork() };
+        }
+    }
+    begin(&Start::new(name), fork::first_in_child).map(|_| ())
 }
 
 /// Makes the first task and waits until the service runs.
-fn begin(start: &Start) -> Result<(usize, usize), String> {
+fn begin(start: &Start, entry: Entry) -> Result<(usize, usize), String> {
     let first = area(0).ok_or("no memory for a task")?;
     let options = Options {
         name: c"deckle",
@@ -142,7 +161,7 @@ fn begin(start: &Start) -> Result<(usize, usize), String> {
     let argument = core::ptr::from_ref(start).cast_mut().cast::<c_void>();
     // SAFETY: the areas live for ever; `start` outlives the wait below; the task calls only
     // what a service task may.
-    let task = unsafe { deckle_task::spawn(first, &options, tasks::main, argument) }
+    let task = unsafe { deckle_task::spawn(first, &options, entry, argument) }
         .map_err(|e| e.to_string())?;
     loop {
         match start.state.load(Acquire) {

@@ -63,7 +63,8 @@ const TAKEN: u32 = 1;
 const POSTED: u32 = 2;
 const DONE: u32 = 3;
 
-const SLOTS: usize = 256;
+/// Most requests at one time.
+pub const SLOTS: usize = 256;
 /// End of a list of slots.
 const NONE: u32 = u32::MAX;
 

@@ -1,17 +1,20 @@
 //! The program's calls, as the service carries them out.
 
 use super::Process;
-use super::request::{Op, Request};
+use super::request::{self, Op, Request};
 use crate::sys::PAGE;
 use core::ffi::c_int;
 use deckle_mm::{Advice, MapError, Prot, Vpn};
 use std::collections::BTreeMap;
+use std::sync::{MutexGuard, PoisonError};
 
 /// The state of the calls.
 pub struct Calls {
     process: &'static Process,
-    /// Ranges of the arena where something foreign is mapped: start to end.
-    foreign: BTreeMap<usize, usize>,
+    /// Calls of other threads that came while everything stands still for a fork. With room
+    /// for all there can be: nothing is allocated meanwhile.
+    waiting: Vec<Request>,
+    still: bool,
 }
 
 fn vpn(addr: usize) -> Vpn {
@@ -50,12 +53,32 @@ impl Calls {
     pub fn new(process: &'static Process) -> Calls {
         Calls {
             process,
-            foreign: BTreeMap::new(),
+            waiting: Vec::with_capacity(request::SLOTS),
+            still: false,
         }
     }
 
-    /// Carries a call out and answers it.
+    fn foreign(&self) -> MutexGuard<'static, BTreeMap<usize, usize>> {
+        self.process
+            .foreign
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Carries a call out and answers it; keeps it for later while a fork is on its way.
     pub fn serve(&mut self, request: Request) {
+        if self.still && request.op() != Op::ForkEnd {
+            self.waiting.push(request);
+            return;
+        }
+        self.carry_out(request);
+        while !self.still && !self.waiting.is_empty() {
+            let request = self.waiting.remove(0);
+            self.carry_out(request);
+        }
+    }
+
+    fn carry_out(&mut self, request: Request) {
         let args = request.args();
         let result = match request.op() {
             Op::Map => self.map(args),
@@ -71,8 +94,15 @@ impl Calls {
             Op::UnlockAll => Ok(0),
             Op::Remap => self.remap(args),
             Op::Leave => self.leave(args[0], args[1]),
-            Op::ForkBegin => self.process.fork_begin(),
-            Op::ForkEnd => self.process.fork_end(),
+            Op::ForkBegin => {
+                let done = self.process.fork_begin();
+                self.still = done.is_ok();
+                done
+            }
+            Op::ForkEnd => {
+                self.still = false;
+                self.process.fork_end()
+            }
         };
         request.answer(result);
     }
@@ -161,7 +191,7 @@ impl Calls {
             .mmap(pager.space(), Some(vpn(addr)), pages(bytes), 1, Prot::NONE)
             .map_err(|e| errno(&e))?;
         self.forget(addr, bytes, |_, _| Ok(()))?;
-        self.foreign.insert(addr, addr + bytes);
+        self.foreign().insert(addr, addr + bytes);
         Ok(0)
     }
 
@@ -184,8 +214,8 @@ impl Calls {
     ) -> Result<(), i32> {
         let end = addr + bytes;
         loop {
-            let hit = self
-                .foreign
+            let mut foreign = self.foreign();
+            let hit = foreign
                 .range(..end)
                 .next_back()
                 .map(|(from, to)| (*from, *to))
@@ -193,13 +223,14 @@ impl Calls {
             let Some((from, to)) = hit else {
                 return Ok(());
             };
-            self.foreign.remove(&from);
+            foreign.remove(&from);
             if from < addr {
-                self.foreign.insert(from, addr);
+                foreign.insert(from, addr);
             }
             if to > end {
-                self.foreign.insert(end, to);
+                foreign.insert(end, to);
             }
+            drop(foreign);
             each(from.max(addr), to.min(end))?;
         }
     }

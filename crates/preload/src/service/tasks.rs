@@ -14,14 +14,14 @@ use super::end::{self, Last};
 use super::{PROCESS, Process, Start, process, serve};
 use crate::sys::PAGE;
 use core::ffi::c_void;
-use core::sync::atomic::Ordering::{Relaxed, Release};
+use core::sync::atomic::Ordering::Release;
 use core::time::Duration;
 use deckle_group::proto::Link;
 use deckle_group::{Group, Name};
 use deckle_live::{Capabilities, LiveConfig, Pager};
 use deckle_task::watch::{State, Watch};
 use std::os::fd::AsRawFd;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 /// How often the program and `deckle run` are looked after when nothing wakes the service.
 const LOOK: Duration = Duration::from_millis(100);
@@ -33,16 +33,25 @@ pub extern "C" fn main(start: *mut c_void) -> ! {
     end::on_panic();
     match set_up(start) {
         Ok(process) => {
-            let arena = process.pager.platform().arena();
-            let (base, bytes) = (arena.base(), arena.len());
             PROCESS.store(core::ptr::from_ref(process).cast_mut(), Release);
-            match super::spawn_others() {
-                Ok(()) => start.tell(base, bytes),
-                Err(why) => {
-                    start.fail(&format!("no task: {why}"));
-                    end::exit_all(1);
-                }
-            }
+            run(process, start)
+        }
+        Err(why) => {
+            start.fail(&why);
+            end::exit_all(1)
+        }
+    }
+}
+
+/// Starts the other tasks, tells the program that it can go on, and looks after it.
+pub fn run(process: &'static Process, start: &Start) -> ! {
+    let ready = hello(process).and_then(|()| {
+        super::spawn_others().map_err(|why| format!("no task: {why}"))
+    });
+    match ready {
+        Ok(()) => {
+            let arena = process.pager.platform().arena();
+            start.tell(arena.base(), arena.len());
             look_after(process)
         }
         Err(why) => {
@@ -52,16 +61,57 @@ pub extern "C" fn main(start: *mut c_void) -> ! {
     }
 }
 
-fn set_up(start: &Start) -> Result<&'static Process, String> {
+/// A process in its group.
+pub struct Announced {
+    pub group: Group,
+    pub watch: Watch,
+    pub link: Link,
+    pub line: deckle_group::LineId,
+}
+
+/// Joins the group and connects to `deckle run`.
+pub fn announce(start: &Start) -> Result<Announced, String> {
     let name = Name::new(start.name).map_err(|e| e.to_string())?;
-    let group = Group::attach(name).map_err(|e| e.to_string())?;
-    let tunables = group.knobs().map_err(|e| e.to_string())?;
-    let pid = start.program.pid();
+    let group = match process() {
+        Some(process) => *process.account.group(),
+        None => Group::attach(name).map_err(|e| e.to_string())?,
+    };
     let watch = Watch::open(start.program).map_err(|e| e.to_string())?;
     let link = Link::connect(name).map_err(|e| format!("no connection to deckle run: {e}"))?;
     let line = group
-        .join(pid as u32, std::process::id())
+        .join(start.program.pid() as u32, std::process::id())
         .map_err(|e| e.to_string())?;
+    Ok(Announced {
+        group,
+        watch,
+        link,
+        line,
+    })
+}
+
+/// Hands `deckle run` the descriptors that must not be lost.
+fn hello(process: &Process) -> Result<(), String> {
+    let me = deckle_group::sys::pidfd_open(std::process::id())
+        .map_err(|e| format!("no pidfd: {e}"))?;
+    let uffd = process.pager.platform().program_uffd().as_raw_fd();
+    process
+        .link
+        .hello(
+            process.pid as u32,
+            std::process::id(),
+            [uffd, me.raw(), process.watch.pidfd()],
+        )
+        .map_err(|e| format!("no word to deckle run: {e}"))
+}
+
+fn set_up(start: &Start) -> Result<&'static Process, String> {
+    let Announced {
+        group,
+        watch,
+        link,
+        line,
+    } = announce(start)?;
+    let tunables = group.knobs().map_err(|e| e.to_string())?;
     let account = Arc::new(Account::new(group, line));
     let known = group.capabilities().map(|w| Capabilities::from_bits(w[0]));
     let capabilities = known.unwrap_or_else(deckle_live::self_test);
@@ -78,21 +128,13 @@ fn set_up(start: &Start) -> Result<&'static Process, String> {
     let store = Swap::new(group.swap_kind());
     let pager = Pager::new(config, account.clone(), store, tunables, Box::new(Last))
         .map_err(|e| e.to_string())?;
-    let me = deckle_group::sys::pidfd_open(std::process::id())
-        .map_err(|e| format!("no pidfd: {e}"))?;
-    let uffd = pager.platform().program_uffd().as_raw_fd();
-    link.hello(
-        pid as u32,
-        std::process::id(),
-        [uffd, me.raw(), watch.pidfd()],
-    )
-    .map_err(|e| format!("no word to deckle run: {e}"))?;
     Ok(Box::leak(Box::new(Process {
-        pid,
+        pid: start.program.pid(),
         pager,
         account,
         link,
         watch,
+        foreign: Mutex::default(),
     })))
 }
 
@@ -100,6 +142,7 @@ fn look_after(process: &'static Process) -> ! {
     let mut published = None;
     loop {
         let state = process.watch.wait(LOOK);
+        let _inside = process.pager.gate().enter();
         process.settle();
         let faults = process.pager.mm().stats().get(deckle_mm::Item::Pgfault);
         if published != Some(faults) {
@@ -180,6 +223,7 @@ pub extern "C" fn donor(_: *mut c_void) -> ! {
         let me = process.account.line();
         let asked = group.wait_request(me, Duration::from_secs(3600));
         if let Some(request) = asked {
+            let _inside = process.pager.gate().enter();
             let freed = process.pager.mm().reclaim(request.pages);
             process.publish();
             group.answer(me, request, freed);
@@ -190,7 +234,7 @@ pub extern "C" fn donor(_: *mut c_void) -> ! {
 impl Process {
     /// Publishes gauges and counters.
     pub fn publish(&self) {
-        use deckle_mm::{Item, Store};
+        use deckle_mm::Item;
         let mm = self.pager.mm();
         let stats = mm.stats();
         let gauges = deckle_group::Gauges {
@@ -203,7 +247,6 @@ impl Process {
             oldest_inactive: 0,
             unmanaged_anon: 0,
         };
-        let _ = mm.store().stored_pages();
         self.account
             .group()
             .publish(self.account.line(), &gauges, stats);
@@ -219,7 +262,6 @@ impl Process {
         if self.pager.mm().stats().get(deckle_mm::Item::NrSwapped) > 0 {
             store.compact();
         }
-        let _ = Relaxed;
     }
 
     /// Ends the program, with one line.
