@@ -117,28 +117,88 @@ pub unsafe fn free(ptr: *mut u8) {
     unsafe { HEAP.lock().c_free(head::base(ptr)) }
 }
 
-// SAFETY: dlmalloc under a lock; it aligns as asked and keeps blocks apart.
+/// From this size on a block is a mapping of its own, so that what is freed goes back and large
+/// alignments cost no memory.
+const LARGE: usize = 64 << 10;
+
+/// A mapping for a large block.
+fn map_large(layout: Layout) -> *mut u8 {
+    let Some(bytes) = layout.size().checked_next_multiple_of(sys::PAGE) else {
+        return core::ptr::null_mut();
+    };
+    let slack = layout.align().max(sys::PAGE) - sys::PAGE;
+    let Ok(start) = sys::map_anonymous(bytes + slack) else {
+        return core::ptr::null_mut();
+    };
+    let at = start.next_multiple_of(layout.align());
+    for (from, to) in [(start, at), (at + bytes, start + bytes + slack)] {
+        if to > from {
+            // SAFETY: an edge of the mapping just made, which nobody uses.
+            unsafe { sys::unmap(from, to - from) };
+        }
+    }
+    MAPPED.fetch_add(bytes, Relaxed);
+    at as *mut u8
+}
+
+/// Gives a large block back.
+///
+/// # Safety
+/// A block of [`map_large`] with this layout, not used any more.
+unsafe fn unmap_large(ptr: *mut u8, layout: Layout) {
+    let bytes = layout.size().next_multiple_of(sys::PAGE);
+    // SAFETY: the caller's promise.
+    if unsafe { sys::unmap(ptr as usize, bytes) } {
+        MAPPED.fetch_sub(bytes, Relaxed);
+    }
+}
+
+// SAFETY: mappings of their own, or dlmalloc under a lock; both align as asked and keep blocks
+// apart. Which of the two follows from the size, which a layout keeps.
 unsafe impl GlobalAlloc for Internal {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if layout.size() >= LARGE {
+            return map_large(layout);
+        }
         // SAFETY: the caller's promises are the heap's.
         unsafe { HEAP.lock().malloc(layout.size(), layout.align()) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        if layout.size() >= LARGE {
+            return map_large(layout);
+        }
         // SAFETY: as above.
         unsafe { HEAP.lock().calloc(layout.size(), layout.align()) }
     }
 
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
         // SAFETY: as above.
-        unsafe { HEAP.lock().free(ptr, layout.size(), layout.align()) }
+        unsafe {
+            if layout.size() >= LARGE {
+                return unmap_large(ptr, layout);
+            }
+            HEAP.lock().free(ptr, layout.size(), layout.align());
+        }
     }
 
     unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new: usize) -> *mut u8 {
-        // SAFETY: as above.
+        if layout.size() < LARGE && new < LARGE {
+            // SAFETY: as above.
+            return unsafe {
+                HEAP.lock()
+                    .realloc(ptr, layout.size(), layout.align(), new)
+            };
+        }
+        // SAFETY: the new layout has the old one's alignment, and the caller's size fits; both
+        // blocks have the bytes that are copied.
         unsafe {
-            HEAP.lock()
-                .realloc(ptr, layout.size(), layout.align(), new)
+            let to = self.alloc(Layout::from_size_align_unchecked(new, layout.align()));
+            if !to.is_null() {
+                core::ptr::copy_nonoverlapping(ptr, to, new.min(layout.size()));
+                self.dealloc(ptr, layout);
+            }
+            to
         }
     }
 }

@@ -8,7 +8,7 @@ use deckle_mm::{Charge, OverLimit, Slot, Store, StoreError};
 use deckle_store::{Algorithm, Disabled, Ram};
 
 /// How long a process that was asked for memory may take to answer.
-const ANSWER_TIME: Duration = Duration::from_millis(500);
+const ANSWER_TIME: Duration = Duration::from_secs(5);
 
 /// The account. A child of fork gets another line: hence the indirection.
 pub struct Account {

@@ -26,6 +26,9 @@ use std::sync::{Arc, Mutex};
 /// How often the program and `deckle run` are looked after when nothing wakes the service.
 const LOOK: Duration = Duration::from_millis(100);
 
+/// Least pages that are reclaimed for another process at once.
+const DONATION: u64 = 1024;
+
 /// The first task.
 pub extern "C" fn main(start: *mut c_void) -> ! {
     // SAFETY: the spawner keeps it until `Start::done`; the parts used later are copied.
@@ -224,7 +227,9 @@ pub extern "C" fn donor(_: *mut c_void) -> ! {
         let asked = group.wait_request(me, Duration::from_secs(3600));
         if let Some(request) = asked {
             let _inside = process.pager.gate().enter();
-            let freed = process.pager.mm().reclaim(request.pages);
+            // In larger portions than are asked for: the store grows by whole segments, and
+            // what a small portion frees may be less than that.
+            let freed = process.pager.mm().reclaim(request.pages.max(DONATION));
             process.publish();
             group.answer(me, request, freed);
         }
