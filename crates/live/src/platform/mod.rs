@@ -141,10 +141,7 @@ impl LivePlatform {
         forget(replace(&mut self.park, open(self.caps, false)?));
         let pagemap = Pagemap::open_self().map_err(LiveError::Pagemap)?;
         forget(replace(&mut self.pagemap, pagemap));
-        forget(replace(
-            &mut self.memory,
-            File::open("/proc/self/mem").ok(),
-        ));
+        forget(replace(&mut self.memory, File::open("/proc/self/mem").ok()));
         let (_, len) = self.parking.range();
         self.parking
             .after_fork(&self.park)

@@ -1,15 +1,15 @@
 //! Bringing every resident page back into the program, as a fork on live memory needs: what
 //! the kernel is to copy must be where the kernel sees it.
 
+use crate::charge::Charge;
 use crate::env::Env;
 use crate::mm::Mm;
-use crate::charge::Charge;
 use crate::platform::{Content, Platform, PlatformError};
 use crate::space::block::{BlockState, Table};
-use crate::space::fault::FaultMode;
-use crate::stat::Item;
 use crate::space::entry::Kind;
+use crate::space::fault::FaultMode;
 use crate::space::{MapError, Space};
+use crate::stat::Item;
 use crate::units::{BLOCK_PAGES, PageRun, SpaceId, Vpn};
 
 impl<E: Env> Mm<E> {

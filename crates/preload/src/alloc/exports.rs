@@ -184,11 +184,7 @@ pub unsafe extern "C" fn realloc(ptr: *mut c_void, size: usize) -> *mut c_void {
 /// # Safety
 /// As [`free`].
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn reallocarray(
-    ptr: *mut c_void,
-    count: usize,
-    size: usize,
-) -> *mut c_void {
+pub unsafe extern "C" fn reallocarray(ptr: *mut c_void, count: usize, size: usize) -> *mut c_void {
     match count.checked_mul(size) {
         // SAFETY: the caller's promise.
         Some(bytes) => unsafe { realloc(ptr, bytes) },
@@ -221,11 +217,7 @@ pub extern "C" fn aligned_alloc(align: usize, size: usize) -> *mut c_void {
 /// # Safety
 /// `out` can be written.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn posix_memalign(
-    out: *mut *mut c_void,
-    align: usize,
-    size: usize,
-) -> c_int {
+pub unsafe extern "C" fn posix_memalign(out: *mut *mut c_void, align: usize, size: usize) -> c_int {
     if !align.is_power_of_two() || align % size_of::<usize>() != 0 {
         return libc::EINVAL;
     }

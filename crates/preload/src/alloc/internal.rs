@@ -185,10 +185,7 @@ unsafe impl GlobalAlloc for Internal {
     unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new: usize) -> *mut u8 {
         if layout.size() < LARGE && new < LARGE {
             // SAFETY: as above.
-            return unsafe {
-                HEAP.lock()
-                    .realloc(ptr, layout.size(), layout.align(), new)
-            };
+            return unsafe { HEAP.lock().realloc(ptr, layout.size(), layout.align(), new) };
         }
         // SAFETY: the new layout has the old one's alignment, and the caller's size fits; both
         // blocks have the bytes that are copied.

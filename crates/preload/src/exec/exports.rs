@@ -1,6 +1,7 @@
 //! The exec and posix_spawn families, as the program calls them.
 
 use super::environment::with_ours;
+use super::outside;
 use crate::sys::{self, c_result};
 use core::ffi::{CStr, c_char, c_int, c_void};
 
@@ -33,7 +34,13 @@ fn raw_execve(path: *const c_char, args: Args, env: Args) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn execve(path: *const c_char, args: Args, env: Args) -> c_int {
     // SAFETY: the caller's promise: lists of strings.
-    unsafe { with_ours(env, |env| raw_execve(path, args, env)) }
+    unsafe {
+        if let Err(errno) = outside::check(path) {
+            sys::set_errno(errno);
+            return -1;
+        }
+        with_ours(env, |env| raw_execve(path, args, env))
+    }
 }
 
 /// For the calls with variable arguments, written in C.
@@ -68,6 +75,10 @@ pub unsafe extern "C" fn execvpe(file: *const c_char, args: Args, env: Args) -> 
     }
     // SAFETY: libc's function of that signature; the caller's promise.
     unsafe {
+        if let Err(errno) = outside::check_in_path(file) {
+            sys::set_errno(errno);
+            return -1;
+        }
         let call = core::mem::transmute::<*mut c_void, Call>(libc_call);
         with_ours(env, |env| call(file, args, env))
     }
@@ -119,6 +130,12 @@ pub unsafe extern "C" fn execveat(
 ) -> c_int {
     // SAFETY: the caller's promise: lists of strings.
     unsafe {
+        if dir == libc::AT_FDCWD
+            && let Err(errno) = outside::check(path)
+        {
+            sys::set_errno(errno);
+            return -1;
+        }
         with_ours(env, |env| {
             c_result(sys::call(
                 libc::SYS_execveat,
@@ -175,6 +192,12 @@ pub unsafe extern "C" fn posix_spawn(
     env: Args,
 ) -> c_int {
     // SAFETY: the caller's promise.
+    unsafe {
+        if let Err(errno) = outside::check(path) {
+            return errno;
+        }
+    }
+    // SAFETY: as above.
     unsafe { spawn(c"posix_spawn", pid, path, actions, attributes, args, env) }
 }
 
@@ -189,5 +212,11 @@ pub unsafe extern "C" fn posix_spawnp(
     env: Args,
 ) -> c_int {
     // SAFETY: the caller's promise.
+    unsafe {
+        if let Err(errno) = outside::check_in_path(file) {
+            return errno;
+        }
+    }
+    // SAFETY: as above.
     unsafe { spawn(c"posix_spawnp", pid, file, actions, attributes, args, env) }
 }

@@ -2,3 +2,4 @@
 
 mod environment;
 pub mod exports;
+mod outside;

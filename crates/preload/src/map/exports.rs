@@ -264,15 +264,15 @@ pub unsafe extern "C" fn mremap(
     let pass = || raw(libc::SYS_mremap, [addr, old, new, flags_word, to, 0]);
     c_result(match service::arena() {
         Some(arena) => {
-            let inside = |start: usize, len: usize| {
-                rules::cut(start, len.max(1), arena)[1].1 == len.max(1)
-            };
+            let inside =
+                |start: usize, len: usize| rules::cut(start, len.max(1), arena)[1].1 == len.max(1);
             let fixed = flags & libc::MREMAP_FIXED != 0;
             match (inside(addr, old), fixed && inside(to, new)) {
                 (true, _) => service::request(Op::Remap, [addr, old, new, flags_word, to, 0]),
                 // Foreign memory moved over managed memory by force.
-                (false, true) => service::request(Op::Leave, [to, new, 0, 0, 0, 0])
-                    .and_then(|_| pass()),
+                (false, true) => {
+                    service::request(Op::Leave, [to, new, 0, 0, 0, 0]).and_then(|_| pass())
+                }
                 (false, false) => pass(),
             }
         }

@@ -4,8 +4,7 @@ use crate::sys::PAGE;
 use core::ffi::c_int;
 
 /// Flags of mappings that keep their kernel meaning: not managed.
-const FOREIGN: c_int =
-    libc::MAP_GROWSDOWN | libc::MAP_HUGETLB | libc::MAP_32BIT | libc::MAP_SHARED;
+const FOREIGN: c_int = libc::MAP_GROWSDOWN | libc::MAP_HUGETLB | libc::MAP_32BIT | libc::MAP_SHARED;
 const PROTS: c_int = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
 
 /// Whether a mapping with these arguments is managed: private anonymous memory without

@@ -83,7 +83,10 @@ extern "C" fn in_child() {
     if STILL.swap(false, Relaxed) {
         request::forget_others();
         if let Err(why) = super::start_in_child() {
-            sys::say(&[b"deckle: memory of a forked process cannot be managed: ", why.as_bytes()]);
+            sys::say(&[
+                b"deckle: memory of a forked process cannot be managed: ",
+                why.as_bytes(),
+            ]);
             super::end::sigkill(std::process::id() as i32);
         }
     }

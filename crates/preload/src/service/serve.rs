@@ -123,7 +123,13 @@ impl Calls {
         let pager = &self.process.pager;
         let start = pager
             .mm()
-            .mmap(pager.space(), None, pages(bytes), pages(align), prot(rights))
+            .mmap(
+                pager.space(),
+                None,
+                pages(bytes),
+                pages(align),
+                prot(rights),
+            )
             .map_err(|e| errno(&e))?;
         self.populate(start.addr() as usize, bytes, rights, flags as c_int)
     }
@@ -137,7 +143,13 @@ impl Calls {
         let pager = &self.process.pager;
         pager
             .mm()
-            .mmap(pager.space(), Some(vpn(addr)), pages(bytes), 1, prot(rights))
+            .mmap(
+                pager.space(),
+                Some(vpn(addr)),
+                pages(bytes),
+                1,
+                prot(rights),
+            )
             .map_err(|e| errno(&e))?;
         self.populate(addr, bytes, rights, flags as c_int)
     }

@@ -48,9 +48,8 @@ pub extern "C" fn main(start: *mut c_void) -> ! {
 
 /// Starts the other tasks, tells the program that it can go on, and looks after it.
 pub fn run(process: &'static Process, start: &Start) -> ! {
-    let ready = hello(process).and_then(|()| {
-        super::spawn_others().map_err(|why| format!("no task: {why}"))
-    });
+    let ready = hello(process)
+        .and_then(|()| super::spawn_others().map_err(|why| format!("no task: {why}")));
     match ready {
         Ok(()) => {
             let arena = process.pager.platform().arena();
@@ -94,8 +93,8 @@ pub fn announce(start: &Start) -> Result<Announced, String> {
 
 /// Hands `deckle run` the descriptors that must not be lost.
 fn hello(process: &Process) -> Result<(), String> {
-    let me = deckle_group::sys::pidfd_open(std::process::id())
-        .map_err(|e| format!("no pidfd: {e}"))?;
+    let me =
+        deckle_group::sys::pidfd_open(std::process::id()).map_err(|e| format!("no pidfd: {e}"))?;
     let uffd = process.pager.platform().program_uffd().as_raw_fd();
     process
         .link
@@ -261,8 +260,8 @@ impl Process {
     pub fn settle(&self) {
         use deckle_mm::Store;
         let store = self.pager.mm().store();
-        let ours = (crate::alloc::internal::mapped_bytes() as u64)
-            .saturating_sub(store.ram_bytes());
+        let ours =
+            (crate::alloc::internal::mapped_bytes() as u64).saturating_sub(store.ram_bytes());
         self.account.settle_own(ours.div_ceil(PAGE as u64));
         if self.pager.mm().stats().get(deckle_mm::Item::NrSwapped) > 0 {
             store.compact();

@@ -1,0 +1,98 @@
+//! Programs that this library cannot be loaded into: seen before they are executed, told to
+//! `deckle run`, refused under `--strict`.
+
+use crate::{config, sys};
+use core::ffi::{CStr, c_char};
+use deckle_group::program::{self, PATH_MAX, Verdict};
+use deckle_group::proto::Link;
+use deckle_group::{Group, Name};
+
+/// Whether the program at `path` may be executed.
+///
+/// # Errors
+/// EACCES: it cannot be managed and `--strict` was given.
+///
+/// # Safety
+/// `path` is null or a string.
+pub unsafe fn check(path: *const c_char) -> Result<(), i32> {
+    let Some(group) = config::group_name() else {
+        return Ok(());
+    };
+    if path.is_null() {
+        return Ok(());
+    }
+    let before = sys::errno();
+    // SAFETY: the caller's promise.
+    let verdict = inspect(group, unsafe { CStr::from_ptr(path) });
+    sys::set_errno(before);
+    verdict
+}
+
+/// As [`check`], for a name that is looked up in PATH.
+///
+/// # Errors
+/// As [`check`].
+///
+/// # Safety
+/// `file` is null or a string.
+pub unsafe fn check_in_path(file: *const c_char) -> Result<(), i32> {
+    let Some(group) = config::group_name() else {
+        return Ok(());
+    };
+    if file.is_null() {
+        return Ok(());
+    }
+    let before = sys::errno();
+    let mut buffer = [0; PATH_MAX];
+    // SAFETY: strings, say the caller and libc.
+    let (name, search) = unsafe {
+        let search = libc::getenv(c"PATH".as_ptr());
+        let search = match search.is_null() {
+            true => &b"/bin:/usr/bin"[..],
+            false => CStr::from_ptr(search).to_bytes(),
+        };
+        (CStr::from_ptr(file), search)
+    };
+    // What is not found is libc's to tell.
+    let verdict = match program::find(name, search, &mut buffer) {
+        Ok(path) => inspect(group, path),
+        Err(_) => Ok(()),
+    };
+    sys::set_errno(before);
+    verdict
+}
+
+fn inspect(group: &[u8], path: &CStr) -> Result<(), i32> {
+    let Ok(Verdict::Unmanaged(reason)) = program::inspect(path) else {
+        return Ok(());
+    };
+    let Ok(name) = Name::new(group) else {
+        return Ok(());
+    };
+    let strict = Group::attach(name).is_ok_and(|group| group.strict());
+    if let Ok(link) = Link::connect(name) {
+        let (what, cure) = (reason.text().as_bytes(), reason.remedy().as_bytes());
+        let mut text = [0_u8; 1024];
+        let mut used = 0;
+        let mut add = |parts: &[&[u8]]| {
+            for part in parts {
+                let n = part.len().min(text.len() - used);
+                text[used..used + n].copy_from_slice(&part[..n]);
+                used += n;
+            }
+        };
+        if strict {
+            let program = path.to_bytes();
+            add(&[b"deckle: ", &program[..program.len().min(500)]]);
+            add(&[b": not executed (--strict): ", what, b": ", cure, b"\n"]);
+            let _ = link.say(&text[..used]);
+        } else {
+            add(&[what, b" (", cure, b")"]);
+            let _ = link.unmanaged(path.to_bytes(), &text[..used]);
+        }
+    }
+    match strict {
+        true => Err(libc::EACCES),
+        false => Ok(()),
+    }
+}

@@ -1,0 +1,120 @@
+//! Running real programs under the library.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// What a program under `deckle run` did.
+pub struct Ran {
+    pub status: i32,
+    pub out: String,
+    pub err: String,
+}
+
+fn target() -> PathBuf {
+    let exe = std::env::current_exe().expect("own path");
+    let deps = exe.parent().expect("deps");
+    deps.parent().expect("profile directory").to_path_buf()
+}
+
+/// The library under test.
+pub fn library() -> PathBuf {
+    let path = target().join("libdeckle.so");
+    assert!(
+        path.exists(),
+        "{} is not built: cargo build -p deckle-preload",
+        path.display()
+    );
+    path
+}
+
+/// `deckle`, which must lie beside the library.
+pub fn deckle() -> PathBuf {
+    let path = target().join("deckle");
+    assert!(
+        path.exists(),
+        "{} is not built: cargo build -p deckle",
+        path.display()
+    );
+    path
+}
+
+/// Compiles a C program of `tests/programs`.
+#[allow(dead_code)]
+pub fn compile(name: &str, options: &[&str]) -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs");
+    let to = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}{}", options.join("")));
+    let done = Command::new("cc")
+        .args(["-O1", "-pthread", "-o"])
+        .arg(&to)
+        .arg(source.join(format!("{name}.c")))
+        .args(options)
+        .output()
+        .expect("a C compiler");
+    assert!(
+        done.status.success(),
+        "{}",
+        String::from_utf8_lossy(&done.stderr)
+    );
+    to
+}
+
+fn finish(mut command: Command, limit: Duration) -> Output {
+    let child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("spawn");
+    let pid = child.id() as i32;
+    let (tell, told) = std::sync::mpsc::channel();
+    let start = Instant::now();
+    std::thread::spawn(move || {
+        let _ = tell.send(child.wait_with_output());
+    });
+    match told.recv_timeout(limit) {
+        Ok(output) => output.expect("wait"),
+        Err(_) => {
+            // SAFETY: a child of ours, not reaped yet. Its tree ends with it.
+            unsafe { libc::kill(pid, libc::SIGKILL) };
+            panic!("{command:?} still ran after {:?}", start.elapsed());
+        }
+    }
+}
+
+fn ran(output: &Output) -> Ran {
+    Ran {
+        status: output.status.code().unwrap_or(-1),
+        out: String::from_utf8_lossy(&output.stdout).into_owned(),
+        err: String::from_utf8_lossy(&output.stderr).into_owned(),
+    }
+}
+
+/// Runs a program with the library alone, outside `deckle run`.
+#[allow(dead_code)]
+pub fn alone(program: &[&str]) -> Ran {
+    let mut command = Command::new(program[0]);
+    command.args(&program[1..]).env("LD_PRELOAD", library());
+    ran(&finish(command, Duration::from_secs(60)))
+}
+
+/// Runs a program under `deckle run` with these options.
+#[allow(dead_code)]
+pub fn run(options: &[&str], program: &[&str]) -> Ran {
+    library();
+    let mut command = Command::new(deckle());
+    command.arg("run").args(options).arg("--").args(program);
+    ran(&finish(command, Duration::from_secs(120)))
+}
+
+/// Checks that a program ended well and said `line`.
+#[allow(dead_code)]
+pub fn expect(ran: &Ran, line: &str) {
+    assert_eq!(ran.status, 0, "stdout:\n{}\nstderr:\n{}", ran.out, ran.err);
+    assert!(
+        ran.out.lines().any(|l| l == line),
+        "no {line:?} in:\n{}\nstderr:\n{}",
+        ran.out,
+        ran.err
+    );
+}

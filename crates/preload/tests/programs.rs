@@ -1,0 +1,144 @@
+//! Real programs under the library, alone and in a group with a limit.
+
+mod common;
+use common::{alone, compile, expect, run};
+
+const LIMIT: [&str; 2] = ["--memory-max", "64M"];
+
+#[test]
+fn malloc_and_mmap_keep_their_contracts_alone_and_managed() {
+    let program = compile("calls", &[]);
+    let program = program.to_str().expect("path");
+    expect(&alone(&[program]), "calls right");
+    expect(&run(&LIMIT, &[program]), "calls right");
+}
+
+#[test]
+fn p21_tools_run_with_the_library_alone() {
+    expect(
+        &alone(&["sh", "-c", "seq 300000 | sort -R | sort -n | tail -1"]),
+        "300000",
+    );
+    expect(
+        &alone(&["python3", "-c", "print(sum(range(10**6)))"]),
+        "499999500000",
+    );
+}
+
+#[test]
+fn every_exec_call_takes_the_library_along() {
+    let program = compile("execs", &[]);
+    expect(
+        &run(&LIMIT, &[program.to_str().expect("path")]),
+        "execs right",
+    );
+}
+
+#[test]
+fn a_static_program_is_reported_and_with_strict_refused() {
+    let program = compile("execs", &["-static"]);
+    let shell = format!("{} child; echo status $?", program.display());
+    let free = run(&LIMIT, &["sh", "-c", &shell]);
+    expect(&free, "status 0");
+    assert!(free.err.contains("statically linked"), "{}", free.err);
+    let strict = run(&["--memory-max", "64M", "--strict"], &["sh", "-c", &shell]);
+    expect(&strict, "status 126");
+    assert!(strict.err.contains("not executed"), "{}", strict.err);
+}
+
+const PYTHON_FORK: &str = "
+import os
+x = bytearray(24 << 20)
+for i in range(0, len(x), 4096): x[i] = i >> 12 & 255
+z = bytearray(4 << 20); s = sum(z)
+for n in range(4):
+    p = os.fork()
+    if p == 0:
+        assert all(x[i] == i >> 12 & 255 for i in range(0, len(x), 4096))
+        for i in range(0, len(x), 8192): x[i] = 3
+        for i in range(0, len(z), 4096): z[i] = 9
+        assert all(x[i] == (3 if i % 8192 == 0 else i >> 12 & 255) for i in range(0, len(x), 4096))
+        assert sum(z) == 9 * 1024
+        os._exit(7)
+    assert os.WEXITSTATUS(os.waitpid(p, 0)[1]) == 7
+    assert all(x[i] == i >> 12 & 255 for i in range(0, len(x), 4096)) and sum(z) == 0
+print('forks right')
+";
+
+#[test]
+fn p20_p7_a_forked_child_reads_its_own_bytes_and_goes_on() {
+    expect(&run(&LIMIT, &["python3", "-c", PYTHON_FORK]), "forks right");
+    let script = "for i in 1 2 3; do (x=$(seq 200000 | tail -1); echo $x) ; done";
+    expect(&run(&LIMIT, &["bash", "-c", script]), "200000");
+}
+
+const PYTHON_FILL: &str = "
+import random, os
+b = bytearray(160 << 20)
+r = random.Random(5)
+for o in range(0, len(b), 4096): b[o:o+682] = r.randbytes(682)
+os.closerange(3, 1 << 20)
+r = random.Random(5)
+for o in range(0, len(b), 4096): assert b[o:o+682] == r.randbytes(682), o
+print('bytes right')
+";
+
+#[test]
+fn p30_p1_more_memory_than_the_limit_survives_closefrom() {
+    let ran = run(&LIMIT, &["python3", "-c", PYTHON_FILL]);
+    expect(&ran, "bytes right");
+    assert!(ran.err.contains("from swap"), "{}", ran.err);
+}
+
+const PYTHON_READ: &str = "
+import os
+b = bytearray(100 << 20)
+for i in range(0, len(b), 4096): b[i] = 1 + (i >> 12) % 250
+# System calls that are given evicted memory.
+f = os.memfd_create('x')
+v = memoryview(b)
+done = 0
+while done < len(b): done += os.write(f, v[done:done + (1 << 20)])
+c = os.pread(f, len(b), 0)
+assert c == b
+print('calls read right')
+";
+
+#[test]
+fn p1_system_calls_read_evicted_memory() {
+    let ran = run(&["--memory-max", "128M"], &["python3", "-c", PYTHON_READ]);
+    expect(&ran, "calls read right");
+}
+
+const PYTHON_THREADS: &str = "
+import threading, random
+def work(k):
+    b = bytearray(24 << 20); r = random.Random(k)
+    for o in range(0, len(b), 4096): b[o:o+400] = r.randbytes(400)
+    for _ in range(2):
+        r = random.Random(k)
+        for o in range(0, len(b), 4096): assert b[o:o+400] == r.randbytes(400), (k, o)
+    done.append(k)
+done = []
+ts = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+[t.start() for t in ts]; [t.join() for t in ts]
+assert sorted(done) == [0, 1, 2, 3]
+print('threads right')
+";
+
+#[test]
+fn p22_p9_threads_share_a_limit_and_lose_no_byte() {
+    expect(
+        &run(&LIMIT, &["python3", "-c", PYTHON_THREADS]),
+        "threads right",
+    );
+}
+
+#[test]
+fn what_does_not_compress_is_killed_at_the_limit_with_a_report() {
+    let script = "import os\nb = [os.urandom(1 << 20) for _ in range(200)]\nprint('too far')";
+    let ran = run(&LIMIT, &["python3", "-c", script]);
+    assert_eq!(ran.status, 137, "{}\n{}", ran.out, ran.err);
+    assert!(ran.err.contains("out of memory"), "{}", ran.err);
+    assert!(!ran.out.contains("too far"));
+}
