@@ -1,8 +1,21 @@
-//! The seam to the software machine: the experiments hand it a case, it runs the same accesses.
+//! The software side: the experiments' accesses on the software machine, under the real memory
+//! manager and the real stores.
+//!
+//! - [`ModelSide`]: what the experiments ask of it. They know nothing else of the model.
+//! - [`SoftwareMachine`]: the answer. One simulated CPU runs the program; every load and store
+//!   goes through the machine's TLB, every fault to [`deckle_mm::Mm`].
+//! - `process`: a simulated program with its memory; `pageout`, `oom`: its accesses.
+//!
+//! Outcomes and counts of the model are the manager's own. Its times are not: they say how long
+//! the simulation took, and belong in no ratio.
 
 use crate::LabError;
 use crate::oom::{OomCase, Outcome};
 use crate::pageout::Case;
+
+pub mod oom;
+mod pageout;
+mod process;
 
 /// What the model says about one pageout run.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -15,7 +28,7 @@ pub struct ModelPageout {
     pub zero_pages: u64,
     /// Pages written to the store.
     pub stored_pages: u64,
-    /// Size of what the store holds, in bytes.
+    /// RAM of the store when everything is paged out, in bytes.
     pub stored_bytes: u64,
 }
 
@@ -33,4 +46,18 @@ pub trait ModelSide {
     /// # Errors
     /// [`LabError::Model`], also if a byte was wrong.
     fn oom(&mut self, case: &OomCase) -> Result<Outcome, LabError>;
+}
+
+/// The software machine of `deckle-model` under the real manager. Each run is a new machine.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct SoftwareMachine;
+
+impl ModelSide for SoftwareMachine {
+    fn pageout(&mut self, case: Case, size: usize) -> Result<ModelPageout, LabError> {
+        pageout::run(case, size)
+    }
+
+    fn oom(&mut self, case: &OomCase) -> Result<Outcome, LabError> {
+        oom::run(case, oom::PROCESS_PAGES)
+    }
 }
