@@ -84,6 +84,10 @@ impl<E: Env> Mm<E> {
     pub fn platform(&self) -> &E::P {
         &self.platform
     }
+    /// The platform, for who has the manager alone.
+    pub fn platform_mut(&mut self) -> &mut E::P {
+        &mut self.platform
+    }
     /// The machine.
     pub fn machine(&self) -> &E::M {
         &self.machine

@@ -103,6 +103,9 @@ impl<C: Charge> Charge for Shared<C> {
     fn uncharge_swap(&self, pages: u64) {
         self.0.uncharge_swap(pages);
     }
+    fn reclaim_elsewhere(&self, pages: u64) -> bool {
+        self.0.reclaim_elsewhere(pages)
+    }
     fn usage(&self) -> u64 {
         self.0.usage()
     }

@@ -28,6 +28,7 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
                     }
                 }
                 Ok(n) => {
+                    let _inside = self.gate.enter();
                     for msg in &mut msgs[..n] {
                         self.handle(msg);
                     }
@@ -110,6 +111,7 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
     /// run.
     pub fn worker_loop(&self) {
         while let Some(fault) = self.queue.pop() {
+            let _inside = self.gate.enter();
             if !self.serve(fault, FaultMode::MayWait) {
                 self.platform().wake(fault.page, 1);
             }
@@ -124,10 +126,13 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
             if bits & STOP != 0 {
                 return;
             }
+            let inside = self.gate.enter();
             if bits & RECLAIM != 0 {
                 // What is only there ahead of need goes first.
                 self.platform().nursery().drain();
-                while self.mm.reclaim_background() {}
+                if self.mm.reclaim_background() {
+                    work.raise(RECLAIM);
+                }
             }
             if bits & NURSERY != 0
                 && self.platform().fill_nursery(NURSERY_BATCH) == NURSERY_BATCH
@@ -135,6 +140,7 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
             {
                 work.raise(NURSERY);
             }
+            drop(inside);
         }
     }
 

@@ -11,6 +11,7 @@
 //! At least one of the first and one of the second must run, or the program stands still.
 
 pub mod charge;
+pub mod gate;
 mod handler;
 mod hooks;
 mod machine;
@@ -83,6 +84,7 @@ pub struct Pager<C: Charge + 'static, S: Store + 'static> {
     queue: Queue,
     hooks: Box<dyn Hooks>,
     stop: OwnedFd,
+    gate: gate::Gate,
 }
 
 impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
@@ -111,18 +113,13 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
             .map_err(PagerError::Tunable)?;
         let space = mm.create_space(base, pages).map_err(PagerError::Space)?;
         debug_assert_eq!(space, SPACE);
-        // SAFETY: the call takes integers.
-        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-        if fd < 0 {
-            return Err(PagerError::Stop(Errno::last()));
-        }
-        // SAFETY: just opened, without another owner.
-        let stop = unsafe { OwnedFd::from_raw_fd(fd) };
+        let stop = stop_signal()?;
         Ok(Pager {
             mm,
             queue: Queue::new(),
             hooks,
             stop,
+            gate: gate::Gate::new(),
         })
     }
 
@@ -136,8 +133,41 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
         self.mm.platform()
     }
 
+    /// What everybody passes who changes the manager's state: loops enter it by themselves,
+    /// callers of [`mm`](Self::mm) who may run while it is closed must.
+    pub fn gate(&self) -> &gate::Gate {
+        &self.gate
+    }
+
+    /// Gives the copy of a pager in a child of fork descriptors and ranges of its own. The
+    /// loops do not run yet; the gate is left as it is.
+    ///
+    /// # Safety
+    /// In a child, once, in a task with a descriptor table of its own, before anything else of
+    /// this pager is used there. In the parent the gate was closed over the fork, and
+    /// [`Mm::settle_for_fork`] was called behind it.
+    ///
+    /// # Errors
+    /// See [`PagerError`].
+    pub unsafe fn after_fork(&mut self) -> Result<(), PagerError> {
+        // The old number means nothing in the new descriptor table: not closed.
+        std::mem::forget(std::mem::replace(&mut self.stop, stop_signal()?));
+        // SAFETY: the caller's promise.
+        unsafe { self.mm.platform_mut().after_fork() }.map_err(PagerError::Live)
+    }
+
     /// The one address space.
     pub fn space(&self) -> SpaceId {
         SPACE
     }
+}
+
+fn stop_signal() -> Result<OwnedFd, PagerError> {
+    // SAFETY: the call takes integers.
+    let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+    if fd < 0 {
+        return Err(PagerError::Stop(Errno::last()));
+    }
+    // SAFETY: just opened, without another owner.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }

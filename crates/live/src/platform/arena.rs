@@ -56,6 +56,14 @@ impl Arena {
         Ok(())
     }
 
+    /// Registers the copy of the range in a child of fork.
+    ///
+    /// # Errors
+    /// The registration was refused.
+    pub fn after_fork(&self, uffd: &Uffd) -> Result<(), Errno> {
+        self.prepare(self.base(), self.len(), uffd)
+    }
+
     /// Address of the first byte, aligned to a block.
     pub fn base(&self) -> usize {
         self.range.base()

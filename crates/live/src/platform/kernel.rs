@@ -159,6 +159,23 @@ impl Reservation {
         }
     }
 
+    /// Reserves the same range again in a child of fork that has not inherited it.
+    ///
+    /// # Errors
+    /// `EEXIST`: something is there.
+    pub fn again(&self, prot: i32) -> Result<(), Errno> {
+        let flags = libc::MAP_PRIVATE
+            | libc::MAP_ANONYMOUS
+            | libc::MAP_NORESERVE
+            | libc::MAP_FIXED_NOREPLACE;
+        // SAFETY: fails rather than replaces.
+        let got = unsafe { libc::mmap(self.base as *mut _, self.len, prot, flags, -1, 0) };
+        match got {
+            libc::MAP_FAILED => Err(Errno::last()),
+            _ => Ok(()),
+        }
+    }
+
     /// Address of the first byte.
     pub fn base(&self) -> usize {
         self.base

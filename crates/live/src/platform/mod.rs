@@ -126,6 +126,36 @@ impl LivePlatform {
         &self.program
     }
 
+    /// Gives the copy of a platform in a child of fork its own descriptors, parking range and
+    /// registration. What was parked at the fork is not there any more.
+    ///
+    /// # Safety
+    /// As [`Pager::after_fork`](crate::Pager::after_fork).
+    ///
+    /// # Errors
+    /// See [`LiveError`].
+    pub unsafe fn after_fork(&mut self) -> Result<(), LiveError> {
+        use std::mem::{forget, replace};
+        // The old numbers mean nothing in the new descriptor table: not closed.
+        forget(replace(&mut self.program, open(self.caps, false)?));
+        forget(replace(&mut self.park, open(self.caps, false)?));
+        let pagemap = Pagemap::open_self().map_err(LiveError::Pagemap)?;
+        forget(replace(&mut self.pagemap, pagemap));
+        forget(replace(
+            &mut self.memory,
+            File::open("/proc/self/mem").ok(),
+        ));
+        let (_, len) = self.parking.range();
+        self.parking
+            .after_fork(&self.park)
+            .map_err(|e| LiveError::Parking(len, e))?;
+        self.nursery.after_fork().map_err(LiveError::Own)?;
+        let len = self.arena.len();
+        self.arena
+            .after_fork(&self.program)
+            .map_err(|e| LiveError::Arena(len, e))
+    }
+
     /// The program's arena.
     pub fn arena(&self) -> &Arena {
         &self.arena

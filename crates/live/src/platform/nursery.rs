@@ -54,6 +54,16 @@ pub struct Nursling<'a> {
     moved: bool,
 }
 
+fn advise(range: &Reservation) -> Result<(), Errno> {
+    // SAFETY: no advice here drops bytes; the mapping is ours and new.
+    unsafe {
+        kernel::madvise(range.base(), range.len(), Advice::DontFork)?;
+        kernel::madvise(range.base(), range.len(), Advice::DontDump)?;
+        let _ = kernel::madvise(range.base(), range.len(), Advice::Huge);
+    }
+    Ok(())
+}
+
 impl Nursery {
     /// `off`: nothing is made ahead of need (small limit); blocks are still made on demand.
     ///
@@ -66,12 +76,7 @@ impl Nursery {
     ) -> Result<Nursery, Errno> {
         let prot = libc::PROT_READ | libc::PROT_WRITE;
         let range = Reservation::new(SLOTS * BLOCK, prot)?;
-        // SAFETY: no advice here drops bytes; the mapping is ours and new.
-        unsafe {
-            kernel::madvise(range.base(), range.len(), Advice::DontFork)?;
-            kernel::madvise(range.base(), range.len(), Advice::DontDump)?;
-            let _ = kernel::madvise(range.base(), range.len(), Advice::Huge);
-        }
+        advise(&range)?;
         Ok(Nursery {
             range,
             state: [const { AtomicU8::new(EMPTY) }; SLOTS],
@@ -85,6 +90,17 @@ impl Nursery {
             hits: AtomicU64::new(0),
             misses: AtomicU64::new(0),
         })
+    }
+
+    /// Makes the empty range anew in a child of fork, which has not inherited it. In the
+    /// parent the nursery was drained before.
+    ///
+    /// # Errors
+    /// Something else is there.
+    pub fn after_fork(&self) -> Result<(), Errno> {
+        let prot = libc::PROT_READ | libc::PROT_WRITE;
+        self.range.again(prot)?;
+        advise(&self.range)
     }
 
     fn addr(&self, slot: usize) -> usize {

@@ -29,6 +29,21 @@ pub struct Parking {
     tables: Box<[AtomicU64]>,
 }
 
+/// Advises and registers an empty range of twice `half` bytes.
+fn prepare(base: usize, half: usize, uffd: &Uffd) -> Result<(), Errno> {
+    let len = 2 * half;
+    // SAFETY: no advice here drops bytes, and the mapping is ours and new.
+    unsafe {
+        kernel::madvise(base, len, Advice::DontFork)?;
+        kernel::madvise(base, len, Advice::DontDump)?;
+        // A kernel without huge pages refuses both; then nothing can become huge.
+        let _ = kernel::madvise(base, half, Advice::NoHuge);
+        let _ = kernel::madvise(base + half, half, Advice::Huge);
+    }
+    uffd.register(base, len, RegisterMode::WP)?;
+    Ok(())
+}
+
 impl Parking {
     /// Reserves up to `want` bytes and registers them with `uffd` for write-protection only:
     /// that is enough for the range to be a destination of moves, while a stray touch is an
@@ -41,16 +56,7 @@ impl Parking {
         let prot = libc::PROT_READ | libc::PROT_WRITE;
         let range = Reservation::largest(want, 64 << 20, prot)?;
         let half = range.len() / 2 / LARGEST * LARGEST;
-        let (base, len) = (range.base(), 2 * half);
-        // SAFETY: no advice here drops bytes, and the mapping is ours and new.
-        unsafe {
-            kernel::madvise(base, len, Advice::DontFork)?;
-            kernel::madvise(base, len, Advice::DontDump)?;
-            // A kernel without huge pages refuses both; then nothing can become huge.
-            let _ = kernel::madvise(base, half, Advice::NoHuge);
-            let _ = kernel::madvise(base + half, half, Advice::Huge);
-        }
-        uffd.register(base, len, RegisterMode::WP)?;
+        prepare(range.base(), half, uffd)?;
         let words = (half / BLOCK).div_ceil(64);
         let tables = (0..words).map(|_| AtomicU64::new(0)).collect();
         Ok(Parking {
@@ -58,6 +64,18 @@ impl Parking {
             half,
             tables,
         })
+    }
+
+    /// Makes the range anew in a child of fork, which has not inherited it.
+    ///
+    /// # Errors
+    /// Something else is there, or the registration was refused.
+    pub fn after_fork(&self, uffd: &Uffd) -> Result<(), Errno> {
+        self.range.again(libc::PROT_READ | libc::PROT_WRITE)?;
+        for word in &self.tables {
+            word.store(0, Ordering::Relaxed);
+        }
+        prepare(self.range.base(), self.half, uffd)
     }
 
     /// The frame numbers of the two halves.

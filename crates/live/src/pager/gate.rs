@@ -1,0 +1,72 @@
+//! Standing still: everybody who changes the manager's state passes this gate, and whoever
+//! needs the state to rest (a fork copies it) closes it.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::machine::{futex_wait, futex_wake};
+
+const CLOSED: u32 = 1 << 31;
+
+/// Counts who is inside; bit 31: closed.
+pub struct Gate {
+    word: AtomicU32,
+}
+
+/// Somebody inside; leaves when dropped.
+pub struct Inside<'a>(&'a Gate);
+
+impl Gate {
+    /// An open gate.
+    pub const fn new() -> Gate {
+        Gate {
+            word: AtomicU32::new(0),
+        }
+    }
+
+    /// Enters, when the gate is open. May be entered again by who is inside only while nobody
+    /// closes it.
+    pub fn enter(&self) -> Inside<'_> {
+        loop {
+            let now = self.word.load(Ordering::Relaxed);
+            if now & CLOSED != 0 {
+                futex_wait(&self.word, now);
+            } else if self
+                .word
+                .compare_exchange_weak(now, now + 1, Ordering::Acquire, Ordering::Relaxed)
+                .is_ok()
+            {
+                return Inside(self);
+            }
+        }
+    }
+
+    /// Closes the gate and waits until nobody is inside. For one caller at a time.
+    pub fn close(&self) {
+        let mut now = self.word.fetch_or(CLOSED, Ordering::Acquire) | CLOSED;
+        while now != CLOSED {
+            futex_wait(&self.word, now);
+            now = self.word.load(Ordering::Acquire);
+        }
+    }
+
+    /// Opens the gate: by who closed it, or by anybody in a child of fork, where nobody is
+    /// inside.
+    pub fn open(&self) {
+        self.word.store(0, Ordering::Release);
+        futex_wake(&self.word, u32::MAX);
+    }
+}
+
+impl Default for Gate {
+    fn default() -> Gate {
+        Gate::new()
+    }
+}
+
+impl Drop for Inside<'_> {
+    fn drop(&mut self) {
+        if self.0.word.fetch_sub(1, Ordering::Release) == CLOSED | 1 {
+            futex_wake(&self.0.word, u32::MAX);
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! The program's first megabyte: malloc before the service runs.
+//!
+//! Most processes of a tree are small. They get a plain heap in the library's own .bss, which
+//! costs no system call and only the pages that are touched; it is not managed (it is part of
+//! what the summary calls unmanaged). Who outgrows it starts the service and goes on in
+//! managed memory; blocks that are here stay here until they are freed.
+
+use super::head;
+use crate::lock::Lock;
+use crate::sys::PAGE;
+use core::cell::UnsafeCell;
+use core::sync::atomic::AtomicUsize;
+use core::sync::atomic::Ordering::Relaxed;
+use dlmalloc::Dlmalloc;
+
+/// Bytes of the heap.
+pub const BYTES: usize = 1 << 20;
+
+#[repr(align(4096))]
+struct Room(UnsafeCell<[u8; BYTES]>);
+// SAFETY: only its address is used, by the heap below, under its lock.
+unsafe impl Sync for Room {}
+static ROOM: Room = Room(UnsafeCell::new([0; BYTES]));
+static USED: AtomicUsize = AtomicUsize::new(0);
+/// Bytes kept for the start of the service, which allocates when the heap is full.
+const RESERVE: usize = 128 << 10;
+static LIMIT: AtomicUsize = AtomicUsize::new(BYTES - RESERVE);
+
+/// Lets the heap use its last bytes.
+pub fn open_reserve() {
+    LIMIT.store(BYTES, Relaxed);
+}
+
+/// Hands out the room from its start; takes nothing back.
+struct Bump;
+
+// SAFETY: parts of one static range, each handed out once.
+unsafe impl dlmalloc::Allocator for Bump {
+    fn alloc(&self, size: usize) -> (*mut u8, usize, u32) {
+        let used = USED.load(Relaxed);
+        match size.checked_next_multiple_of(PAGE) {
+            Some(size) if size <= LIMIT.load(Relaxed) - used => {
+                USED.store(used + size, Relaxed);
+                ((ROOM.0.get() as usize + used) as *mut u8, size, 0)
+            }
+            _ => (core::ptr::null_mut(), 0, 0),
+        }
+    }
+    fn remap(&self, _: *mut u8, _: usize, _: usize, _: bool) -> *mut u8 {
+        core::ptr::null_mut()
+    }
+    fn free_part(&self, _: *mut u8, _: usize, _: usize) -> bool {
+        false
+    }
+    fn free(&self, _: *mut u8, _: usize) -> bool {
+        false
+    }
+    fn can_release_part(&self, _: u32) -> bool {
+        false
+    }
+    fn allocates_zeros(&self) -> bool {
+        true
+    }
+    fn page_size(&self) -> usize {
+        PAGE
+    }
+}
+
+static HEAP: Lock<Dlmalloc<Bump>> = Lock::new(Dlmalloc::new_with_allocator(Bump));
+
+/// Whether the block is in the program's first megabyte.
+#[inline]
+pub fn owns(ptr: *const u8) -> bool {
+    (ptr as usize).wrapping_sub(ROOM.0.get() as usize) < BYTES
+}
+
+/// A block of `size` bytes, aligned to `align` (a power of two); null when the heap is full.
+pub fn alloc(size: usize, align: usize) -> *mut u8 {
+    let Some(total) = head::total(size, align) else {
+        return core::ptr::null_mut();
+    };
+    // SAFETY: dlmalloc's natural alignment is 16, and the block has the size that the head
+    // wants. A block that is not zero bytes long is the caller's alone.
+    unsafe { head::place(HEAP.lock().c_malloc(total), size, align) }
+}
+
+/// Bytes of a block that the caller may use.
+///
+/// # Safety
+/// A live block of [`alloc`].
+pub unsafe fn usable(ptr: *mut u8) -> usize {
+    // SAFETY: the caller's promise.
+    unsafe { head::usable(ptr) }
+}
+
+/// Frees a block.
+///
+/// # Safety
+/// A live block of [`alloc`], not used any more.
+pub unsafe fn free(ptr: *mut u8) {
+    // SAFETY: the caller's promise.
+    unsafe { HEAP.lock().c_free(head::base(ptr)) }
+}
+
+/// The heap's lock, to be held over a fork so that the child finds the heap whole.
+pub fn acquire() {
+    HEAP.acquire();
+}
+
+/// See [`acquire`].
+pub fn release() {
+    HEAP.release();
+}

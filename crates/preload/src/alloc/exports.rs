@@ -1,0 +1,292 @@
+//! malloc and its family, as the program calls them.
+
+use super::{boot, internal};
+use crate::service;
+use crate::sys::{self, PAGE};
+use core::ffi::{c_int, c_void};
+use deckle_task::in_service_task;
+use libmimalloc_sys as mi;
+
+/// Whose heap a call is served from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Heap {
+    Internal,
+    Boot,
+    Program,
+}
+
+#[inline]
+fn heap() -> Heap {
+    if in_service_task() {
+        Heap::Internal
+    } else if service::is_small() {
+        Heap::Boot
+    } else {
+        Heap::Program
+    }
+}
+
+#[inline]
+fn heap_of(ptr: *mut c_void) -> Heap {
+    if boot::owns(ptr.cast()) {
+        Heap::Boot
+    } else if in_service_task() {
+        Heap::Internal
+    } else {
+        Heap::Program
+    }
+}
+
+fn no_memory() -> *mut c_void {
+    sys::set_errno(libc::ENOMEM);
+    core::ptr::null_mut()
+}
+
+/// A block; `align` is a power of two.
+fn alloc(size: usize, align: usize, zeroed: bool) -> *mut c_void {
+    if size > isize::MAX as usize {
+        return no_memory();
+    }
+    let got = match heap() {
+        Heap::Program => from_program(size, align, zeroed),
+        Heap::Internal => small(internal::alloc(size, align), size, zeroed),
+        Heap::Boot => {
+            let got = match size < boot::BYTES {
+                true => boot::alloc(size, align),
+                false => core::ptr::null_mut(),
+            };
+            match got.is_null() {
+                false => small(got, size, zeroed),
+                true => {
+                    service::outgrown();
+                    from_program(size, align, zeroed)
+                }
+            }
+        }
+    };
+    match got.is_null() {
+        true => no_memory(),
+        false => got,
+    }
+}
+
+fn small(got: *mut u8, size: usize, zeroed: bool) -> *mut c_void {
+    if zeroed && !got.is_null() {
+        // SAFETY: a fresh block of at least `size` bytes.
+        unsafe { got.write_bytes(0, size) };
+    }
+    got.cast()
+}
+
+#[inline]
+fn from_program(size: usize, align: usize, zeroed: bool) -> *mut c_void {
+    // SAFETY: mimalloc takes any size and any power of two.
+    unsafe {
+        match (align <= 16, zeroed) {
+            (true, false) => mi::mi_malloc(size),
+            (true, true) => mi::mi_zalloc(size),
+            (false, false) => mi::mi_malloc_aligned(size, align),
+            (false, true) => mi::mi_zalloc_aligned(size, align),
+        }
+    }
+}
+
+/// C's `malloc`.
+#[unsafe(no_mangle)]
+pub extern "C" fn malloc(size: usize) -> *mut c_void {
+    alloc(size, 16, false)
+}
+
+/// C's `calloc`.
+#[unsafe(no_mangle)]
+pub extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
+    match count.checked_mul(size) {
+        Some(bytes) => alloc(bytes, 16, true),
+        None => no_memory(),
+    }
+}
+
+/// C's `free`.
+///
+/// # Safety
+/// Null, or a live block of this family.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn free(ptr: *mut c_void) {
+    if ptr.is_null() {
+        return;
+    }
+    // SAFETY: a live block, says the caller; its heap is known by its address, and blocks of
+    // service tasks stay with them.
+    unsafe {
+        match heap_of(ptr) {
+            Heap::Program => {
+                // free must keep errno.
+                let before = sys::errno();
+                mi::mi_free(ptr);
+                sys::set_errno(before);
+            }
+            Heap::Boot => boot::free(ptr.cast()),
+            Heap::Internal => internal::free(ptr.cast()),
+        }
+    }
+}
+
+/// The old name of `free`.
+///
+/// # Safety
+/// As [`free`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cfree(ptr: *mut c_void) {
+    // SAFETY: the caller's promise.
+    unsafe { free(ptr) }
+}
+
+/// C's `realloc`.
+///
+/// # Safety
+/// As [`free`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn realloc(ptr: *mut c_void, size: usize) -> *mut c_void {
+    if ptr.is_null() {
+        return malloc(size);
+    }
+    if size == 0 {
+        // As glibc does.
+        // SAFETY: the caller's promise.
+        unsafe { free(ptr) };
+        return core::ptr::null_mut();
+    }
+    if heap_of(ptr) == Heap::Program {
+        if size > isize::MAX as usize {
+            return no_memory();
+        }
+        // SAFETY: a live block of mimalloc's.
+        let new = unsafe { mi::mi_realloc(ptr, size) };
+        return if new.is_null() { no_memory() } else { new };
+    }
+    // SAFETY: the old block is live and has `old` bytes; the new one has `size`.
+    unsafe {
+        let old = malloc_usable_size(ptr);
+        if size <= old && size >= old / 2 {
+            return ptr;
+        }
+        let new = malloc(size);
+        if !new.is_null() {
+            core::ptr::copy_nonoverlapping(ptr.cast::<u8>(), new.cast(), old.min(size));
+            free(ptr);
+        }
+        new
+    }
+}
+
+/// BSD's `reallocarray`.
+///
+/// # Safety
+/// As [`free`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn reallocarray(
+    ptr: *mut c_void,
+    count: usize,
+    size: usize,
+) -> *mut c_void {
+    match count.checked_mul(size) {
+        // SAFETY: the caller's promise.
+        Some(bytes) => unsafe { realloc(ptr, bytes) },
+        None => no_memory(),
+    }
+}
+
+fn aligned(align: usize, size: usize) -> *mut c_void {
+    if !align.is_power_of_two() || align > 1 << 40 {
+        sys::set_errno(libc::EINVAL);
+        return core::ptr::null_mut();
+    }
+    alloc(size, align.max(16), false)
+}
+
+/// The old name of `aligned_alloc`; rounds the alignment up to a power of two.
+#[unsafe(no_mangle)]
+pub extern "C" fn memalign(align: usize, size: usize) -> *mut c_void {
+    aligned(align.max(1).checked_next_power_of_two().unwrap_or(0), size)
+}
+
+/// C's `aligned_alloc`.
+#[unsafe(no_mangle)]
+pub extern "C" fn aligned_alloc(align: usize, size: usize) -> *mut c_void {
+    aligned(align, size)
+}
+
+/// POSIX's `posix_memalign`: returns the error, leaves `errno` alone.
+///
+/// # Safety
+/// `out` can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn posix_memalign(
+    out: *mut *mut c_void,
+    align: usize,
+    size: usize,
+) -> c_int {
+    if !align.is_power_of_two() || align % size_of::<usize>() != 0 {
+        return libc::EINVAL;
+    }
+    let before = sys::errno();
+    let got = aligned(align, size);
+    sys::set_errno(before);
+    if got.is_null() {
+        return libc::ENOMEM;
+    }
+    // SAFETY: the caller's promise.
+    unsafe { out.write(got) };
+    0
+}
+
+/// A block aligned to a page.
+#[unsafe(no_mangle)]
+pub extern "C" fn valloc(size: usize) -> *mut c_void {
+    aligned(PAGE, size)
+}
+
+/// A block of whole pages.
+#[unsafe(no_mangle)]
+pub extern "C" fn pvalloc(size: usize) -> *mut c_void {
+    match size.checked_next_multiple_of(PAGE) {
+        Some(bytes) => aligned(PAGE, bytes.max(PAGE)),
+        None => no_memory(),
+    }
+}
+
+/// Bytes that the owner of a block may use.
+///
+/// # Safety
+/// Null, or a live block of this family.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn malloc_usable_size(ptr: *mut c_void) -> usize {
+    if ptr.is_null() {
+        return 0;
+    }
+    // SAFETY: a live block, says the caller.
+    unsafe {
+        match heap_of(ptr) {
+            Heap::Program => mi::mi_usable_size(ptr),
+            Heap::Boot => boot::usable(ptr.cast()),
+            Heap::Internal => internal::usable(ptr.cast()),
+        }
+    }
+}
+
+/// Gives free memory back to the system. Returns 1: whether there was any is not known.
+#[unsafe(no_mangle)]
+pub extern "C" fn malloc_trim(_pad: usize) -> c_int {
+    if heap() == Heap::Program {
+        // SAFETY: collects what no block uses.
+        unsafe { mi::mi_collect(true) };
+        return 1;
+    }
+    0
+}
+
+/// Settings of another allocator: accepted, without effect.
+#[unsafe(no_mangle)]
+pub extern "C" fn mallopt(_what: c_int, _value: c_int) -> c_int {
+    1
+}

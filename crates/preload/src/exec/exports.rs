@@ -1,0 +1,193 @@
+//! The exec and posix_spawn families, as the program calls them.
+
+use super::environment::with_ours;
+use crate::sys::{self, c_result};
+use core::ffi::{CStr, c_char, c_int, c_void};
+
+type Args = *const *const c_char;
+
+unsafe extern "C" {
+    static environ: Args;
+    fn deckle_execl();
+    fn deckle_execlp();
+    fn deckle_execle();
+}
+
+/// The definition behind ours, of libc.
+fn next(name: &CStr) -> *mut c_void {
+    // SAFETY: a look-up by name.
+    unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) }
+}
+
+fn raw_execve(path: *const c_char, args: Args, env: Args) -> c_int {
+    // SAFETY: the program's own call, passed on.
+    c_result(unsafe {
+        sys::call(
+            libc::SYS_execve,
+            [path as usize, args as usize, env as usize, 0, 0, 0],
+        )
+    }) as c_int
+}
+
+/// C's `execve`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execve(path: *const c_char, args: Args, env: Args) -> c_int {
+    // SAFETY: the caller's promise: lists of strings.
+    unsafe { with_ours(env, |env| raw_execve(path, args, env)) }
+}
+
+/// For the calls with variable arguments, written in C.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn deckle_execve(path: *const c_char, args: Args, env: Args) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { execve(path, args, env) }
+}
+
+/// For the calls with variable arguments, written in C.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn deckle_execvpe(file: *const c_char, args: Args, env: Args) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { execvpe(file, args, env) }
+}
+
+/// C's `execv`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execv(path: *const c_char, args: Args) -> c_int {
+    // SAFETY: the caller's promise; libc's list of the program's variables.
+    unsafe { execve(path, args, environ) }
+}
+
+/// GNU's `execvpe`: searches the caller's PATH.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execvpe(file: *const c_char, args: Args, env: Args) -> c_int {
+    type Call = unsafe extern "C" fn(*const c_char, Args, Args) -> c_int;
+    let libc_call = next(c"execvpe");
+    if libc_call.is_null() {
+        sys::set_errno(libc::ENOSYS);
+        return -1;
+    }
+    // SAFETY: libc's function of that signature; the caller's promise.
+    unsafe {
+        let call = core::mem::transmute::<*mut c_void, Call>(libc_call);
+        with_ours(env, |env| call(file, args, env))
+    }
+}
+
+/// C's `execvp`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execvp(file: *const c_char, args: Args) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { execvpe(file, args, environ) }
+}
+
+/// C's `execl`.
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execl() {
+    core::arch::naked_asm!("jmp {}", sym deckle_execl)
+}
+
+/// C's `execlp`.
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execlp() {
+    core::arch::naked_asm!("jmp {}", sym deckle_execlp)
+}
+
+/// C's `execle`.
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execle() {
+    core::arch::naked_asm!("jmp {}", sym deckle_execle)
+}
+
+/// C's `fexecve`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fexecve(fd: c_int, args: Args, env: Args) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { execveat(fd, c"".as_ptr(), args, env, libc::AT_EMPTY_PATH) }
+}
+
+/// Linux's `execveat`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execveat(
+    dir: c_int,
+    path: *const c_char,
+    args: Args,
+    env: Args,
+    flags: c_int,
+) -> c_int {
+    // SAFETY: the caller's promise: lists of strings.
+    unsafe {
+        with_ours(env, |env| {
+            c_result(sys::call(
+                libc::SYS_execveat,
+                [
+                    dir as usize,
+                    path as usize,
+                    args as usize,
+                    env as usize,
+                    flags as usize,
+                    0,
+                ],
+            )) as c_int
+        })
+    }
+}
+
+type Spawn = unsafe extern "C" fn(
+    *mut libc::pid_t,
+    *const c_char,
+    *const c_void,
+    *const c_void,
+    Args,
+    Args,
+) -> c_int;
+
+unsafe fn spawn(
+    name: &CStr,
+    pid: *mut libc::pid_t,
+    path: *const c_char,
+    actions: *const c_void,
+    attributes: *const c_void,
+    args: Args,
+    env: Args,
+) -> c_int {
+    let libc_call = next(name);
+    if libc_call.is_null() {
+        return libc::ENOSYS;
+    }
+    // SAFETY: libc's function of that signature; the caller's promise.
+    unsafe {
+        let call = core::mem::transmute::<*mut c_void, Spawn>(libc_call);
+        with_ours(env, |env| call(pid, path, actions, attributes, args, env))
+    }
+}
+
+/// POSIX's `posix_spawn`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn posix_spawn(
+    pid: *mut libc::pid_t,
+    path: *const c_char,
+    actions: *const c_void,
+    attributes: *const c_void,
+    args: Args,
+    env: Args,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { spawn(c"posix_spawn", pid, path, actions, attributes, args, env) }
+}
+
+/// POSIX's `posix_spawnp`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn posix_spawnp(
+    pid: *mut libc::pid_t,
+    file: *const c_char,
+    actions: *const c_void,
+    attributes: *const c_void,
+    args: Args,
+    env: Args,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { spawn(c"posix_spawnp", pid, file, actions, attributes, args, env) }
+}

@@ -1,0 +1,4 @@
+//! exec and posix_spawn: the next program runs under deckle, too.
+
+mod environment;
+pub mod exports;

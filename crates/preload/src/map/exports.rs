@@ -1,0 +1,281 @@
+//! The mmap family, as the program calls it.
+
+use super::rules;
+use crate::service::{self, Op};
+use crate::sys::{self, PAGE, c_result};
+use core::ffi::{c_int, c_void};
+use core::sync::atomic::AtomicUsize;
+use core::sync::atomic::Ordering::Relaxed;
+use libc::c_long;
+
+type Ptr = *mut c_void;
+
+/// Bytes of private anonymous memory that the program has mapped before the service ran.
+static EARLY: AtomicUsize = AtomicUsize::new(0);
+/// From this on the service is started.
+const EARLY_MAX: usize = 1 << 20;
+
+fn raw(number: c_long, args: [usize; 6]) -> Result<usize, i32> {
+    // SAFETY: the program's own call, passed on.
+    unsafe { sys::call(number, args) }
+}
+
+/// Runs `inside` on the part of a range that is in the arena, and the system call on the rest.
+fn by_parts(
+    start: usize,
+    len: usize,
+    inside: impl Fn(usize, usize) -> Result<usize, i32>,
+    outside: impl Fn(usize, usize) -> Result<usize, i32>,
+) -> Result<usize, i32> {
+    let arena = match service::arena() {
+        Some(arena) => arena,
+        None => return outside(start, len),
+    };
+    let aligned = start % PAGE == 0;
+    let mut last = Ok(0);
+    let parts = rules::cut(start, len, arena);
+    if !aligned || !parts[1].2 || parts[1].1 == 0 {
+        return outside(start, len);
+    }
+    for (from, bytes, is_inside) in parts {
+        if bytes > 0 {
+            last = match is_inside {
+                true => inside(from, bytes.next_multiple_of(PAGE)),
+                false => outside(from, bytes),
+            };
+            last?;
+        }
+    }
+    last
+}
+
+fn map(
+    addr: usize,
+    len: usize,
+    prot: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: i64,
+) -> Result<usize, i32> {
+    let args = [
+        addr,
+        len,
+        prot as usize,
+        flags as usize,
+        fd as usize,
+        offset as usize,
+    ];
+    if deckle_task::in_service_task() || len == 0 || offset as usize % PAGE != 0 {
+        return raw(libc::SYS_mmap, args);
+    }
+    let fixed = flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0;
+    let managed = rules::managed(prot, flags);
+    if managed && !fixed && service::is_small() {
+        let early = EARLY.fetch_add(len, Relaxed).saturating_add(len);
+        if early >= EARLY_MAX {
+            service::outgrown();
+        }
+    }
+    let Some(arena) = service::arena() else {
+        return raw(libc::SYS_mmap, args);
+    };
+    if fixed {
+        return map_fixed(arena, managed, args);
+    }
+    if !managed {
+        return raw(libc::SYS_mmap, args);
+    }
+    let bytes = rules::pages(len)?;
+    // mimalloc and others ask for their own alignment by large sizes; a mapping that is large
+    // enough for huge pages is aligned to them, as the kernel does.
+    let align = match bytes {
+        _ if bytes >= 32 << 20 => 32 << 20,
+        _ if bytes >= 2 << 20 => 2 << 20,
+        _ => PAGE,
+    };
+    let hint = if addr % PAGE == 0 { addr } else { 0 };
+    service::request(
+        Op::Map,
+        [hint, bytes, align, prot as usize, flags as usize, 0],
+    )
+}
+
+/// MAP_FIXED and MAP_FIXED_NOREPLACE: at the program's address.
+fn map_fixed(arena: (usize, usize), managed: bool, args: [usize; 6]) -> Result<usize, i32> {
+    let [addr, len, prot, flags, _, _] = args;
+    let bytes = rules::pages(len)?;
+    if addr % PAGE != 0 {
+        return Err(libc::EINVAL);
+    }
+    let parts = rules::cut(addr, bytes, arena);
+    if parts[1].1 == 0 {
+        return raw(libc::SYS_mmap, args);
+    }
+    if managed && parts[1].1 == bytes {
+        return service::request(Op::MapFixed, [addr, bytes, 0, prot, flags, 0]);
+    }
+    if flags & libc::MAP_FIXED_NOREPLACE as usize != 0 {
+        // Inside the arena everything is mapped already, for the kernel.
+        return Err(libc::EEXIST);
+    }
+    // Something foreign over managed memory: the part leaves management first.
+    service::request(Op::Leave, [parts[1].0, parts[1].1, 0, 0, 0, 0])?;
+    raw(libc::SYS_mmap, args)
+}
+
+/// C's `mmap`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mmap(
+    addr: Ptr,
+    len: usize,
+    prot: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: i64,
+) -> Ptr {
+    c_result(map(addr as usize, len, prot, flags, fd, offset)) as Ptr
+}
+
+/// The same: offsets have 64 bits.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mmap64(
+    addr: Ptr,
+    len: usize,
+    prot: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: i64,
+) -> Ptr {
+    c_result(map(addr as usize, len, prot, flags, fd, offset)) as Ptr
+}
+
+/// C's `munmap`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn munmap(addr: Ptr, len: usize) -> c_int {
+    c_result(by_parts(
+        addr as usize,
+        len,
+        |start, bytes| service::request(Op::Unmap, [start, bytes, 0, 0, 0, 0]),
+        |start, bytes| raw(libc::SYS_munmap, [start, bytes, 0, 0, 0, 0]),
+    )) as c_int
+}
+
+/// C's `mprotect`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mprotect(addr: Ptr, len: usize, prot: c_int) -> c_int {
+    let prot = prot as usize;
+    c_result(by_parts(
+        addr as usize,
+        len,
+        |start, bytes| service::request(Op::Protect, [start, bytes, prot, 0, 0, 0]),
+        |start, bytes| raw(libc::SYS_mprotect, [start, bytes, prot, 0, 0, 0]),
+    )) as c_int
+}
+
+fn advise(addr: usize, len: usize, advice: c_int) -> Result<usize, i32> {
+    let advice = advice as usize;
+    by_parts(
+        addr,
+        len,
+        |start, bytes| service::request(Op::Advise, [start, bytes, advice, 0, 0, 0]),
+        |start, bytes| raw(libc::SYS_madvise, [start, bytes, advice, 0, 0, 0]),
+    )
+}
+
+/// C's `madvise`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn madvise(addr: Ptr, len: usize, advice: c_int) -> c_int {
+    c_result(advise(addr as usize, len, advice)) as c_int
+}
+
+/// POSIX's `posix_madvise`: returns the error. POSIX_MADV_DONTNEED must not lose bytes, so, as
+/// in glibc, it does nothing.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn posix_madvise(addr: Ptr, len: usize, advice: c_int) -> c_int {
+    if advice == libc::POSIX_MADV_DONTNEED {
+        return 0;
+    }
+    advise(addr as usize, len, advice).err().unwrap_or(0)
+}
+
+fn lock(number: c_long, addr: usize, len: usize, flags: usize) -> Result<usize, i32> {
+    // The kernel rounds the start down and the end up.
+    let start = addr & !(PAGE - 1);
+    let len = len.saturating_add(addr - start);
+    let op = match number {
+        libc::SYS_munlock => Op::Unlock,
+        _ => Op::Lock,
+    };
+    by_parts(
+        start,
+        len,
+        |start, bytes| service::request(op, [start, bytes, flags, 0, 0, 0]),
+        |start, bytes| raw(number, [start, bytes, flags, 0, 0, 0]),
+    )
+}
+
+/// C's `mlock`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mlock(addr: Ptr, len: usize) -> c_int {
+    c_result(lock(libc::SYS_mlock, addr as usize, len, 0)) as c_int
+}
+
+/// Linux's `mlock2`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mlock2(addr: Ptr, len: usize, flags: libc::c_uint) -> c_int {
+    c_result(lock(libc::SYS_mlock2, addr as usize, len, flags as usize)) as c_int
+}
+
+/// C's `munlock`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn munlock(addr: Ptr, len: usize) -> c_int {
+    c_result(lock(libc::SYS_munlock, addr as usize, len, 0)) as c_int
+}
+
+/// C's `mlockall`. The kernel's would lock the arena and the parking range, all of them.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
+    c_result(match service::arena() {
+        None => raw(libc::SYS_mlockall, [flags as usize, 0, 0, 0, 0, 0]),
+        Some(_) => service::request(Op::LockAll, [flags as usize, 0, 0, 0, 0, 0]),
+    }) as c_int
+}
+
+/// C's `munlockall`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn munlockall() -> c_int {
+    c_result(match service::arena() {
+        None => raw(libc::SYS_munlockall, [0; 6]),
+        Some(_) => service::request(Op::UnlockAll, [0; 6]),
+    }) as c_int
+}
+
+/// Linux's `mremap`; `new_addr` counts only with MREMAP_FIXED (and MREMAP_DONTUNMAP).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mremap(
+    addr: Ptr,
+    old: usize,
+    new: usize,
+    flags: c_int,
+    new_addr: Ptr,
+) -> Ptr {
+    let (addr, to) = (addr as usize, new_addr as usize);
+    let flags_word = flags as usize;
+    let pass = || raw(libc::SYS_mremap, [addr, old, new, flags_word, to, 0]);
+    c_result(match service::arena() {
+        Some(arena) => {
+            let inside = |start: usize, len: usize| {
+                rules::cut(start, len.max(1), arena)[1].1 == len.max(1)
+            };
+            let fixed = flags & libc::MREMAP_FIXED != 0;
+            match (inside(addr, old), fixed && inside(to, new)) {
+                (true, _) => service::request(Op::Remap, [addr, old, new, flags_word, to, 0]),
+                // Foreign memory moved over managed memory by force.
+                (false, true) => service::request(Op::Leave, [to, new, 0, 0, 0, 0])
+                    .and_then(|_| pass()),
+                (false, false) => pass(),
+            }
+        }
+        _ => pass(),
+    }) as Ptr
+}

@@ -1,0 +1,42 @@
+//! Which mappings are managed, and how the kernel's words are told to the service.
+
+use crate::sys::PAGE;
+use core::ffi::c_int;
+
+/// Flags of mappings that keep their kernel meaning: not managed.
+const FOREIGN: c_int =
+    libc::MAP_GROWSDOWN | libc::MAP_HUGETLB | libc::MAP_32BIT | libc::MAP_SHARED;
+const PROTS: c_int = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
+
+/// Whether a mapping with these arguments is managed: private anonymous memory without
+/// special wishes.
+pub fn managed(prot: c_int, flags: c_int) -> bool {
+    let anonymous = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    flags & anonymous == anonymous && flags & FOREIGN == 0 && prot & !PROTS == 0
+}
+
+/// Length in whole pages as the kernel rounds it.
+///
+/// # Errors
+/// EINVAL for nothing, ENOMEM for more than there is.
+pub fn pages(len: usize) -> Result<usize, i32> {
+    match len {
+        0 => Err(libc::EINVAL),
+        _ => match len.checked_next_multiple_of(PAGE) {
+            Some(bytes) if bytes < 1 << 47 => Ok(bytes),
+            _ => Err(libc::ENOMEM),
+        },
+    }
+}
+
+/// A range, cut at the edges of the arena: before it, in it, behind it. Empty parts are left out.
+pub fn cut(start: usize, len: usize, arena: (usize, usize)) -> [(usize, usize, bool); 3] {
+    let (base, end) = (arena.0, arena.0 + arena.1);
+    let stop = start.saturating_add(len);
+    let part = |from: usize, to: usize, inside| (from, to.saturating_sub(from), inside);
+    [
+        part(start, stop.min(base), false),
+        part(start.max(base), stop.min(end), true),
+        part(start.max(end), stop, false),
+    ]
+}

@@ -1,0 +1,119 @@
+//! How things end: out of memory, a fault that cannot be served, a defect of our own.
+//!
+//! Always by SIGKILL, with one report: wrong bytes are worse than a crash, a hang worse than
+//! both.
+
+use super::{Process, process};
+use crate::sys;
+use core::time::Duration;
+use deckle_group::{Kill, OomError};
+use deckle_live::{Hooks, pager::Fault};
+use deckle_mm::{FaultError, OomReport};
+use deckle_uffd::{Errno, Uffd};
+
+/// Pause before a fault is tried again while somebody else is being killed for it.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// What the pager asks its owner.
+pub struct Last;
+
+impl Hooks for Last {
+    fn fatal(&self, fault: Fault, error: &FaultError) {
+        let Some(process) = process() else { return };
+        match error {
+            FaultError::Oom(report) => out_of_memory(process, report),
+            error => {
+                let at = fault.page.addr();
+                process.kill(&format!("fault at {at:#x} cannot be served: {error}"));
+            }
+        }
+        // If somebody else was killed, the fault is tried again.
+        process.pager.platform().wake(fault.page, 1);
+    }
+
+    fn forked(&self, child: Uffd) {
+        // Not asked for.
+        drop(child);
+    }
+
+    fn lost(&self, errno: Errno) {
+        if let Some(process) = process() {
+            process.kill(&format!("the userfaultfd is lost: {errno}"));
+        }
+    }
+}
+
+fn out_of_memory(process: &Process, report: &OomReport) {
+    let group = process.account.group();
+    if group.fold_stale() > 0 {
+        return;
+    }
+    process.publish();
+    let Some(victim) = group.choose_victim() else {
+        return;
+    };
+    match group.oom_ticket(victim.line, std::process::id()) {
+        Ok(ticket) => {
+            let _ = process.link.say(
+                format!(
+                    "deckle: out of memory: process {} killed (largest of the group: {} kB \
+                     charged); fault in process {}\n{report}\n",
+                    victim.pid,
+                    victim.charged * 4,
+                    process.pid
+                )
+                .as_bytes(),
+            );
+            if let Kill::Failed(errno) = group.kill(ticket) {
+                group.drop_ticket(ticket);
+                process.kill(&format!(
+                    "out of memory, and process {} cannot be killed: {errno}",
+                    victim.pid
+                ));
+            }
+        }
+        Err(OomError::InProgress { .. } | OomError::Gone) => {}
+    }
+    sleep(PAUSE);
+}
+
+/// Pauses the calling task.
+pub fn sleep(time: Duration) {
+    let word = core::sync::atomic::AtomicU32::new(0);
+    deckle_task::futex::wait(&word, 0, Some(time));
+}
+
+/// Sends SIGKILL to process `pid`.
+pub fn sigkill(pid: i32) {
+    // SAFETY: a signal; touches no memory of ours.
+    let _ = unsafe {
+        sys::call(
+            libc::SYS_kill,
+            [pid as usize, libc::SIGKILL as usize, 0, 0, 0, 0],
+        )
+    };
+}
+
+/// A panic in the service ends the program with one line.
+pub fn on_panic() {
+    std::panic::set_hook(Box::new(|info| {
+        let place = info
+            .location()
+            .map_or(String::new(), |l| format!(" at {}:{}", l.file(), l.line()));
+        let text = info.payload_as_str().unwrap_or("no message");
+        match process() {
+            Some(process) => process.kill(&format!("internal error{place}: {text}")),
+            None => sys::say(&[b"deckle: internal error: ", text.as_bytes()]),
+        }
+        exit_all(1);
+    }));
+}
+
+/// Ends the calling service with all its tasks.
+pub fn exit_all(status: i32) -> ! {
+    loop {
+        // SAFETY: the end of this thread group, which is the service (or, before the service
+        // runs, the program that could not get one).
+        let _ = unsafe { sys::call(libc::SYS_exit_group, [status as usize, 0, 0, 0, 0, 0]) };
+    }
+}

@@ -1,0 +1,195 @@
+//! Forks.
+//!
+//! The fork is made while the service stands still and everything managed is where the kernel
+//! sees it: nothing in the store, nothing parked, no zero page mapped. So whatever runs in the
+//! child before this library does (libc walks its streams, other libraries' handlers run) reads
+//! right bytes. The child's first handler is ours: it starts a service of the child's own on
+//! the copy of the manager's state, which the kernel copied with all the rest.
+//!
+//! A fork for which the limit has no room fails with ENOMEM.
+
+use super::{PROCESS, Process, gate, request, tasks};
+use crate::alloc::{boot, internal};
+use crate::sys;
+use core::ffi::{CStr, c_int, c_void};
+use core::sync::atomic::Ordering::{Acquire, Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU32};
+
+impl Process {
+    /// Before the fork: everything stands still when this is answered.
+    pub fn fork_begin(&self) -> Result<usize, i32> {
+        self.pager.gate().close();
+        self.pager.platform().nursery().drain();
+        let settled = self.pager.mm().settle_for_fork(self.pager.space());
+        if settled.is_err() {
+            self.pager.gate().open();
+            return Err(libc::ENOMEM);
+        }
+        Ok(0)
+    }
+
+    /// After it, in the parent.
+    pub fn fork_end(&self) -> Result<usize, i32> {
+        self.pager.gate().open();
+        Ok(0)
+    }
+}
+
+/// Whether the service stands still for a fork.
+static STILL: AtomicBool = AtomicBool::new(false);
+/// Thread id of whose fork was refused, so that its child must not live.
+static REFUSED: AtomicU32 = AtomicU32::new(0);
+/// One fork at a time.
+static FORKING: crate::lock::Lock<()> = crate::lock::Lock::new(());
+
+/// The last handler before the fork.
+extern "C" fn prepare() {
+    let before = sys::errno();
+    FORKING.acquire();
+    let managed = gate::arena().is_some();
+    if managed {
+        match request::request(request::Op::ForkBegin, [0; 6]) {
+            Ok(_) => STILL.store(true, Relaxed),
+            Err(_) => REFUSED.store(gate::tid(), Relaxed),
+        }
+    }
+    boot::acquire();
+    internal::acquire();
+    sys::set_errno(before);
+}
+
+/// The first handler after it, in the parent.
+extern "C" fn in_parent() {
+    let before = sys::errno();
+    internal::release();
+    boot::release();
+    if STILL.swap(false, Relaxed) {
+        let _ = request::request(request::Op::ForkEnd, [0; 6]);
+    }
+    FORKING.release();
+    sys::set_errno(before);
+}
+
+/// The first handler after it, in the child.
+extern "C" fn in_child() {
+    let before = sys::errno();
+    internal::release();
+    boot::release();
+    FORKING.release();
+    if REFUSED.load(Relaxed) != 0 {
+        // Its memory is not all there. The parent reports the refusal.
+        super::end::exit_all(1);
+    }
+    if STILL.swap(false, Relaxed) {
+        request::forget_others();
+        if let Err(why) = super::start_in_child() {
+            sys::say(&[b"deckle: memory of a forked process cannot be managed: ", why.as_bytes()]);
+            super::end::sigkill(std::process::id() as i32);
+        }
+    }
+    sys::set_errno(before);
+}
+
+/// Registers the handlers: at the program's start, so that they are next to the fork.
+pub fn register() {
+    // SAFETY: functions of this library, which is never unloaded.
+    unsafe {
+        libc::pthread_atfork(Some(prepare_c), Some(parent_c), Some(child_c));
+    }
+}
+
+unsafe extern "C" fn prepare_c() {
+    prepare();
+}
+unsafe extern "C" fn parent_c() {
+    in_parent();
+}
+unsafe extern "C" fn child_c() {
+    in_child();
+}
+
+type Fork = unsafe extern "C" fn() -> libc::pid_t;
+
+fn real(name: &CStr) -> Option<Fork> {
+    // SAFETY: a look-up by name; libc's function of that signature.
+    unsafe {
+        let found = libc::dlsym(libc::RTLD_NEXT, name.as_ptr());
+        (!found.is_null()).then(|| core::mem::transmute::<*mut c_void, Fork>(found))
+    }
+}
+
+/// C's `fork`: the handlers do the work; this tells a refusal.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fork() -> libc::pid_t {
+    let Some(real) = real(c"fork") else {
+        sys::set_errno(libc::ENOSYS);
+        return -1;
+    };
+    // SAFETY: the program's own call.
+    let pid = unsafe { real() };
+    refused(pid)
+}
+
+fn refused(pid: libc::pid_t) -> libc::pid_t {
+    if pid <= 0
+        || REFUSED
+            .compare_exchange(gate::tid(), 0, Acquire, Relaxed)
+            .is_err()
+    {
+        return pid;
+    }
+    let mut status: c_int = 0;
+    // SAFETY: waits for the child that ended itself.
+    unsafe { libc::waitpid(pid, &raw mut status, 0) };
+    sys::set_errno(libc::ENOMEM);
+    -1
+}
+
+/// POSIX's `_Fork`, which runs no handlers.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _Fork() -> libc::pid_t {
+    let Some(real) = real(c"_Fork") else {
+        sys::set_errno(libc::ENOSYS);
+        return -1;
+    };
+    prepare();
+    // SAFETY: the program's own call.
+    let pid = unsafe { real() };
+    match pid {
+        0 => in_child(),
+        _ => in_parent(),
+    }
+    refused(pid)
+}
+
+/// The first task of the child's service: gives the copied state what is the child's own.
+pub extern "C" fn first_in_child(start: *mut c_void) -> ! {
+    // SAFETY: the spawner keeps it until `Start::done`.
+    let start = unsafe { &*start.cast::<super::Start>() };
+    // SAFETY: a leaked value; no other task of the child runs yet, and the program's thread
+    // waits for this one.
+    let process = unsafe { &mut *PROCESS.load(Acquire) };
+    match rebuild(process, start) {
+        Ok(()) => tasks::run(process, start),
+        Err(why) => {
+            start.fail(&why);
+            super::end::exit_all(1)
+        }
+    }
+}
+
+fn rebuild(process: &mut Process, start: &super::Start) -> Result<(), String> {
+    let said = tasks::announce(start)?;
+    // The old descriptors mean nothing here: not closed.
+    core::mem::forget(core::mem::replace(&mut process.watch, said.watch));
+    core::mem::forget(core::mem::replace(&mut process.link, said.link));
+    process.pid = start.program.pid();
+    // SAFETY: in a child, by its first task; the parent's gate was closed over the fork and
+    // its space settled.
+    unsafe { process.pager.after_fork() }.map_err(|e| e.to_string())?;
+    let mm = process.pager.mm();
+    let pages = mm.stats().get(deckle_mm::Item::NrAnon) + mm.store_charged();
+    process.account.move_to(said.line, pages);
+    process.pager.gate().open();
+    Ok(())
+}

@@ -1,0 +1,278 @@
+//! What the tasks of the service run.
+//!
+//! | task | work |
+//! |---|---|
+//! | `main` | sets the service up, then watches the program and `deckle run` |
+//! | `handler` | reads faults, serves what needs no waiting |
+//! | `worker` | serves the other faults |
+//! | `background` | kswapd's part |
+//! | `caller` | the program's calls (mmap and its family, fork) |
+//! | `donor` | reclaims for other processes of the group |
+
+use super::account::{Account, Swap};
+use super::end::{self, Last};
+use super::{PROCESS, Process, Start, process, serve};
+use crate::sys::PAGE;
+use core::ffi::c_void;
+use core::sync::atomic::Ordering::Release;
+use core::time::Duration;
+use deckle_group::proto::Link;
+use deckle_group::{Group, Name};
+use deckle_live::{Capabilities, LiveConfig, Pager};
+use deckle_task::watch::{State, Watch};
+use std::os::fd::AsRawFd;
+use std::sync::{Arc, Mutex};
+
+/// How often the program and `deckle run` are looked after when nothing wakes the service.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Least pages that are reclaimed for another process at once.
+const DONATION: u64 = 1024;
+
+/// The first task.
+pub extern "C" fn main(start: *mut c_void) -> ! {
+    // SAFETY: the spawner keeps it until `Start::done`; the parts used later are copied.
+    let start = unsafe { &*start.cast::<Start>() };
+    end::on_panic();
+    match set_up(start) {
+        Ok(process) => {
+            PROCESS.store(core::ptr::from_ref(process).cast_mut(), Release);
+            run(process, start)
+        }
+        Err(why) => {
+            start.fail(&why);
+            end::exit_all(1)
+        }
+    }
+}
+
+/// Starts the other tasks, tells the program that it can go on, and looks after it.
+pub fn run(process: &'static Process, start: &Start) -> ! {
+    let ready = hello(process).and_then(|()| {
+        super::spawn_others().map_err(|why| format!("no task: {why}"))
+    });
+    match ready {
+        Ok(()) => {
+            let arena = process.pager.platform().arena();
+            start.tell(arena.base(), arena.len());
+            look_after(process)
+        }
+        Err(why) => {
+            start.fail(&why);
+            end::exit_all(1)
+        }
+    }
+}
+
+/// A process in its group.
+pub struct Announced {
+    pub group: Group,
+    pub watch: Watch,
+    pub link: Link,
+    pub line: deckle_group::LineId,
+}
+
+/// Joins the group and connects to `deckle run`.
+pub fn announce(start: &Start) -> Result<Announced, String> {
+    let name = Name::new(start.name).map_err(|e| e.to_string())?;
+    let group = match process() {
+        Some(process) => *process.account.group(),
+        None => Group::attach(name).map_err(|e| e.to_string())?,
+    };
+    let watch = Watch::open(start.program).map_err(|e| e.to_string())?;
+    let link = Link::connect(name).map_err(|e| format!("no connection to deckle run: {e}"))?;
+    let line = group
+        .join(start.program.pid() as u32, std::process::id())
+        .map_err(|e| e.to_string())?;
+    Ok(Announced {
+        group,
+        watch,
+        link,
+        line,
+    })
+}
+
+/// Hands `deckle run` the descriptors that must not be lost.
+fn hello(process: &Process) -> Result<(), String> {
+    let me = deckle_group::sys::pidfd_open(std::process::id())
+        .map_err(|e| format!("no pidfd: {e}"))?;
+    let uffd = process.pager.platform().program_uffd().as_raw_fd();
+    process
+        .link
+        .hello(
+            process.pid as u32,
+            std::process::id(),
+            [uffd, me.raw(), process.watch.pidfd()],
+        )
+        .map_err(|e| format!("no word to deckle run: {e}"))
+}
+
+fn set_up(start: &Start) -> Result<&'static Process, String> {
+    let Announced {
+        group,
+        watch,
+        link,
+        line,
+    } = announce(start)?;
+    let tunables = group.knobs().map_err(|e| e.to_string())?;
+    let account = Arc::new(Account::new(group, line));
+    let known = group.capabilities().map(|w| Capabilities::from_bits(w[0]));
+    let capabilities = known.unwrap_or_else(deckle_live::self_test);
+    if known.is_none() {
+        group.set_capabilities(&core::array::from_fn(|i| match i {
+            0 => capabilities.bits(),
+            _ => 0,
+        }));
+    }
+    let config = LiveConfig {
+        capabilities: Some(capabilities),
+        ..LiveConfig::default()
+    };
+    let store = Swap::new(group.swap_kind());
+    let pager = Pager::new(config, account.clone(), store, tunables, Box::new(Last))
+        .map_err(|e| e.to_string())?;
+    Ok(Box::leak(Box::new(Process {
+        pid: start.program.pid(),
+        pager,
+        account,
+        link,
+        watch,
+        foreign: Mutex::default(),
+    })))
+}
+
+fn look_after(process: &'static Process) -> ! {
+    let mut published = None;
+    loop {
+        let state = process.watch.wait(LOOK);
+        let _inside = process.pager.gate().enter();
+        process.settle();
+        let faults = process.pager.mm().stats().get(deckle_mm::Item::Pgfault);
+        if published != Some(faults) {
+            process.publish();
+            published = Some(faults);
+        }
+        match state {
+            Ok(State::Running) => {}
+            Ok(State::Execed | State::Ended) => {
+                process.publish();
+                process.account.group().leave(process.account.line());
+                let _ = process.link.bye();
+                end::exit_all(0)
+            }
+            Err(why) => {
+                process.kill(&why.to_string());
+                end::exit_all(1)
+            }
+        }
+        if run_is_gone(process) {
+            end::sigkill(process.pid);
+            end::exit_all(1)
+        }
+    }
+}
+
+/// Whether `deckle run` has closed the connection, that is, ended.
+fn run_is_gone(process: &Process) -> bool {
+    let mut slot = libc::pollfd {
+        fd: process.link.fd().raw(),
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    // SAFETY: one valid entry, no waiting.
+    let ready = unsafe { libc::poll(&raw mut slot, 1, 0) };
+    ready > 0 && slot.revents & (libc::POLLIN | libc::POLLHUP | libc::POLLERR) != 0
+}
+
+fn the_process() -> &'static Process {
+    match process() {
+        Some(process) => process,
+        None => deckle_task::exit(1),
+    }
+}
+
+/// See the table.
+pub extern "C" fn handler(_: *mut c_void) -> ! {
+    the_process().pager.handler_loop();
+    deckle_task::exit(0)
+}
+
+/// See the table.
+pub extern "C" fn worker(_: *mut c_void) -> ! {
+    the_process().pager.worker_loop();
+    deckle_task::exit(0)
+}
+
+/// See the table.
+pub extern "C" fn background(_: *mut c_void) -> ! {
+    the_process().pager.background_loop();
+    deckle_task::exit(0)
+}
+
+/// See the table.
+pub extern "C" fn caller(_: *mut c_void) -> ! {
+    let process = the_process();
+    let mut calls = serve::Calls::new(process);
+    loop {
+        super::request::serve(Duration::from_secs(3600), |request| calls.serve(request));
+    }
+}
+
+/// See the table.
+pub extern "C" fn donor(_: *mut c_void) -> ! {
+    let process = the_process();
+    let group = process.account.group();
+    loop {
+        let me = process.account.line();
+        let asked = group.wait_request(me, Duration::from_secs(3600));
+        if let Some(request) = asked {
+            let _inside = process.pager.gate().enter();
+            // In larger portions than are asked for: the store grows by whole segments, and
+            // what a small portion frees may be less than that.
+            let freed = process.pager.mm().reclaim(request.pages.max(DONATION));
+            process.publish();
+            group.answer(me, request, freed);
+        }
+    }
+}
+
+impl Process {
+    /// Publishes gauges and counters.
+    pub fn publish(&self) {
+        use deckle_mm::Item;
+        let mm = self.pager.mm();
+        let stats = mm.stats();
+        let gauges = deckle_group::Gauges {
+            resident: stats.get(Item::NrAnon),
+            inactive: stats.get(Item::NrInactive),
+            droppable: 0,
+            swapped: stats.get(Item::NrSwapped),
+            stored_pages: mm.store_charged(),
+            stored_bytes: mm.store().live_bytes(),
+            oldest_inactive: 0,
+            unmanaged_anon: 0,
+        };
+        self.account
+            .group()
+            .publish(self.account.line(), &gauges, stats);
+    }
+
+    /// Brings the charge of our own metadata up to date.
+    pub fn settle(&self) {
+        use deckle_mm::Store;
+        let store = self.pager.mm().store();
+        let ours = (crate::alloc::internal::mapped_bytes() as u64)
+            .saturating_sub(store.ram_bytes());
+        self.account.settle_own(ours.div_ceil(PAGE as u64));
+        if self.pager.mm().stats().get(deckle_mm::Item::NrSwapped) > 0 {
+            store.compact();
+        }
+    }
+
+    /// Ends the program, with one line.
+    pub fn kill(&self, why: &str) {
+        let text = format!("deckle: process {}: {why}; killed\n", self.pid);
+        let _ = self.link.say(text.as_bytes());
+        end::sigkill(self.pid);
+    }
+}
