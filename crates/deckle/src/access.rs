@@ -112,10 +112,12 @@ impl Remedy {
         match (self, container) {
             (Remedy::Sysctl, _) => "as root: sysctl vm.unprivileged_userfaultfd=1",
             (Remedy::Device, true) => {
-                "start the container with --device /dev/userfaultfd, and let its user read and write it"
+                "start the container with --device /dev/userfaultfd, \
+                 and let its user read and write it"
             }
             (Remedy::Device, false) => {
-                "as root: setfacl -m u:USER:rw /dev/userfaultfd (or sysctl vm.unprivileged_userfaultfd=1)"
+                "as root: setfacl -m u:USER:rw /dev/userfaultfd \
+                 (or sysctl vm.unprivileged_userfaultfd=1)"
             }
             (Remedy::Capability, _) => {
                 "give CAP_SYS_PTRACE and a seccomp profile that lets userfaultfd through"

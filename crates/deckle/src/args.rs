@@ -128,10 +128,9 @@ pub struct DoctorArgs {
 
 /// Options of `deckle lab`.
 #[derive(Args)]
-#[command(
-    after_help = "The workloads of the experiments can be run alone: deckle lab program NAME ARGS,\n\
-        where NAME is fill, pageout, oom-sparse, readzero-then-write or torture."
-)]
+#[command(after_help = "The workloads of the experiments can be run alone: \
+        deckle lab program NAME ARGS,\n\
+        where NAME is fill, pageout, oom-sparse, readzero-then-write or torture.")]
 pub struct LabArgs {
     /// Which experiment.
     #[command(subcommand)]
@@ -162,7 +161,12 @@ pub struct PageoutArgs {
     #[arg(long, value_enum, value_delimiter = ',', default_value = "live,kernel")]
     pub on: Vec<Place>,
     /// Timed runs on each side.
-    #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(
+        long,
+        default_value_t = 5,
+        value_name = "N",
+        value_parser = clap::value_parser!(u32).range(1..=1000)
+    )]
     pub runs: u32,
     /// How the result is written.
     #[arg(long, value_enum, default_value = "text")]

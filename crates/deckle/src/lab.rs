@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::path::PathBuf;
 
+use deckle_lab::model::SoftwareMachine;
 use deckle_lab::{LabError, Side, oom, pageout};
 
 use crate::args::{Case, Experiment, Format, LabArgs, OomArgs, PageoutArgs, Place};
@@ -43,7 +44,7 @@ fn run_pageout(a: &PageoutArgs) -> Result<i32, Fail> {
         runs: a.runs as usize,
         deckle,
         program_cmd,
-        model: None,
+        model: Some(&mut SoftwareMachine),
     })
     .map_err(|e| failed("pageout", &e))?;
     match a.format {
@@ -59,7 +60,7 @@ fn run_oom(a: &OomArgs) -> Result<i32, Fail> {
         sides: sides(&a.on)?,
         deckle,
         program_cmd,
-        model: None,
+        model: Some(&mut SoftwareMachine),
     })
     .map_err(|e| failed("oom", &e))?;
     match a.format {

@@ -116,13 +116,18 @@ fn memory_max(args: &RunArgs, file: &Config) -> Result<Option<u64>, Fail> {
     let max = match text {
         Some("auto") => {
             let limit = cgroup::limit().ok_or_else(|| {
-                bad(option, "auto: no memory cgroup above this process has a limit: give a size, such as 2G")
+                bad(
+                    option,
+                    "auto: no memory cgroup above this process has a limit: \
+                     give a size, such as 2G",
+                )
             })?;
             cgroup::minus_headroom(limit.bytes).ok_or_else(|| {
                 bad(
                     option,
                     format_args!(
-                        "auto: the cgroup's limit of {} ({}) leaves nothing above the headroom of 64M: raise it, or give a size",
+                        "auto: the cgroup's limit of {} ({}) leaves nothing above \
+                         the headroom of 64M: raise it, or give a size",
                         size::show(limit.bytes),
                         limit.path.display()
                     ),

@@ -22,7 +22,8 @@ impl fmt::Display for SizeError {
             SizeError::Unparsable(s) => {
                 write!(
                     f,
-                    "`{s}` is not a size: write bytes, or a number with K, M, G or T, such as 256M or 1.5G"
+                    "`{s}` is not a size: write bytes, or a number with K, M, G or T, \
+                     such as 256M or 1.5G"
                 )
             }
             SizeError::Zero => f.write_str("a size of zero: give at least one page (4K)"),

@@ -48,7 +48,7 @@ impl Group {
         Some(Ring { line, number })
     }
 
-    /// Waits for the answer until `deadline` (monotonic, see [`now`](crate::sys::now)).
+    /// Waits for the answer until `deadline` (monotonic, see [`now`]).
     pub fn wait_answer(&self, ring: Ring, deadline: Duration) -> Answer {
         // Long enough to cost nothing, short enough to notice a death within a blink.
         const LOOK: Duration = Duration::from_millis(50);

@@ -118,7 +118,8 @@ impl Link {
         self.send(&[&packet], &fds)
     }
 
-    /// Has `deckle run` print `text` (whole lines) on its standard error. Cut at the longest packet.
+    /// Has `deckle run` print `text` (whole lines) on its standard error. Cut at the longest
+    /// packet.
     pub fn say(&self, text: &[u8]) -> Result<(), Errno> {
         self.send(&[&[SAY], &text[..text.len().min(PACKET_MAX - 1)]], &[])
     }

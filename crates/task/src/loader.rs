@@ -42,15 +42,13 @@ impl Loader {
             symbol(c"_dl_allocate_tls").ok_or(SpawnError::Unsupported("no _dl_allocate_tls"))?;
         let info = symbol(c"_dl_get_tls_static_info")
             .ok_or(SpawnError::Unsupported("no _dl_get_tls_static_info"))?;
+        type Allocate = unsafe extern "C" fn(*mut c_void) -> *mut c_void;
+        type Info = unsafe extern "C" fn(*mut usize, *mut usize);
         // SAFETY: these are the functions' signatures on x86-64, in every version of glibc.
         let (allocate, info) = unsafe {
             (
-                core::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut c_void) -> *mut c_void>(
-                    allocate,
-                ),
-                core::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut usize, *mut usize)>(
-                    info,
-                ),
+                core::mem::transmute::<*mut c_void, Allocate>(allocate),
+                core::mem::transmute::<*mut c_void, Info>(info),
             )
         };
         let (mut below, mut align) = (0, 0);

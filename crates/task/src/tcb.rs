@@ -23,7 +23,12 @@ fn read_u64(offset: usize) -> u64 {
     let value;
     // SAFETY: glibc's thread descriptor is longer than any offset used in this crate.
     unsafe {
-        asm!("mov {}, fs:[{}]", out(reg) value, in(reg) offset, options(nostack, readonly, preserves_flags))
+        asm!(
+            "mov {}, fs:[{}]",
+            out(reg) value,
+            in(reg) offset,
+            options(nostack, readonly, preserves_flags)
+        )
     };
     value
 }
@@ -32,7 +37,12 @@ pub(crate) fn read_u32(offset: usize) -> u32 {
     let value;
     // SAFETY: as above.
     unsafe {
-        asm!("mov {:e}, fs:[{}]", out(reg) value, in(reg) offset, options(nostack, readonly, preserves_flags))
+        asm!(
+            "mov {:e}, fs:[{}]",
+            out(reg) value,
+            in(reg) offset,
+            options(nostack, readonly, preserves_flags)
+        )
     };
     value
 }

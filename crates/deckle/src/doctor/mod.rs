@@ -182,7 +182,8 @@ fn text(mode: Mode, findings: &[Finding]) -> String {
         }
         out.push_str(
             "   (kubernetes: or a device plugin that offers /dev/userfaultfd; docker, podman: \
-             the device's\n   permissions on the host decide, as root: chmod 666 /dev/userfaultfd)\n",
+             the device's\n   permissions on the host decide, \
+             as root: chmod 666 /dev/userfaultfd)\n",
         );
     }
     out

@@ -144,7 +144,8 @@ fn library() -> Result<PathBuf, Fail> {
     let places = [dir.join(LIBRARY), dir.join("../lib/deckle").join(LIBRARY)];
     let found = places.iter().find(|p| p.is_file()).ok_or_else(|| {
         Fail::own(format!(
-            "{LIBRARY} is neither in {} nor in ../lib/deckle: install it there (cargo build -p deckle-preload)",
+            "{LIBRARY} is neither in {} nor in ../lib/deckle: install it there \
+             (cargo build -p deckle-preload)",
             dir.display()
         ))
     })?;

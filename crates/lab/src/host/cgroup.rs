@@ -122,6 +122,19 @@ impl Cgroup {
         )
     }
 
+    /// Kernel memory charged to the cgroup now, in bytes: page tables, kernel stacks, slab.
+    ///
+    /// # Errors
+    /// If the statistics cannot be read.
+    pub fn kernel_memory(&self) -> Result<u64, LabError> {
+        if self.version == Version::Two {
+            return self.field("memory.stat", "kernel");
+        }
+        let path = self.memory.join("memory.kmem.usage_in_bytes");
+        let text = read(&path)?;
+        text.trim().parse().map_err(|_| unexpected(&path))
+    }
+
     /// Processes that the kernel killed in the cgroup for lack of memory.
     ///
     /// # Errors

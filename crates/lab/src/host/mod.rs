@@ -51,6 +51,22 @@ pub fn is_root() -> bool {
     unsafe { libc::geteuid() == 0 }
 }
 
+/// Memory of the host that programs can still get, in bytes.
+///
+/// # Errors
+/// If /proc/meminfo cannot be read or does not say.
+pub fn mem_available() -> Result<u64, LabError> {
+    let path = Path::new("/proc/meminfo");
+    let kib = read(path)?.lines().find_map(|line| {
+        let value = line.strip_prefix("MemAvailable:")?;
+        value.trim().strip_suffix(" kB")?.parse::<u64>().ok()
+    });
+    kib.map(|kib| kib << 10).ok_or_else(|| {
+        let e = io::Error::new(io::ErrorKind::InvalidData, "no MemAvailable");
+        LabError::file("reading", path, e)
+    })
+}
+
 /// A counter of /proc/vmstat; 0 if this kernel does not have it.
 ///
 /// # Errors

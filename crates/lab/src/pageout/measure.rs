@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::{Case, PageoutOptions, PageoutRow};
+use super::{Case, LEFT, PageoutOptions, PageoutRow};
 use crate::child::{Finished, Running};
 use crate::host::{cgroup::Cgroup, pss, vmstat, zram};
 use crate::live_stats::LiveStats;
@@ -15,8 +15,6 @@ use crate::{LabError, Side};
 const WARM_US: f64 = 200.0;
 /// Cold runs in a row before the machine is given up.
 const ATTEMPTS: usize = 10;
-/// Anonymous memory that may be left beside the store after paging out, as a part of the size.
-const LEFT: f64 = 0.02;
 
 /// Timed runs of one row.
 #[derive(Default, Debug)]

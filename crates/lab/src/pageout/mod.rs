@@ -20,6 +20,9 @@ mod report;
 use measure::{Bench, Measured};
 pub use report::{PageoutReport, PageoutRow, Ratio};
 
+/// Anonymous memory that may be left beside the store after paging out, as a part of the size.
+pub(crate) const LEFT: f64 = 0.02;
+
 /// What the pages hold.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]

@@ -11,6 +11,9 @@ use crate::Side;
 use crate::model::ModelPageout;
 use crate::size;
 
+/// What the model's times are of.
+const SIMULATION: &str = "simulation";
+
 /// One side of one case.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct PageoutRow {
@@ -32,6 +35,10 @@ pub struct PageoutRow {
     pub stored_bytes: u64,
     /// Runs discarded because the machine was cold.
     pub discarded: usize,
+    /// `simulation` where the times are those of a simulation, which say nothing about the
+    /// machine that it simulates and stay out of every ratio.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub times_of: Option<&'static str>,
     /// Why the row does not count: wrong bytes, or memory not given back.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
@@ -57,6 +64,7 @@ impl PageoutRow {
             stored_pages,
             stored_bytes,
             discarded: measured.discarded,
+            times_of: (on == Side::Model).then_some(SIMULATION),
             error,
         }
     }
@@ -188,6 +196,9 @@ impl PageoutReport {
                 size::human(row.stored_bytes),
                 runs.join(" "),
             );
+            if let Some(what) = row.times_of {
+                let _ = write!(text, "  (times of the {what}, in no ratio)");
+            }
             if row.discarded > 0 {
                 let _ = write!(text, "  ({} cold runs repeated)", row.discarded);
             }

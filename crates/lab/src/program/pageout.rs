@@ -137,7 +137,8 @@ pub(crate) fn run(
     Ok(())
 }
 
-fn templates() -> Result<Vec<u8>, LabError> {
+/// The pages that [`text_page`] stamps.
+pub(crate) fn templates() -> Result<Vec<u8>, LabError> {
     let recipe = Recipe::new(TEXT_RATIO)?;
     let mut bytes = vec![0; TEMPLATES * PAGE];
     for (n, page) in bytes.chunks_exact_mut(PAGE).enumerate() {
@@ -147,7 +148,7 @@ fn templates() -> Result<Vec<u8>, LabError> {
 }
 
 /// A template, stamped with the page's number so that no two pages are equal.
-fn text_page(templates: &[u8], n: usize, page: &mut [u8]) {
+pub(crate) fn text_page(templates: &[u8], n: usize, page: &mut [u8]) {
     page.copy_from_slice(&templates[n % TEMPLATES * PAGE..][..PAGE]);
     page[..8].copy_from_slice(&(n as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes());
 }

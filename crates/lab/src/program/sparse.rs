@@ -35,26 +35,14 @@ pub(crate) fn run(
     meddle: impl FnOnce(&mut [u8]),
 ) -> Result<(), Failure> {
     let mut region = Region::new(len).map_err(|e| LabError::io("mapping memory", e))?;
-    if zeros {
-        for at in (0..len).step_by(PAGE) {
-            region.touch(at, 0);
-        }
-    } else {
-        for at in (0..len).step_by(stride) {
-            region.touch(at, BYTE);
-        }
+    for (at, byte) in touches(len, stride, zeros) {
+        region.touch(at, byte);
     }
     thread::sleep(HOLD);
     meddle(region.bytes_mut());
     let mut want = [0; PAGE];
     for (n, page) in region.bytes().chunks_exact(PAGE).enumerate() {
-        want.fill(0);
-        if !zeros {
-            let first = (n * PAGE).next_multiple_of(stride);
-            for at in (first..(n + 1) * PAGE).step_by(stride) {
-                want[at % PAGE] = BYTE;
-            }
-        }
+        self::page(n, stride, zeros, &mut want);
         check(n, page, &want)?;
     }
     say(format_args!(
@@ -62,6 +50,23 @@ pub(crate) fn run(
         len / PAGE
     ))?;
     Ok(())
+}
+
+/// What is written, in order: bytes by their place.
+pub(crate) fn touches(len: usize, stride: usize, zeros: bool) -> impl Iterator<Item = (usize, u8)> {
+    let (step, byte) = if zeros { (PAGE, 0) } else { (stride, BYTE) };
+    (0..len).step_by(step).map(move |at| (at, byte))
+}
+
+/// What page `n` holds then.
+pub(crate) fn page(n: usize, stride: usize, zeros: bool, page: &mut [u8; PAGE]) {
+    page.fill(0);
+    if !zeros {
+        let first = (n * PAGE).next_multiple_of(stride);
+        for at in (first..(n + 1) * PAGE).step_by(stride) {
+            page[at % PAGE] = BYTE;
+        }
+    }
 }
 
 #[cfg(test)]

@@ -33,12 +33,19 @@ impl Tunables {
 
 impl<E: Env> Mm<E> {
     /// Runs the shrinker over at most `scan` queued huge pages or until `target` pages were
-    /// freed; returns how many were.
+    /// freed; returns how many were. Profile `linux` knows neither bound: what the shrinker
+    /// frees does not count as reclaimed there, so the priority falls to 0 at the first
+    /// failed charge, and the whole queue is looked at. That decides who survives: if blocks
+    /// were split one by one, the small pages that take their place could not be dropped.
     pub(crate) fn shrink_underused(&self, scan: u64, target: u64) -> u64 {
         let t = self.tunables();
         if !t.shrinks() {
             return 0;
         }
+        let (scan, target) = match t.profile {
+            Profile::Linux => (u64::MAX, u64::MAX),
+            Profile::Deckle => (scan, target),
+        };
         let mut freed = 0;
         for _ in 0..scan.min(self.queued()) {
             if freed >= target {

@@ -1,0 +1,200 @@
+//! The tables R -> tests and P -> tests in ARCHITECTURE.md are what the tests' names say.
+//!
+//! A test that proves requirement 73 and pitfall 14 is called `r73_p14_what_it_shows`. The table
+//! is made of these names and of nothing else, so it cannot claim a test that is not there.
+
+mod source;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+
+use source::{File, files, root};
+
+const MAP: &str = "ARCHITECTURE.md";
+const BEGIN: &str = "<!-- requirements: generated -->\n";
+const END: &str = "<!-- end -->";
+const UPDATE: &str = "DECKLE_UPDATE=1 cargo test -p deckle --test requirements";
+/// Each series of numbers: its letter, its column, and its last number.
+const SERIES: [(char, &str, u32); 2] = [('r', "R", 150), ('p', "P", 30)];
+
+/// Tests by crate.
+type Tests = BTreeMap<String, BTreeSet<String>>;
+
+/// The numbers of a test's name: `r98_r110_name` has two.
+fn numbers(name: &str) -> impl Iterator<Item = (char, u32)> {
+    name.split('_').map_while(|part| {
+        let letter = part.chars().next()?;
+        let digits = &part[1..];
+        let is_number = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
+        let known = SERIES.iter().any(|(l, _, _)| *l == letter);
+        (known && is_number).then(|| (letter, digits.parse().unwrap_or(u32::MAX)))
+    })
+}
+
+/// The names of a file's tests: functions marked `#[test]`, also inside of macros, and names in
+/// `tests! { ... }`, which makes one such function of each.
+fn tests(text: &str) -> Vec<String> {
+    let mut names = Vec::new();
+    let (mut marked, mut listed) = (false, false);
+    for line in text.lines().map(str::trim) {
+        if line == "tests! {" {
+            listed = true;
+        } else if listed && line.starts_with('}') {
+            listed = false;
+        } else if listed {
+            names.extend(name_at(line));
+        } else if let Some(rest) = line.strip_prefix("#[test]") {
+            let name = rest.trim().strip_prefix("fn ").and_then(name_at);
+            marked = name.is_none() && rest.is_empty();
+            names.extend(name);
+        } else if marked && !line.starts_with('#') && !line.starts_with("//") {
+            names.extend(line.strip_prefix("fn ").and_then(name_at));
+            marked = false;
+        }
+    }
+    names
+}
+
+fn name_at(text: &str) -> Option<String> {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let end = text.find(|c| !is_part(c)).unwrap_or(text.len());
+    (end > 0).then(|| text[..end].to_owned())
+}
+
+/// Both tables.
+fn tables(files: &[File]) -> String {
+    let mut found: BTreeMap<(char, u32), Tests> = BTreeMap::new();
+    for file in files {
+        let Some(of) = file.of_crate() else { continue };
+        for name in tests(&file.text) {
+            for number in numbers(&name) {
+                let tests = found.entry(number).or_default();
+                tests.entry(of.into()).or_default().insert(name.clone());
+            }
+        }
+    }
+    let mut text = String::new();
+    for (letter, column, last) in SERIES {
+        let _ = write!(text, "\n| {column} | tests |\n|---|---|\n");
+        let of_series = found.iter().filter(|((l, _), _)| *l == letter);
+        let mut missing: BTreeSet<u32> = (1..=last).collect();
+        for ((_, number), tests) in of_series {
+            let known = missing.remove(number);
+            assert!(
+                known,
+                "there is no {column}{number}, but {tests:?} names it"
+            );
+            let crates: Vec<String> = (tests.iter())
+                .map(|(of, names)| {
+                    let names: Vec<String> = names.iter().map(|n| format!("`{n}`")).collect();
+                    format!("{of}: {}", names.join(", "))
+                })
+                .collect();
+            let _ = writeln!(text, "| {column}{number} | {} |", crates.join("; "));
+        }
+        if !missing.is_empty() {
+            let _ = write!(text, "\nNo test yet: {}.\n", runs(column, &missing));
+        }
+    }
+    text + "\n"
+}
+
+/// Numbers in words: `R1 to R3, R7`.
+fn runs(column: &str, numbers: &BTreeSet<u32>) -> String {
+    let mut runs: Vec<(u32, u32)> = Vec::new();
+    for &n in numbers {
+        match runs.last_mut() {
+            Some((_, last)) if *last + 1 == n => *last = n,
+            _ => runs.push((n, n)),
+        }
+    }
+    let words = runs.iter().map(|&(first, last)| match last - first {
+        0 => format!("{column}{first}"),
+        _ => format!("{column}{first} to {column}{last}"),
+    });
+    words.collect::<Vec<_>>().join(", ")
+}
+
+/// `text` with what stands between the markers replaced.
+fn with_section(text: &str, section: &str) -> Option<String> {
+    let start = text.find(BEGIN)? + BEGIN.len();
+    let end = start + text[start..].find(END)?;
+    Some(format!("{}{section}{}", &text[..start], &text[end..]))
+}
+
+#[test]
+fn requirements_table_is_what_the_tests_say() {
+    let path = root().join(MAP);
+    let text = std::fs::read_to_string(&path).unwrap();
+    let section = tables(&files("rs"));
+    let should = with_section(&text, &section)
+        .unwrap_or_else(|| panic!("{MAP} has no section from {BEGIN:?} to {END:?}"));
+    if text == should {
+        return;
+    }
+    if std::env::var_os("DECKLE_UPDATE").is_some() {
+        std::fs::write(&path, should).unwrap();
+        return;
+    }
+    let differs = (text.lines().zip(should.lines())).find(|(is, want)| is != want);
+    panic!(
+        "the tests have changed; run\n  {UPDATE}\nfirst difference (is, should be): {differs:?}"
+    );
+}
+
+#[test]
+fn names_of_tests_are_found_and_read() {
+    let text = "/// Doc: #[test] fn r1_no() {}\n\
+        #[test]\nfn r98_r110_p14_one() {}\n\
+        #[test] fn r4_same_line() {}\n\
+        fn r3_no_test() {}\n\
+        proptest! {\n    #[test]\n    #[cfg(unix)]\n    // Why.\n    fn r5_two(n in 1..3) {}\n}\n\
+        macro_rules! tests {\n    ($($n:ident)*) => { $(#[test] fn $n() {})* };\n}\n\
+        tests! {\n    p30_three\n    four,\n}\n\
+        const CASES: &[Case] = cases! {\n    p31_no\n};\n";
+    let names = tests(text);
+    assert_eq!(
+        names,
+        [
+            "r98_r110_p14_one",
+            "r4_same_line",
+            "r5_two",
+            "p30_three",
+            "four"
+        ]
+    );
+    let read: Vec<_> = numbers(&names[0]).collect();
+    assert_eq!(read, [('r', 98), ('r', 110), ('p', 14)]);
+    assert_eq!(numbers("run_r5_fast").count(), 0);
+    assert_eq!(numbers("p_14_x").count(), 0);
+    assert_eq!(numbers("r5x_y").count(), 0);
+
+    let file = |path: &str, text: &str| File {
+        path: path.into(),
+        text: text.into(),
+    };
+    let table = tables(&[
+        file("crates/mm/src/a.rs", text),
+        file("crates/lab/tests/b.rs", "#[test]\nfn r98_five() {}\n"),
+        file("README.md", "#[test]\nfn r99_six() {}\n"),
+    ]);
+    assert!(
+        table.contains("\n| R98 | lab: `r98_five`; mm: `r98_r110_p14_one` |\n"),
+        "{table}"
+    );
+    assert!(table.contains("\n| P30 | mm: `p30_three` |\n"), "{table}");
+    assert!(
+        table.contains("\nNo test yet: R1 to R3, R6 to R97, R99"),
+        "{table}"
+    );
+    assert!(!table.contains("r99") && !table.contains("p31"), "{table}");
+}
+
+#[test]
+fn the_section_is_replaced_and_nothing_else() {
+    let text = format!("a\n{BEGIN}old\n{END}\nb\n");
+    let new = with_section(&text, "\nnew\n").unwrap();
+    assert_eq!(new, format!("a\n{BEGIN}\nnew\n{END}\nb\n"));
+    assert_eq!(with_section("a\n", "new"), None);
+    assert_eq!(with_section(&format!("{END}\n{BEGIN}"), "new"), None);
+}

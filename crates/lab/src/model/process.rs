@@ -1,0 +1,176 @@
+//! A simulated program: one CPU, one mapping, and the manager that serves its faults.
+
+use std::marker::PhantomData;
+
+use deckle_mm::{
+    Advice, Env, FaultError, FaultMode, Item, Mm, OomReport, Prot, SpaceId, Store, Tunables, Vpn,
+};
+use deckle_model::{Model, ModelCharge, ModelMachine};
+
+use crate::LabError;
+use crate::size::PAGE;
+
+/// The CPU that runs the program, the only one.
+const CPU: usize = 0;
+const CPUS: usize = 1;
+/// First page of the mapping, at the start of a block.
+const BASE: Vpn = Vpn(512 * 16);
+/// Decides which TLB entries are replaced; any value gives the same outcome.
+const SEED: u64 = 0x6465_636b;
+
+/// The software machine with a store of our choice.
+pub(super) struct Software<S>(PhantomData<fn() -> S>);
+
+impl<S: Store + 'static> Env for Software<S> {
+    type P = Model;
+    type M = ModelMachine;
+    type C = ModelCharge;
+    type S = S;
+}
+
+/// How an access ended that was not served.
+#[derive(Debug)]
+pub(super) enum Death {
+    /// Memory was out: the process is killed.
+    Oom(Box<OomReport>),
+    /// The manager or the machine is wrong.
+    Failed(LabError),
+}
+
+impl Death {
+    /// The error of a run that has no limit to die at.
+    pub fn into_error(self) -> LabError {
+        match self {
+            Death::Oom(report) => LabError::Model(format!("out of memory: {report}")),
+            Death::Failed(e) => e,
+        }
+    }
+}
+
+/// One program with one mapping of private anonymous memory.
+pub(super) struct Process<S: Store + 'static> {
+    model: Model,
+    machine: ModelMachine,
+    charge: ModelCharge,
+    mm: Mm<Software<S>>,
+    space: SpaceId,
+    pages: u64,
+}
+
+impl<S: Store + 'static> Process<S> {
+    /// A program that has mapped `len` bytes, a multiple of a page, on a machine with `ram`
+    /// bytes.
+    pub fn new(
+        ram: u64,
+        charge: ModelCharge,
+        store: S,
+        tunables: Tunables,
+        len: usize,
+    ) -> Result<Self, LabError> {
+        let machine = ModelMachine::single();
+        let model = Model::new(ram, CPUS, SEED);
+        model.attach(&machine);
+        let pages = (len / PAGE) as u64;
+        let (m, c) = (machine.clone(), charge.clone());
+        let mm = Mm::new(model.clone(), m, c, store, tunables).map_err(wrong)?;
+        let space = mm
+            .create_space(BASE, pages)
+            .map_err(|e| odd("a space", &e))?;
+        mm.mmap(space, Some(BASE), pages, 1, Prot::RW)
+            .map_err(|e| odd("mmap", &e))?;
+        Ok(Self {
+            model,
+            machine,
+            charge,
+            mm,
+            space,
+            pages,
+        })
+    }
+
+    /// The manager's count of `item`.
+    pub fn count(&self, item: Item) -> u64 {
+        self.mm.stats().get(item)
+    }
+
+    /// The store.
+    pub fn store(&self) -> &S {
+        self.mm.store()
+    }
+
+    /// Follows an advice over the whole mapping.
+    pub fn advise(&self, advice: Advice) -> Result<(), LabError> {
+        self.mm
+            .madvise(self.space, BASE, self.pages, advice)
+            .map_err(|e| odd("madvise", &e))
+    }
+
+    /// Unmaps all of it.
+    pub fn unmap(&self) -> Result<(), LabError> {
+        self.mm
+            .munmap(self.space, BASE, self.pages)
+            .map_err(|e| odd("munmap", &e))
+    }
+
+    /// Writes `bytes` at byte `at` of the mapping.
+    pub fn write(&self, at: usize, bytes: &[u8]) -> Result<(), Death> {
+        let addr = BASE.addr() + at as u64;
+        while let Err(fault) = self.model.store(CPU, self.space, addr, bytes) {
+            self.serve(fault.page, true)?;
+        }
+        Ok(())
+    }
+
+    /// Reads from byte `at` of the mapping on.
+    pub fn read(&self, at: usize, bytes: &mut [u8]) -> Result<(), Death> {
+        let addr = BASE.addr() + at as u64;
+        while let Err(fault) = self.model.load(CPU, self.space, addr, bytes) {
+            self.serve(fault.page, false)?;
+        }
+        Ok(())
+    }
+
+    /// One fault, as the live pager takes it: first what needs neither reclaim nor waiting,
+    /// then a worker, then what background work was asked for.
+    fn serve(&self, page: Vpn, write: bool) -> Result<(), Death> {
+        let fault = |mode| self.mm.fault(self.space, page, write, mode);
+        let served = match fault(FaultMode::NoWait) {
+            Err(FaultError::Busy | FaultError::NeedReclaim) => fault(FaultMode::MayWait),
+            other => other,
+        };
+        let result = match served {
+            Ok(_) => Ok(()),
+            Err(FaultError::Oom(report)) => Err(Death::Oom(report)),
+            Err(e) => Err(Death::Failed(odd("a fault", &e))),
+        };
+        while self.machine.take_kick().is_some() {
+            while self.mm.reclaim_background() {}
+        }
+        result
+    }
+
+    /// Reconciles everything: the manager's books with each other, every operation with what
+    /// the machine allows, every page returned with one charged; with `alone`, that nothing
+    /// but the mapping and the store is charged.
+    pub fn verify(&self, alone: bool) -> Result<(), LabError> {
+        self.mm
+            .verify(alone)
+            .map_err(|lines| LabError::Model(lines.join("; ")))?;
+        self.model.check_quiescent();
+        if let Some(violation) = self.model.violations().first() {
+            return Err(LabError::Model(format!("broken rule: {violation}")));
+        }
+        match self.charge.underflow() {
+            0 => Ok(()),
+            n => Err(LabError::Model(format!("{n} pages were uncharged twice"))),
+        }
+    }
+}
+
+fn wrong(e: impl std::fmt::Display) -> LabError {
+    LabError::Model(e.to_string())
+}
+
+fn odd(what: &str, e: &dyn std::fmt::Debug) -> LabError {
+    LabError::Model(format!("{what} failed: {e:?}"))
+}

@@ -1,0 +1,112 @@
+//! The model's rows of `lab oom`, and the figure for what a process costs.
+
+use std::ffi::OsString;
+
+use deckle_lab::child::Running;
+use deckle_lab::host::cgroup::Cgroup;
+use deckle_lab::host::{Guard, is_root};
+use deckle_lab::model::{SoftwareMachine, oom as model_oom};
+use deckle_lab::oom::{self, Blocks, CASES, OomCase, OomOptions, Outcome};
+use deckle_lab::{LabError, Side};
+
+const PAGE: u64 = 4096;
+
+/// What Linux 6.18 does in each case.
+fn on_linux(case: &OomCase) -> Outcome {
+    let zeros = match case.blocks {
+        Blocks::Sparse => 471,
+        Blocks::Zeros => 512,
+    };
+    // More zeros than the threshold, and 511 turns the test off.
+    let split = case.shrink_underused && case.max_ptes_none != 511 && zeros > case.max_ptes_none;
+    if split {
+        Outcome::Survived
+    } else {
+        Outcome::Killed
+    }
+}
+
+#[test]
+fn r118_r137_model_rows_of_the_oom_experiment_are_the_kernels() {
+    let report = oom::run(OomOptions {
+        sides: vec![Side::Model],
+        deckle: "/nonexistent".into(),
+        program_cmd: vec!["/nonexistent".into()],
+        model: Some(&mut SoftwareMachine),
+    })
+    .unwrap();
+    eprintln!("{}", report.to_text());
+    assert_eq!(report.rows.len(), CASES.len());
+    for (row, case) in report.rows.iter().zip(&CASES) {
+        assert_eq!(row.outcome, on_linux(case), "{row:?}");
+    }
+}
+
+#[test]
+fn r137_what_the_process_costs_decides_from_471_on() {
+    let case = CASES.iter().find(|case| case.max_ptes_none == 471).unwrap();
+    // 9 x 512 + 11 x 41 pages and 20 page tables leave 41 of 5120.
+    for (process, want) in [
+        (1, Outcome::Survived),
+        (41, Outcome::Survived),
+        (42, Outcome::Killed),
+        (model_oom::PROCESS_PAGES, Outcome::Killed),
+    ] {
+        assert_eq!(
+            model_oom::run(case, process).unwrap(),
+            want,
+            "{process} pages"
+        );
+    }
+    // Below, the margin is wide: ten times the process changes nothing.
+    let case = CASES.iter().find(|case| case.max_ptes_none == 470).unwrap();
+    let process = 10 * model_oom::PROCESS_PAGES;
+    assert_eq!(model_oom::run(case, process).unwrap(), Outcome::Survived);
+}
+
+/// The figure is that of a program that does next to nothing on this host, within a third:
+/// other libraries and kernels differ in a few pages.
+#[test]
+fn r137_process_pages_are_what_the_kernel_charges() {
+    match idle_pages() {
+        Ok((anon, kernel)) => {
+            eprintln!("an idle program: {anon} anonymous pages, {kernel} of kernel memory");
+            let (all, figure) = (anon + kernel, model_oom::PROCESS_PAGES);
+            assert!(
+                all * 3 >= figure * 2 && all * 3 <= figure * 4,
+                "{all} pages, charged as {figure}"
+            );
+        }
+        Err(LabError::Host { what, remedy }) => {
+            eprintln!("SKIPPED r137_process_pages_are_what_the_kernel_charges: {what}; {remedy}");
+        }
+        Err(e) => panic!("{e}"),
+    }
+}
+
+/// Anonymous and kernel memory of the workload program over one page, in pages.
+fn idle_pages() -> Result<(u64, u64), LabError> {
+    if !is_root() {
+        return Err(LabError::Host {
+            what: "a cgroup needs root".into(),
+            remedy: "run as root".into(),
+        });
+    }
+    let program = OsString::from(env!("CARGO_BIN_EXE_lab-program"));
+    let mut guard = Guard::new(std::slice::from_ref(&program))?;
+    let cgroup = Cgroup::new(&mut guard, "idle")?;
+    let mut command = vec![program];
+    command.extend(["pageout", "2", "0", "0", "--check"].map(OsString::from));
+    let before = cgroup.kernel_memory()?;
+    let mut run = Running::start("idle program", &command, cgroup.doors()?)?;
+    assert!(run.wait_for("paged out")?, "the program ended early");
+    let pages = (
+        cgroup.anon()? / PAGE,
+        cgroup.kernel_memory()?.saturating_sub(before) / PAGE,
+    );
+    run.go_on()?;
+    let end = run.finish()?;
+    assert!(end.status.success(), "{}", end.stderr);
+    guard.finish()?;
+    Ok(pages)
+}

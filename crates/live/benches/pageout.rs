@@ -1,0 +1,89 @@
+//! Where the time of the page-out experiment goes, phase by phase, on the live pager:
+//! `cargo bench -p deckle-live --bench pageout -- [MiB]`.
+//!
+//! Each case touches every block, pages all of it out with as many threads as CPUs, and reads
+//! it back. Before each case as much memory as it will use is touched and freed, because a
+//! virtual machine may give freed memory back to its host.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use deckle_live::{Die, Limit, LiveConfig, Pager, Service};
+use deckle_mm::{Item, Tunables, Vpn};
+use deckle_store::{Algorithm, Ram};
+
+const BLOCK: usize = 2 << 20;
+
+fn warm(bytes: usize) {
+    let mut memory = vec![0u8; bytes];
+    memory.chunks_mut(4096).for_each(|page| page[0] = 1);
+    std::hint::black_box(&memory);
+}
+
+fn case(name: &str, blocks: usize, offset: usize, dirty: usize) {
+    warm(blocks * BLOCK);
+    let limit = Arc::new(Limit::new(u64::MAX, u64::MAX, u64::MAX));
+    let config = LiveConfig {
+        dont_fork: true,
+        ..LiveConfig::default()
+    };
+    let store = Ram::new(Algorithm::Lz4);
+    let pager = Pager::new(
+        config,
+        limit.clone(),
+        store,
+        Tunables::default(),
+        Box::new(Die),
+    );
+    let service = Service::start(pager.expect("a pager")).expect("threads");
+    let mut region = service.map(blocks * BLOCK).expect("memory");
+    let begin = Instant::now();
+    for block in region.chunks_mut(BLOCK) {
+        for page in block.chunks_mut(4096).take(dirty) {
+            page[offset] = 0xff;
+        }
+    }
+    let filled = begin.elapsed();
+    let begin = Instant::now();
+    let (start, mm, space) = (
+        region.start(),
+        service.pager().mm(),
+        service.pager().space(),
+    );
+    let half = blocks as u64 / 2 * 512;
+    std::thread::scope(|s| {
+        s.spawn(|| mm.page_out(space, start, half));
+        mm.page_out(space, Vpn(start.0 + half), region.pages() - half)
+            .expect("page-out");
+    });
+    let out = begin.elapsed();
+    let left = mm.stats().get(Item::NrAnon) + mm.stats().get(Item::NrInactive);
+    let begin = Instant::now();
+    for block in region.chunks(BLOCK) {
+        for page in block.chunks(4096).take(dirty) {
+            assert_eq!(page[offset], 0xff);
+        }
+    }
+    let back = begin.elapsed();
+    let each = |t: std::time::Duration| t.as_secs_f64() * 1e6 / blocks as f64;
+    println!(
+        "{name:6} {blocks} blocks: touch {:7.1} us, page-out {:7.1} us, back {:8.1} us a block; \
+         left {left} pages, zero {}, stored {}",
+        each(filled),
+        each(out),
+        each(back),
+        mm.stats().get(Item::SwpoutZero),
+        mm.stats().get(Item::Pswpout),
+    );
+}
+
+fn main() {
+    let mib = std::env::args()
+        .filter_map(|a| a.parse::<usize>().ok())
+        .next()
+        .unwrap_or(1024);
+    for _ in 0..2 {
+        case("best", mib / 2, 0, 1);
+        case("worst", mib / 2, 4095, 512);
+    }
+}
