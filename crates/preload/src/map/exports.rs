@@ -31,7 +31,7 @@ fn by_parts(
         Some(arena) => arena,
         None => return outside(start, len),
     };
-    let aligned = start % PAGE == 0;
+    let aligned = start.is_multiple_of(PAGE);
     let mut last = Ok(0);
     let parts = rules::cut(start, len, arena);
     if !aligned || !parts[1].2 || parts[1].1 == 0 {
@@ -65,7 +65,7 @@ fn map(
         fd as usize,
         offset as usize,
     ];
-    if deckle_task::in_service_task() || len == 0 || offset as usize % PAGE != 0 {
+    if deckle_task::in_service_task() || len == 0 || !(offset as usize).is_multiple_of(PAGE) {
         return raw(libc::SYS_mmap, args);
     }
     let fixed = flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0;
@@ -93,7 +93,7 @@ fn map(
         _ if bytes >= 2 << 20 => 2 << 20,
         _ => PAGE,
     };
-    let hint = if addr % PAGE == 0 { addr } else { 0 };
+    let hint = if addr.is_multiple_of(PAGE) { addr } else { 0 };
     service::request(
         Op::Map,
         [hint, bytes, align, prot as usize, flags as usize, 0],
@@ -104,7 +104,7 @@ fn map(
 fn map_fixed(arena: (usize, usize), managed: bool, args: [usize; 6]) -> Result<usize, i32> {
     let [addr, len, prot, flags, _, _] = args;
     let bytes = rules::pages(len)?;
-    if addr % PAGE != 0 {
+    if !addr.is_multiple_of(PAGE) {
         return Err(libc::EINVAL);
     }
     let parts = rules::cut(addr, bytes, arena);

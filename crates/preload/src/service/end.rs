@@ -100,13 +100,20 @@ pub fn on_panic() {
         let place = info
             .location()
             .map_or(String::new(), |l| format!(" at {}:{}", l.file(), l.line()));
-        let text = info.payload_as_str().unwrap_or("no message");
+        let text = text_of(info.payload());
         match process() {
             Some(process) => process.kill(&format!("internal error{place}: {text}")),
             None => sys::say(&[b"deckle: internal error: ", text.as_bytes()]),
         }
         exit_all(1);
     }));
+}
+
+fn text_of(payload: &dyn core::any::Any) -> &str {
+    let owned = payload.downcast_ref::<String>().map(String::as_str);
+    owned
+        .or_else(|| payload.downcast_ref::<&str>().copied())
+        .unwrap_or("no message")
 }
 
 /// Ends the calling service with all its tasks.

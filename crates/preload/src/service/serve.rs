@@ -287,8 +287,8 @@ impl Calls {
         // MREMAP_DONTUNMAP, and duplicating by an old size of zero: not for private memory.
         if flags & !known != 0
             || fixed && flags & libc::MREMAP_MAYMOVE == 0
-            || addr % PAGE != 0
-            || to % PAGE != 0 && fixed
+            || !addr.is_multiple_of(PAGE)
+            || !to.is_multiple_of(PAGE) && fixed
             || new == 0
             || old == 0
         {
