@@ -142,3 +142,52 @@ fn what_does_not_compress_is_killed_at_the_limit_with_a_report() {
     assert!(ran.err.contains("out of memory"), "{}", ran.err);
     assert!(!ran.out.contains("too far"));
 }
+
+const TWO: &str = "
+import os, random
+def fill(k):
+    b = bytearray(48 << 20); r = random.Random(k)
+    for o in range(0, len(b), 4096): b[o:o+682] = r.randbytes(682)
+    return b
+def right(k, b):
+    r = random.Random(k)
+    return all(b[o:o+682] == r.randbytes(682) for o in range(0, len(b), 4096))
+r, w = os.pipe(); r2, w2 = os.pipe()
+p = os.fork()
+if p == 0:
+    b = fill(1)
+    os.write(w, b'x'); os.read(r2, 1)
+    os._exit(0 if right(1, b) else 3)
+os.read(r, 1)
+b = fill(2)
+assert right(2, b)
+os.write(w2, b'x')
+assert os.waitpid(p, 0)[1] == 0
+print('both right')
+";
+
+#[test]
+fn an_idle_process_gives_its_memory_to_one_that_grows() {
+    expect(&run(&LIMIT, &["python3", "-c", TWO]), "both right");
+}
+
+const KILL_SERVICE: &str = "
+import os, signal
+b = bytearray(90 << 20)
+for i in range(0, len(b), 4096): b[i] = 1
+me = str(os.getpid())
+for pid in filter(str.isdigit, os.listdir('/proc')):
+    try: stat = open('/proc/' + pid + '/stat').read()
+    except OSError: continue
+    name, rest = stat.rsplit(')', 1)
+    if name.endswith('(deckle') and rest.split()[1] == me: os.kill(int(pid), signal.SIGKILL)
+assert sum(b[::4096]) == len(b) // 4096
+while True: pass
+";
+
+#[test]
+fn p22_the_program_dies_with_one_line_when_its_service_does() {
+    let ran = run(&LIMIT, &["python3", "-c", KILL_SERVICE]);
+    assert_eq!(ran.status, 137, "{}\n{}", ran.out, ran.err);
+    assert!(ran.err.contains("memory manager died"), "{}", ran.err);
+}
