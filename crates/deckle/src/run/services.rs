@@ -15,13 +15,12 @@ use deckle_group::proto::{HELLO_FDS, Message, PACKET_MAX, address, receive};
 use deckle_group::sys::{Errno, Fd, pidfd_ended, pidfd_kill, pidfd_open};
 use deckle_group::{Group, Name};
 
+use super::tree::is_service_task;
 use crate::fail::Fail;
 use crate::say;
 
 /// How long a service may take to end after its program.
 const LINGER: Duration = Duration::from_secs(1);
-/// Name of a service task: what it is known by before its first message.
-const TASK_NAME: &str = "deckle";
 
 struct Service {
     program: u32,
@@ -280,18 +279,6 @@ fn pid_of(pidfd: &Fd) -> u32 {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     let line = text.lines().find_map(|l| l.strip_prefix("Pid:"));
     line.and_then(|n| n.trim().parse().ok()).unwrap_or(0)
-}
-
-/// Whether `pid` is a service task: by its name, and not another `deckle run` (which has it too).
-fn is_service_task(pid: u32) -> bool {
-    let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    let same_file = || {
-        let own = std::fs::read_link("/proc/self/exe").ok()?;
-        Some(own == std::fs::read_link(format!("/proc/{pid}/exe")).ok()?)
-    };
-    // SAFETY: a system call on numbers.
-    let leads = unsafe { libc::getsid(pid as i32) } == pid as i32;
-    name.trim_end() == TASK_NAME && leads && same_file() == Some(false)
 }
 
 fn peer_is_ours(socket: &Fd) -> bool {
