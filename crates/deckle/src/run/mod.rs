@@ -137,8 +137,7 @@ fn need_userfaultfd(facts: &Facts) -> Result<(), Fail> {
         return Ok(());
     };
     let what = if facts.user_mode_only.is_ok() {
-        "userfaultfd only for faults of user mode, which is not enough: system calls on \
-         evicted memory would fail"
+        "no userfaultfd here that serves system calls too, only one for faults of user mode"
     } else {
         "no userfaultfd here"
     };
