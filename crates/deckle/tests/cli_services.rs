@@ -261,3 +261,25 @@ fn what_services_say_publish_and_report_is_in_summary_and_stats() {
         "a gauge ends with its process"
     );
 }
+
+#[test]
+fn memory_outside_the_limit_is_measured_once_per_page() {
+    const MIB: u64 = 256; // pages
+    let s = Scratch::new("anon");
+    let stats = s.0.join("stats");
+    // tail keeps what it is given in its heap, until its input ends.
+    let script = "echo $$; (head -c 67108864 /dev/zero; exec sleep 1000) | tail -c 67108864";
+    let (mut run, _, group) = start_script(stats.to_str().unwrap(), &["--quiet"], script);
+    let peak = || group.peak_gauges().unmanaged_anon;
+    until("the sample shows it", || peak() >= 64 * MIB);
+    assert!(peak() < 80 * MIB, "{} pages", peak());
+    // First the shell, then what it leaves.
+    until("all have ended", || {
+        run.signal(libc::SIGTERM);
+        run.0.try_wait().unwrap().is_some()
+    });
+    let text = std::fs::read_to_string(stats).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let bytes = json["peak"]["unmanaged_anon_bytes"].as_u64().unwrap();
+    assert!((64 << 20..80 << 20).contains(&bytes), "{bytes}");
+}
