@@ -49,6 +49,7 @@ fn descendants() -> Vec<(u32, u32)> {
 /// a shared charge) hides as much that is unmanaged.
 pub fn unmanaged_anon_pages(group: &Group) -> u64 {
     let lines: Vec<_> = group.processes().collect();
+    let line_of = |pid: u32| lines.iter().find(|p| p.pid == pid);
     let mut sum = 0u64;
     for (pid, parent) in descendants() {
         // Counted where the memory belongs: a service has its program's, a child of vfork its
@@ -57,16 +58,21 @@ pub fn unmanaged_anon_pages(group: &Group) -> u64 {
         if service || same_memory(pid, parent) {
             continue;
         }
-        sum += match lines.iter().find(|p| p.pid == pid) {
-            Some(line) => {
+        sum += match line_of(pid) {
+            Some(before) => {
                 let rss = Amounts::of(pid, "status");
                 let shared = match rss.kib("RssShmem:") {
                     // Worth the price of a look at every page: who shares it, and with whom.
                     much if much > 1024 => Amounts::of(pid, "smaps_rollup").kib("Pss_Shmem:"),
                     little => little,
                 };
-                (rss.kib("RssAnon:") / 4).saturating_sub(line.charged) + shared / 4
+                // It may have grown since, or be gone.
+                let after = group.processes().find(|p| p.line == before.line);
+                let after = after.map_or(u64::MAX, |p| p.charged);
+                (rss.kib("RssAnon:") / 4).saturating_sub(before.charged.max(after)) + shared / 4
             }
+            // A fork that has not announced itself yet: its memory is still its parent's.
+            None if line_of(parent).is_some() && same_program(pid, parent) => 0,
             None => {
                 let pss = Amounts::of(pid, "smaps_rollup");
                 (pss.kib("Pss_Anon:") + pss.kib("Pss_Shmem:")) / 4
@@ -98,6 +104,12 @@ fn same_memory(a: u32, b: u32) -> bool {
     unsafe { libc::syscall(libc::SYS_kcmp, a, b, KCMP_VM, 0, 0) == 0 }
 }
 
+/// Whether two processes execute one file.
+fn same_program(a: u32, b: u32) -> bool {
+    let exe = |pid| fs::read_link(format!("/proc/{pid}/exe")).ok();
+    exe(a).is_some() && exe(a) == exe(b)
+}
+
 /// Name of a service task.
 const TASK_NAME: &str = "deckle";
 
@@ -105,13 +117,9 @@ const TASK_NAME: &str = "deckle";
 /// run`, which has the name too. For those that have not sent, or will never send, a message.
 pub fn is_service_task(pid: u32) -> bool {
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    let same_file = || {
-        let own = fs::read_link("/proc/self/exe").ok()?;
-        Some(own == fs::read_link(format!("/proc/{pid}/exe")).ok()?)
-    };
     // SAFETY: a system call on numbers.
     let leads = || unsafe { libc::getsid(pid as i32) } == pid as i32;
-    name.trim_end() == TASK_NAME && leads() && same_file() == Some(false)
+    name.trim_end() == TASK_NAME && leads() && !same_program(pid, std::process::id())
 }
 
 #[cfg(test)]
