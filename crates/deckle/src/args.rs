@@ -44,7 +44,7 @@ Examples:
   deckle run --memory-max auto -- ./service
       In a container: what the container may use, minus headroom.
 
-Sizes: bytes, or K, M, G, T (binary), fractions allowed: 256M, 1.5G.
+Sizes: bytes, or K, M, G, T (binary), fractions allowed: 256M, 1.5G; max for no limit.
 
 Settings file (--config), with the kernel's names; options on the command line win:
   profile = \"deckle\"
@@ -56,6 +56,14 @@ Settings file (--config), with the kernel's names; options on the command line w
   transparent_hugepage.shrink_underused = true
   transparent_hugepage.khugepaged.max_ptes_none = 409
 
+Signals (TERM, INT, HUP, QUIT, USR1, USR2, TSTP, CONT, WINCH) are passed on, and deckle run
+ends when the program does. A program that ignores SIGTERM is not killed for it: SIGKILL to
+deckle run ends the program and everything that it started.
+
+What the summary says: the peak is the largest amount charged against the limit, exactly.
+unmanaged_anon, which the limit does not hold, is sampled, every 20 ms at first and every
+second later: each process's RssAnon and RssShmem minus what it has charged.
+
 Exit status: that of the program (128 + N if signal N ended it; 137 when it was killed at
 the limit); 125 when deckle itself fails, 126 when the program cannot be executed, 127 when
 it is not found.";
@@ -65,17 +73,19 @@ it is not found.";
 #[command(after_help = RUN_HELP)]
 pub struct RunArgs {
     /// Most memory the program and its children may use together, or `auto`: the container's
-    /// limit minus headroom. Default: auto in a container that has a limit, else no limit.
-    #[arg(long, value_name = "SIZE|auto", allow_hyphen_values = true)]
+    /// limit minus headroom; `max`: no limit. Default: auto in a container that has a limit,
+    /// else no limit.
+    #[arg(long, value_name = "SIZE|auto|max", allow_hyphen_values = true)]
     pub memory_max: Option<String>,
-    /// Reclaim in the background above this. Default: a little below the maximum.
-    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
+    /// Reclaim in the background above this; `max`: never. Default: the maximum minus 1/32 of
+    /// it or 4M, whichever is more; with --profile linux none.
+    #[arg(long, value_name = "SIZE|max", allow_hyphen_values = true)]
     pub memory_high: Option<String>,
     /// Where cold pages go: compressed memory, or nowhere.
     #[arg(long, value_name = "none|zram|zram:lz4|zram:zstd")]
     pub swap: Option<String>,
-    /// Most memory, as the program counts it, that may be in swap.
-    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
+    /// Most memory, as the program counts it, that may be in swap; `max`: no limit.
+    #[arg(long, value_name = "SIZE|max", allow_hyphen_values = true)]
     pub swap_max: Option<String>,
     /// Where page faults get huge pages.
     #[arg(long, value_name = "always|madvise|never")]

@@ -20,7 +20,7 @@ impl<'de> Deserialize<'de> for SizeText {
                 f.write_str("a size such as \"256M\", or bytes")
             }
             fn visit_str<E: Error>(self, s: &str) -> Result<SizeText, E> {
-                if s != "auto" {
+                if !matches!(s, "auto" | "max") {
                     crate::size::parse(s).map_err(E::custom)?;
                 }
                 Ok(SizeText(s.to_owned()))

@@ -29,8 +29,12 @@ fn bad(option: &str, what: impl std::fmt::Display) -> Fail {
     Fail::own(format!("{option}: {what}"))
 }
 
-fn bytes(option: &str, text: &str) -> Result<u64, Fail> {
-    size::parse(text).map_err(|e| bad(option, e))
+/// A size; `max` is the kernel's word for no limit.
+fn bytes(option: &str, text: &str) -> Result<Option<u64>, Fail> {
+    if text == "max" {
+        return Ok(None);
+    }
+    size::parse(text).map(Some).map_err(|e| bad(option, e))
 }
 
 fn choice<T: Copy>(option: &str, text: &str, all: &[(&str, T)]) -> Result<T, Fail> {
@@ -72,20 +76,20 @@ impl Settings {
         let high = match pick(&args.memory_high, &file.memory.high) {
             Some(text) => {
                 let high = bytes("--memory-high", &text)?;
-                if max.is_some_and(|max| high > max) {
+                if max.is_some_and(|max| high.is_some_and(|high| high > max)) {
                     return Err(bad(
                         "--memory-high",
                         "is above --memory-max: give a smaller size",
                     ));
                 }
-                Some(high)
+                high
             }
             None => max
                 .filter(|_| tunables.profile == Profile::Deckle)
                 .map(default_high),
         };
         let swap_max = match pick(&args.swap_max, &file.memory.swap.max) {
-            Some(text) => Some(bytes("--swap-max", &text)?),
+            Some(text) => bytes("--swap-max", &text)?,
             None => None,
         };
         let pages = |b: Option<u64>| b.map_or(u64::MAX, |b| b / PAGE_SIZE as u64);
@@ -102,9 +106,9 @@ impl Settings {
     }
 }
 
-/// A little below the maximum: 1/32 or 4 MiB, whichever is more, but never more than a quarter.
+/// A little below the maximum: 1/32 or 4 MiB, whichever is more, but never below half of it.
 fn default_high(max: u64) -> u64 {
-    max - (max / 32).max(4 << 20).min(max / 4)
+    max - (max / 32).max(4 << 20).min(max / 2)
 }
 
 fn memory_max(args: &RunArgs, file: &Config) -> Result<Option<u64>, Fail> {
@@ -134,7 +138,10 @@ fn memory_max(args: &RunArgs, file: &Config) -> Result<Option<u64>, Fail> {
                 )
             })?
         }
-        Some(text) => bytes(option, text)?,
+        Some(text) => match bytes(option, text)? {
+            Some(max) => max,
+            None => return Ok(None),
+        },
         None if cgroup::in_container() => {
             match cgroup::limit().and_then(|l| cgroup::minus_headroom(l.bytes)) {
                 Some(max) => max,
@@ -202,6 +209,7 @@ mod tests {
     fn high_is_a_little_below_max_and_never_nothing() {
         assert_eq!(default_high(1 << 30), (1 << 30) - (32 << 20));
         assert_eq!(default_high(64 << 20), 60 << 20);
-        assert_eq!(default_high(4 << 20), 3 << 20);
+        assert_eq!(default_high(8 << 20), 4 << 20);
+        assert_eq!(default_high(4 << 20), 2 << 20);
     }
 }

@@ -47,40 +47,6 @@ fn doctor_states_the_facts_as_text_and_as_json() {
 }
 
 #[test]
-fn doctor_without_privilege_says_what_is_missing_and_the_remedy() {
-    // SAFETY: a call without arguments.
-    if unsafe { libc::geteuid() } != 0 {
-        eprintln!(
-            "SKIPPED doctor_without_privilege_says_what_is_missing_and_the_remedy: needs root"
-        );
-        return;
-    }
-    use std::os::unix::process::CommandExt;
-    let s = Scratch::new("doctor");
-    let copy = s.0.join("deckle");
-    std::fs::copy(env!("CARGO_BIN_EXE_deckle"), &copy).unwrap();
-    let mut c = std::process::Command::new(&copy);
-    c.args(["doctor", "--format", "json"]).uid(65534).gid(65534);
-    let (code, out, _) = finish(c.output().unwrap());
-    assert_eq!(code, 0);
-    let json: Value = serde_json::from_str(&out).unwrap();
-    assert_ne!(json["mode"], "full");
-    let missing: Vec<&Value> = json["findings"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .filter(|f| f["state"] == "missing")
-        .collect();
-    assert!(!missing.is_empty());
-    assert!(
-        missing
-            .iter()
-            .all(|f| f["remedy"].as_str().is_some_and(|r| !r.is_empty())),
-        "{out}"
-    );
-}
-
-#[test]
 fn lab_checks_its_options_before_it_runs_anything() {
     for (args, needle) in [
         (&["lab", "pageout", "--size", "3M"][..], "multiple of 2M"),

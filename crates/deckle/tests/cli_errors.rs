@@ -41,6 +41,9 @@ fn sizes_that_make_no_sense() {
             125,
             &[option, "check the unit"],
         );
+        // The kernel's word for no limit.
+        let none = ["run", "--unmanaged", "--quiet", option, "max", "--", "true"];
+        assert_eq!(output(&none), (0, String::new(), String::new()), "{option}");
     }
     fails(
         &["run", "--memory-max", "64K", "--", "true"],
@@ -186,41 +189,9 @@ fn a_static_program_cannot_be_managed_and_says_so() {
 }
 
 #[test]
-fn no_userfaultfd_names_the_remedy() {
-    // SAFETY: a call without arguments.
-    if unsafe { libc::geteuid() } != 0 {
-        eprintln!("SKIPPED no_userfaultfd_names_the_remedy: needs root to become another user");
-        return;
-    }
-    let sysctl = std::fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd");
-    if sysctl.map(|s| s.trim() == "1").unwrap_or(false) {
-        eprintln!("SKIPPED no_userfaultfd_names_the_remedy: vm.unprivileged_userfaultfd is 1");
-        return;
-    }
-    use std::os::unix::process::CommandExt;
-    // The user must be able to execute it wherever it was built.
-    let s = Scratch::new("user");
-    let copy = s.0.join("deckle");
-    std::fs::copy(env!("CARGO_BIN_EXE_deckle"), &copy).unwrap();
-    let mut c = std::process::Command::new(&copy);
-    c.args(["run", "--", "true"]).uid(65534).gid(65534);
-    let (code, _, err) = finish(c.output().unwrap());
-    assert_eq!(code, 125, "{err}");
-    assert!(err.contains("no userfaultfd here"), "{err}");
-    let remedies = [
-        "vm.unprivileged_userfaultfd=1",
-        "/dev/userfaultfd",
-        "CAP_SYS_PTRACE",
-    ];
-    assert!(remedies.iter().any(|r| err.contains(r)), "{err}");
-    assert_eq!(err.lines().count(), 1, "{err}");
-}
-
-#[test]
 fn without_its_library_nothing_is_run() {
     let s = Scratch::new("alone");
-    let copy = s.0.join("deckle");
-    std::fs::copy(env!("CARGO_BIN_EXE_deckle"), &copy).unwrap();
+    let copy = copy_of_deckle(&s);
     let touched = s.0.join("touched");
     let mut c = std::process::Command::new(&copy);
     c.args(["run", "--", "touch", touched.to_str().unwrap()]);

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 
 use deckle_group::program::{self, PATH_MAX, Verdict};
 use deckle_group::{Group, Name};
+use deckle_live::{Capabilities, Capability};
 
 use crate::access::Facts;
 use crate::args::RunArgs;
@@ -53,8 +54,9 @@ pub fn run(args: &RunArgs) -> Result<i32, Fail> {
         // Its dynamically linked children are managed all the same, if that can be had.
         managed = Facts::gather().way().is_some() && library().is_ok();
     } else if managed {
-        need_userfaultfd()?;
+        need_userfaultfd(&Facts::gather())?;
     }
+    let found = managed.then(tried).transpose()?;
     let library = if managed { Some(library()?) } else { None };
     let name = Name::new(random_name()?.as_bytes()).map_err(|e| Fail::own(e.to_string()))?;
     let group =
@@ -64,6 +66,11 @@ pub fn run(args: &RunArgs) -> Result<i32, Fail> {
             ))
         })?;
     group.set_strict(settings.strict);
+    if let Some(found) = found {
+        group.set_capabilities(&std::array::from_fn(
+            |i| if i == 0 { found.bits() } else { 0 },
+        ));
+    }
     if matches!(verdict, Verdict::Unmanaged(_)) || args.unmanaged {
         group.count_unmanaged_program();
     }
@@ -125,15 +132,34 @@ fn find_program(argv: &[OsString]) -> Result<(PathBuf, Verdict), Fail> {
     ))
 }
 
-fn need_userfaultfd() -> Result<(), Fail> {
-    let facts = Facts::gather();
-    match facts.remedy() {
-        None => Ok(()),
-        Some(remedy) => Err(Fail::own(format!(
-            "no userfaultfd here ({facts}): {}; see `deckle doctor`",
-            remedy.text(facts.container)
-        ))),
+fn need_userfaultfd(facts: &Facts) -> Result<(), Fail> {
+    let Some(remedy) = facts.remedy() else {
+        return Ok(());
+    };
+    let what = if facts.user_mode_only.is_ok() {
+        "no userfaultfd here that serves system calls too, only one for faults of user mode"
+    } else {
+        "no userfaultfd here"
+    };
+    Err(Fail::own(format!(
+        "{what} ({facts}): {}; see `deckle doctor`",
+        remedy.text(facts.container)
+    )))
+}
+
+/// The self-test, once for the whole tree: every process of it would find the same.
+fn tried() -> Result<Capabilities, Fail> {
+    let found = deckle_live::self_test();
+    for vital in [Capability::Tested, Capability::KernelFaults] {
+        if !found.has(vital) {
+            let text = vital.without();
+            return Err(Fail::own(format!("{text}; see `deckle doctor`")));
+        }
     }
+    if !found.has(Capability::EventFork) {
+        say(format_args!("{}", Capability::EventFork.without()));
+    }
+    Ok(found)
 }
 
 /// The preload library: next to this program, or in `../lib/deckle/`.

@@ -4,16 +4,28 @@
 //! A duplicate of each userfaultfd is held here, because closing the last one turns evicted
 //! memory into zeros. When a service dies while its program lives, the program would wait for
 //! ever at its next fault: it is killed, with one line.
+//!
+//! A service that has nothing left to serve is no part of the program: nobody waits for it. It
+//! has [`LINGER`] to end by itself, then it is killed. Until it is gone it holds the memory of
+//! a program that is not there any more.
+
+use std::time::{Duration, Instant};
 
 use deckle_group::proto::{HELLO_FDS, Message, PACKET_MAX, address, receive};
-use deckle_group::sys::{Errno, Fd, pidfd_ended, pidfd_kill};
+use deckle_group::sys::{Errno, Fd, pidfd_ended, pidfd_kill, pidfd_open};
 use deckle_group::{Group, Name};
 
+use super::tree::is_service_task;
 use crate::fail::Fail;
 use crate::say;
 
+/// How long a service may take to end after its program.
+const LINGER: Duration = Duration::from_secs(1);
+
 struct Service {
     program: u32,
+    /// In this process's pid namespace; 0 if it has no pid here.
+    pid: u32,
     /// Held, never used: see the head of the file.
     _userfaultfd: Fd,
     service_pidfd: Fd,
@@ -26,10 +38,19 @@ struct Connection {
     bye: bool,
 }
 
+/// A service that has nothing to serve any more.
+struct Leaving {
+    pid: u32,
+    pidfd: Fd,
+    since: Instant,
+    killed: bool,
+}
+
 /// All of them.
 pub struct Services {
     listener: Fd,
     connections: Vec<Connection>,
+    leaving: Vec<Leaving>,
     buffer: Vec<u8>,
     /// Lines that services had printed.
     pub said: u64,
@@ -58,6 +79,7 @@ impl Services {
         Ok(Services {
             listener,
             connections: Vec::new(),
+            leaving: Vec::new(),
             buffer: vec![0; PACKET_MAX],
             said: 0,
         })
@@ -79,8 +101,60 @@ impl Services {
             }
             if let Some(s) = &c.service {
                 add(s.service_pidfd.raw());
+                add(s.program_pidfd.raw());
             }
         }
+        for l in &self.leaving {
+            add(l.pidfd.raw());
+        }
+    }
+
+    /// When [`work`](Services::work) has something to do without any event.
+    pub fn deadline(&self) -> Option<Instant> {
+        let waiting = self.leaving.iter().filter(|l| !l.killed);
+        waiting.map(|l| l.since + LINGER).min()
+    }
+
+    /// Whether `pid`, a child of this process, is a service whose program has ended, not a
+    /// part of the program; its time to end runs from the first look.
+    pub fn is_leaving(&mut self, pid: u32) -> bool {
+        let known = self.leaving.iter().any(|l| l.pid == pid);
+        let serves = |c: &Connection| c.service.as_ref().is_some_and(|s| s.pid == pid);
+        if known || self.connections.iter().any(serves) {
+            return true;
+        }
+        // One that never got as far as its first message.
+        let found = is_service_task(pid);
+        if found && let Ok(pidfd) = pidfd_open(pid) {
+            self.leave(pid, pidfd);
+        }
+        found
+    }
+
+    fn leave(&mut self, pid: u32, pidfd: Fd) {
+        self.leaving.push(Leaving {
+            pid,
+            pidfd,
+            since: Instant::now(),
+            killed: false,
+        });
+    }
+
+    fn see_off(&mut self) {
+        self.leaving.retain_mut(|l| {
+            if pidfd_ended(&l.pidfd) {
+                return false;
+            }
+            if !l.killed && l.since.elapsed() >= LINGER {
+                l.killed = true;
+                say(format_args!(
+                    "process {}: a memory manager outlived its program: killed",
+                    l.pid
+                ));
+                let _ = pidfd_kill(&l.pidfd, libc::SIGKILL);
+            }
+            true
+        });
     }
 
     /// Does whatever is to be done; never waits.
@@ -89,11 +163,12 @@ impl Services {
         let mut connections = std::mem::take(&mut self.connections);
         for c in &mut connections {
             self.read(c, group);
-            watch(c);
+            self.watch(c);
         }
         connections.retain(|c| c.socket.is_some() || c.service.is_some());
         connections.append(&mut self.connections);
         self.connections = connections;
+        self.see_off();
     }
 
     fn accept(&mut self) {
@@ -150,10 +225,32 @@ impl Services {
                 }
                 Some(Message::Bye) => {
                     c.bye = true;
-                    c.service = None;
+                    if let Some(s) = c.service.take() {
+                        self.leave(s.pid, s.service_pidfd);
+                    }
                 }
                 None => say(format_args!("a message that is none of ours; ignored")),
             }
+        }
+    }
+
+    /// A service that ended: in order if its program did too, else the program dies with it.
+    fn watch(&mut self, c: &mut Connection) {
+        let Some(s) = &c.service else { return };
+        let program_ended = pidfd_ended(&s.program_pidfd);
+        if !program_ended && !pidfd_ended(&s.service_pidfd) {
+            return;
+        }
+        // Looked at again: both may have ended between the two looks.
+        if !program_ended && !c.bye && !pidfd_ended(&s.program_pidfd) {
+            say(format_args!(
+                "process {}: its memory manager died, so its memory is lost: killed",
+                s.program
+            ));
+            let _ = pidfd_kill(&s.program_pidfd, libc::SIGKILL);
+        }
+        if let Some(s) = c.service.take() {
+            self.leave(s.pid, s.service_pidfd);
         }
     }
 }
@@ -162,6 +259,7 @@ fn hello(pid: u32, fds: [Option<Fd>; HELLO_FDS]) -> Option<Service> {
     match fds {
         [Some(userfaultfd), Some(service_pidfd), Some(program_pidfd)] => Some(Service {
             program: pid,
+            pid: pid_of(&service_pidfd),
             _userfaultfd: userfaultfd,
             service_pidfd,
             program_pidfd,
@@ -175,22 +273,12 @@ fn hello(pid: u32, fds: [Option<Fd>; HELLO_FDS]) -> Option<Service> {
     }
 }
 
-/// A service that ended: in order if its program did too, else the program dies with it.
-fn watch(c: &mut Connection) {
-    let Some(s) = &c.service else { return };
-    let program_ended = pidfd_ended(&s.program_pidfd);
-    if !program_ended && !pidfd_ended(&s.service_pidfd) {
-        return;
-    }
-    // Looked at again: both may have ended between the two looks.
-    if !program_ended && !c.bye && !pidfd_ended(&s.program_pidfd) {
-        say(format_args!(
-            "process {}: its memory manager died, so its memory is lost: killed",
-            s.program
-        ));
-        let _ = pidfd_kill(&s.program_pidfd, libc::SIGKILL);
-    }
-    c.service = None;
+/// The pid, in this process's namespace, of the process behind `pidfd`; 0 if it has none.
+fn pid_of(pidfd: &Fd) -> u32 {
+    let path = format!("/proc/self/fdinfo/{}", pidfd.raw());
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let line = text.lines().find_map(|l| l.strip_prefix("Pid:"));
+    line.and_then(|n| n.trim().parse().ok()).unwrap_or(0)
 }
 
 fn peer_is_ours(socket: &Fd) -> bool {

@@ -16,6 +16,10 @@ use crate::say;
 const GRACE: Duration = Duration::from_secs(5);
 /// Longest time between two measurements of what the limit does not hold.
 const SAMPLE_MAX: Duration = Duration::from_secs(1);
+/// How long children of the program may outlive it before that is mentioned.
+const TELL_AFTER: Duration = Duration::from_secs(1);
+/// Longest wait once the program has ended.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// How it ended.
 pub struct End {
@@ -27,13 +31,14 @@ pub struct End {
     pub wall: Duration,
 }
 
-struct Supervisor<'a> {
-    group: &'a Group,
+struct Supervisor {
     main: u32,
     /// Raw wait status of the main program, once it ended.
     ended: Option<(i32, Instant)>,
     /// SIGTSTP came: stop with the program.
     stop_with_it: bool,
+    /// The program is stopped.
+    stopped: bool,
     first_process: bool,
     told: bool,
     terminated: bool,
@@ -52,10 +57,10 @@ pub fn supervise(group: &Group, program: &Program) -> Result<End, Fail> {
     let mut services = Services::listen(group.name())?;
     let main = program.start(group.name(), signals.mask_before())?;
     let mut s = Supervisor {
-        group,
         main,
         ended: None,
         stop_with_it: false,
+        stopped: false,
         first_process,
         told: false,
         terminated: false,
@@ -65,20 +70,25 @@ pub fn supervise(group: &Group, program: &Program) -> Result<End, Fail> {
     let mut next_sample = start + sample;
     loop {
         while let Some(signal) = signals.take() {
-            s.signal(signal);
+            s.signal(signal, &mut services);
         }
         let any_left = s.reap();
+        s.stop_too();
         // After reaping: what a service said before its end is read below, before we leave.
         services.work(group);
         if !any_left {
             break;
         }
-        s.after_main();
+        let mut patience = s.after_main(&mut services);
         let now = Instant::now();
         if now >= next_sample {
             group.note_unmanaged_anon(tree::unmanaged_anon_pages(group));
             sample = (sample * 2).min(SAMPLE_MAX);
             next_sample = now + sample;
+        }
+        patience = patience.min(next_sample.saturating_duration_since(now));
+        if let Some(at) = services.deadline() {
+            patience = patience.min(at.saturating_duration_since(now));
         }
         set.clear();
         set.push(libc::pollfd {
@@ -87,7 +97,7 @@ pub fn supervise(group: &Group, program: &Program) -> Result<End, Fail> {
             revents: 0,
         });
         services.poll_set(&mut set);
-        let wait = next_sample.saturating_duration_since(now).as_millis() as i32 + 1;
+        let wait = patience.as_millis() as i32 + 1;
         // SAFETY: a live array of that length.
         unsafe { libc::poll(set.as_mut_ptr(), set.len() as libc::nfds_t, wait) };
     }
@@ -102,13 +112,16 @@ pub fn supervise(group: &Group, program: &Program) -> Result<End, Fail> {
     })
 }
 
-impl Supervisor<'_> {
-    fn signal(&mut self, signal: Signal) {
+impl Supervisor {
+    fn signal(&mut self, signal: Signal, services: &mut Services) {
         if signal.number == libc::SIGCHLD {
             return;
         }
         if signal.number == libc::SIGTSTP {
             self.stop_with_it = true;
+        }
+        if signal.number == libc::SIGCONT {
+            self.stop_with_it = false;
         }
         // We share the program's process group, so what the terminal sent it has already.
         if signal.from_terminal {
@@ -117,7 +130,7 @@ impl Supervisor<'_> {
         if self.ended.is_none() {
             send(self.main, signal.number);
         } else {
-            for pid in tree::children() {
+            for pid in left(services) {
                 send(pid, signal.number);
             }
         }
@@ -127,7 +140,7 @@ impl Supervisor<'_> {
     fn reap(&mut self) -> bool {
         loop {
             let mut raw = 0;
-            let flags = libc::WNOHANG | libc::WUNTRACED | libc::__WALL;
+            let flags = libc::WNOHANG | libc::WUNTRACED | libc::WCONTINUED | libc::__WALL;
             // SAFETY: a live status word.
             let pid = unsafe { libc::waitpid(-1, &mut raw, flags) };
             if pid == 0 {
@@ -139,8 +152,10 @@ impl Supervisor<'_> {
                     _ => return false,
                 }
             }
-            if libc::WIFSTOPPED(raw) {
-                self.stopped(pid as u32);
+            if libc::WIFSTOPPED(raw) || libc::WIFCONTINUED(raw) {
+                if pid as u32 == self.main {
+                    self.stopped = libc::WIFSTOPPED(raw);
+                }
                 continue;
             }
             if pid as u32 == self.main && self.ended.is_none() {
@@ -150,9 +165,10 @@ impl Supervisor<'_> {
     }
 
     /// Ctrl-Z: the program stopped, so the shell must see us stop. Only when we were asked to:
-    /// somebody who stops and continues the program alone must not leave us stopped.
-    fn stopped(&mut self, pid: u32) {
-        if pid != self.main || !self.stop_with_it || self.first_process {
+    /// somebody who stops and continues the program alone must not leave us stopped. The
+    /// terminal's signal may reach us before or after we hear of the program.
+    fn stop_too(&mut self) {
+        if !self.stopped || !self.stop_with_it || self.first_process {
             return;
         }
         self.stop_with_it = false;
@@ -161,31 +177,38 @@ impl Supervisor<'_> {
     }
 
     /// The main program has ended but its tree has not. The first process of a container ends
-    /// it; elsewhere we stay, because the others' memory is managed as long as we live.
-    fn after_main(&mut self) {
-        let Some((_, since)) = self.ended else { return };
+    /// it; elsewhere we stay, because the others' memory is managed as long as we live. Returns
+    /// when to look again.
+    fn after_main(&mut self, services: &mut Services) -> Duration {
+        let Some((_, since)) = self.ended else {
+            return SAMPLE_MAX;
+        };
         let waited = since.elapsed();
+        let left = left(services);
         if self.first_process {
             if !self.terminated {
                 self.terminated = true;
-                tree::children()
-                    .into_iter()
-                    .for_each(|pid| send(pid, libc::SIGTERM));
+                left.into_iter().for_each(|pid| send(pid, libc::SIGTERM));
             } else if waited > GRACE {
-                tree::children()
-                    .into_iter()
-                    .for_each(|pid| send(pid, libc::SIGKILL));
+                left.into_iter().for_each(|pid| send(pid, libc::SIGKILL));
             }
-        } else if waited > Duration::from_secs(1) && !self.told {
+        } else if waited > TELL_AFTER && !self.told && !left.is_empty() {
             self.told = true;
-            let left = tree::children().len();
             say(format_args!(
-                "the program has ended, {left} of its children have not: waiting for them \
-                 (a signal to deckle run reaches them)"
+                "the program has ended, {} of its children have not: waiting for them \
+                 (a signal to deckle run reaches them)",
+                left.len()
             ));
         }
-        let _ = self.group;
+        LOOK_AGAIN
     }
+}
+
+/// What is left of the program's tree, as far as it is our children; no services.
+fn left(services: &mut Services) -> Vec<u32> {
+    let mut children = tree::children();
+    children.retain(|pid| !services.is_leaving(*pid));
+    children
 }
 
 fn send(pid: u32, signal: i32) {

@@ -21,8 +21,8 @@ pub fn children() -> Vec<u32> {
         .collect()
 }
 
-/// Every descendant of this process.
-fn descendants() -> Vec<u32> {
+/// Every descendant of this process, with its parent.
+fn descendants() -> Vec<(u32, u32)> {
     let mut by_parent: HashMap<u32, Vec<u32>> = HashMap::new();
     for pid in all_pids() {
         if let Ok(s) = proc_stat(pid) {
@@ -33,36 +33,105 @@ fn descendants() -> Vec<u32> {
     let mut next = vec![std::process::id()];
     while let Some(parent) = next.pop() {
         let children = by_parent.remove(&parent).unwrap_or_default();
-        found.extend(&children);
+        found.extend(children.iter().map(|pid| (*pid, parent)));
         next.extend(children);
     }
     found
 }
 
 /// Anonymous pages of the tree that the limit does not hold: stacks, .bss, shared anonymous
-/// memory, and all of programs without management. Measured, not counted: resident anonymous
-/// and shared memory as the kernel sees it, less what is managed.
+/// memory, and all of programs without management.
+///
+/// A sample. Of a managed process: RssAnon less what it has charged, and its RssShmem. Both
+/// sides count memory that a fork shares in full, so the difference is right where one of
+/// Pss_Anon would fall short. Of any other process: Pss_Anon and Pss_Shmem. RssAnon may lag
+/// by a few dozen pages per CPU, and memory that was charged but not used yet (a forced or
+/// a shared charge) hides as much that is unmanaged.
 pub fn unmanaged_anon_pages(group: &Group) -> u64 {
     let lines: Vec<_> = group.processes().collect();
-    let services: Vec<u32> = lines.iter().map(|p| p.service).collect();
+    let line_of = |pid: u32| lines.iter().find(|p| p.pid == pid);
     let mut sum = 0u64;
-    for pid in descendants() {
-        // A service has its program's memory: counted there.
-        if services.contains(&pid) {
+    for (pid, parent) in descendants() {
+        // Counted where the memory belongs: a service has its program's, a child of vfork its
+        // parent's.
+        let service = lines.iter().any(|p| p.service == pid) || is_service_task(pid);
+        if service || same_memory(pid, parent) {
             continue;
         }
-        let Ok(status) = fs::read_to_string(format!("/proc/{pid}/status")) else {
-            continue;
+        sum += match line_of(pid) {
+            Some(before) => {
+                let rss = Amounts::of(pid, "status");
+                let shared = match rss.kib("RssShmem:") {
+                    // Worth the price of a look at every page: who shares it, and with whom.
+                    much if much > 1024 => Amounts::of(pid, "smaps_rollup").kib("Pss_Shmem:"),
+                    little => little,
+                };
+                // It may have grown since, or be gone.
+                let after = group.processes().find(|p| p.line == before.line);
+                let after = after.map_or(u64::MAX, |p| p.charged);
+                (rss.kib("RssAnon:") / 4).saturating_sub(before.charged.max(after)) + shared / 4
+            }
+            // A fork that has not announced itself yet: its memory is still its parent's.
+            None if line_of(parent).is_some() && same_program(pid, parent) => 0,
+            None => {
+                let pss = Amounts::of(pid, "smaps_rollup");
+                (pss.kib("Pss_Anon:") + pss.kib("Pss_Shmem:")) / 4
+            }
         };
-        let kib = |name: &str| -> u64 {
-            let line = status.lines().find_map(|l| l.strip_prefix(name));
-            line.and_then(|v| v.split_whitespace().next()?.parse().ok())
-                .unwrap_or(0)
-        };
-        let anon = (kib("RssAnon:") + kib("RssShmem:")) / 4;
-        let managed = lines.iter().find(|p| p.pid == pid);
-        let managed = managed.map_or(0, |p| p.gauges.resident + p.gauges.stored_pages);
-        sum += anon.saturating_sub(managed);
     }
     sum
+}
+
+/// A file of `/proc/PID` with amounts in kB; empty if it cannot be read.
+struct Amounts(String);
+
+impl Amounts {
+    fn of(pid: u32, file: &str) -> Amounts {
+        Amounts(fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default())
+    }
+
+    fn kib(&self, name: &str) -> u64 {
+        let line = self.0.lines().find_map(|l| l.strip_prefix(name));
+        line.and_then(|v| v.split_whitespace().next()?.parse().ok())
+            .unwrap_or(0)
+    }
+}
+
+/// Whether two processes have one memory. Where the kernel does not say, they have not.
+fn same_memory(a: u32, b: u32) -> bool {
+    const KCMP_VM: i32 = 1;
+    // SAFETY: a system call on numbers.
+    unsafe { libc::syscall(libc::SYS_kcmp, a, b, KCMP_VM, 0, 0) == 0 }
+}
+
+/// Whether two processes execute one file.
+fn same_program(a: u32, b: u32) -> bool {
+    let exe = |pid| fs::read_link(format!("/proc/{pid}/exe")).ok();
+    exe(a).is_some() && exe(a) == exe(b)
+}
+
+/// Name of a service task.
+const TASK_NAME: &str = "deckle";
+
+/// Whether `pid` is a service task: by its name and its own session, and not another `deckle
+/// run`, which has the name too. For those that have not sent, or will never send, a message.
+pub fn is_service_task(pid: u32) -> bool {
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    // SAFETY: a system call on numbers.
+    let leads = || unsafe { libc::getsid(pid as i32) } == pid as i32;
+    name.trim_end() == TASK_NAME && leads() && !same_program(pid, std::process::id())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn own_memory_is_ones_own_and_not_the_parents() {
+        let me = std::process::id();
+        assert!(same_memory(me, me));
+        assert!(!same_memory(me, std::os::unix::process::parent_id()));
+        assert!(!is_service_task(me));
+        assert!(Amounts::of(me, "status").kib("RssAnon:") > 0);
+    }
 }

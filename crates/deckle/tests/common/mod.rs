@@ -2,7 +2,7 @@
 #![allow(dead_code)]
 
 use std::io::Read;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -136,17 +136,37 @@ pub struct Scratch(pub PathBuf);
 
 impl Scratch {
     pub fn new(tag: &str) -> Scratch {
-        let dir = std::env::temp_dir().join(format!("deckle-cli-{tag}-{}", std::process::id()));
+        use std::sync::atomic::{AtomicU32, Ordering};
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let n = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("deckle-cli-{tag}-{}-{n}", std::process::id());
+        let dir = std::env::temp_dir().join(name);
         std::fs::create_dir_all(&dir).unwrap();
         Scratch(dir)
     }
     pub fn file(&self, name: &str, bytes: &[u8], mode: u32) -> String {
         use std::os::unix::fs::PermissionsExt;
         let path = self.0.join(name);
-        std::fs::write(&path, bytes).unwrap();
+        let draft = self.0.join(format!("{name}.draft"));
+        std::fs::write(&draft, bytes).unwrap();
+        copy(&draft, &path);
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
         path.to_str().unwrap().to_owned()
     }
+}
+
+/// Copies a file that will be executed. By another process: a program whose file this process
+/// has just written cannot be executed while a fork of another test still holds it open.
+pub fn copy(from: &Path, to: &Path) {
+    let done = Command::new("cp").arg(from).arg(to).status().unwrap();
+    assert!(done.success(), "cp {} {}", from.display(), to.display());
+}
+
+/// A copy of `deckle` in `dir`: any user can execute it, and no library lies beside it.
+pub fn copy_of_deckle(dir: &Scratch) -> PathBuf {
+    let to = dir.0.join("deckle");
+    copy(Path::new(env!("CARGO_BIN_EXE_deckle")), &to);
+    to
 }
 
 impl Drop for Scratch {

@@ -171,7 +171,9 @@ impl Bench<'_, '_> {
         let mut command: Vec<OsString> = Vec::new();
         if side == Side::Live {
             command.push(self.options.deckle.clone().into());
-            command.extend(["run", "--thp", "always", "--stats"].map(OsString::from));
+            // No limit, also where one would be taken from a container.
+            let fixed = ["run", "--memory-max", "max", "--thp", "always", "--stats"];
+            command.extend(fixed.map(OsString::from));
             command.extend([stats.path().into(), "--".into()]);
         }
         command.extend(self.options.program_cmd.iter().cloned());

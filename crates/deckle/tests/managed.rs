@@ -1,0 +1,126 @@
+//! Real programs under the real library: how `deckle run` looks from outside.
+
+mod common;
+use common::*;
+use std::path::Path;
+
+/// The library beside `deckle`; says so if it was not built.
+fn library(test: &str) -> bool {
+    let beside = Path::new(env!("CARGO_BIN_EXE_deckle")).with_file_name("libdeckle.so");
+    let there = beside.is_file();
+    if !there {
+        eprintln!("SKIPPED {test}: no libdeckle.so beside deckle (cargo build -p deckle-preload)");
+    }
+    there
+}
+
+fn run(more: &[&str], program: &[&str]) -> (i32, String, String) {
+    let mut args = vec!["run"];
+    args.extend(more);
+    args.push("--");
+    args.extend(program);
+    output(&args)
+}
+
+/// `deckle lab program`, itself under deckle.
+fn lab(args: &[&'static str]) -> Vec<&'static str> {
+    let mut all = vec![env!("CARGO_BIN_EXE_deckle"), "lab", "program"];
+    all.extend(args);
+    all
+}
+
+#[test]
+fn the_limit_of_swap_ends_in_one_report_and_137() {
+    if !library("the_limit_of_swap_ends_in_one_report_and_137") {
+        return;
+    }
+    let s = Scratch::new("swapmax");
+    let stats = s.0.join("stats");
+    let limits = [
+        "--memory-max",
+        "64M",
+        "--swap-max",
+        "32M",
+        "--stats",
+        stats.to_str().unwrap(),
+    ];
+    let (code, _, err) = run(&limits, &lab(&["fill", "256M", "--ratio", "6"]));
+    assert_eq!(code, 137, "{err}");
+    assert_eq!(err.matches("out of memory").count(), 1, "{err}");
+    let json: serde_json::Value =
+        serde_json::from_str(&std::fs::read_to_string(stats).unwrap()).unwrap();
+    assert_eq!(
+        (&json["exit_status"], &json["oom_kills"]),
+        (&137.into(), &1.into())
+    );
+    let peak = json["peak"]["swapped_bytes"].as_u64().unwrap();
+    assert!((16 << 20..=32 << 20).contains(&peak), "{peak}");
+}
+
+#[test]
+fn a_program_inside_its_limit_is_right_and_its_status_passed_on() {
+    if !library("a_program_inside_its_limit_is_right_and_its_status_passed_on") {
+        return;
+    }
+    let fill = lab(&["fill", "128M", "--ratio", "6"]);
+    let (code, out, err) = run(&["--memory-max", "48M"], &fill);
+    assert_eq!(code, 0, "{out}{err}");
+    assert!(err.contains("from swap"), "{err}");
+    for (script, status) in [
+        ("exit 7", 7),
+        ("kill -TERM $$", 143),
+        ("/bin/true; exit 3", 3),
+    ] {
+        let (code, _, err) = run(&["--quiet"], &["sh", "-c", script]);
+        assert_eq!((code, err.as_str()), (status, ""), "{script}");
+    }
+}
+
+#[test]
+fn p22_no_service_is_left_or_waited_for() {
+    if !library("p22_no_service_is_left_or_waited_for") {
+        return;
+    }
+    // Small and large programs, one after the other and side by side.
+    let script = "for i in 1 2 3 4; do /bin/true; sh -c 'exit 0' & done; wait";
+    for _ in 0..5 {
+        let (code, _, err) = run(&["--memory-max", "256M", "--quiet"], &["sh", "-c", script]);
+        assert_eq!((code, err.as_str()), (0, ""));
+    }
+    // Ended from outside, as timeout(1) does it.
+    let deckle = env!("CARGO_BIN_EXE_deckle");
+    let mut c = std::process::Command::new("timeout");
+    c.args(["0.2", deckle, "run", "--quiet", "--", "sleep", "1000"]);
+    let (code, _, err) = finish(c.output().unwrap());
+    assert_eq!((code, err.as_str()), (124, ""));
+}
+
+#[test]
+fn the_library_comes_before_the_users_own_and_the_self_test_is_passed_on() {
+    // Any file will do for the library: the loader complains and goes on.
+    let s = Scratch::new("preload");
+    let deckle = copy_of_deckle(&s);
+    let library = s.0.canonicalize().unwrap().join("libdeckle.so");
+    std::fs::write(&library, b"").unwrap();
+    let mut c = std::process::Command::new(deckle);
+    c.args(["run", "--quiet", "--", "sh", "-c"])
+        .arg("echo $LD_PRELOAD; exec cat /dev/shm/deckle-$DECKLE_GROUP >$0")
+        .arg(s.0.join("page"))
+        .env_remove("container")
+        .env("LD_PRELOAD", "libm.so.6");
+    let (code, out, err) = finish(c.output().unwrap());
+    if err.contains("no userfaultfd") {
+        eprintln!("SKIPPED the_library_comes_before_...: {err}");
+        return;
+    }
+    assert_eq!(code, 0, "{err}");
+    assert_eq!(out, format!("{}:libm.so.6\n", library.display()));
+    let page = std::fs::read(s.0.join("page")).unwrap();
+    let copy = deckle_group::Name::new(format!("copy-{}", std::process::id()).as_bytes()).unwrap();
+    let place = format!("/dev/shm/deckle-{}", copy.as_str());
+    std::fs::write(&place, page).unwrap();
+    let group = deckle_group::Group::attach(copy);
+    deckle_group::Group::unlink(copy);
+    let words = group.unwrap().capabilities().expect("recorded");
+    assert_eq!(words[0], deckle_live::self_test().bits());
+}
