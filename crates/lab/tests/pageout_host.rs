@@ -67,7 +67,7 @@ fn r111_a_live_row_whose_memory_stays_fails() {
     let script = "#!/bin/sh\n\
         [ \"$1 $2 $3 $4\" = 'run --thp always --stats' ] && [ \"$6\" = -- ] || exit 125\n\
         printf '{\"peak\":{\"stored_bytes\":0},\"counters\":{\"swpout_zero\":0,\"pswpout\":0}}' \
-        > \"$5\"\nshift 6\nexec \"$@\"\n";
+        > \"$7\"\nshift 8\nexec \"$@\"\n";
     fs::write(&idle, script).unwrap();
     fs::set_permissions(&idle, fs::Permissions::from_mode(0o700)).unwrap();
     let ran = run(Side::Live, &[Case::Worst], idle.to_str().unwrap());
