@@ -65,7 +65,7 @@ fn r111_a_live_row_whose_memory_stays_fails() {
     // zero pages (the kernel splits the huge page and drops them), so the case without any.
     let idle = std::env::temp_dir().join(format!("deckle-lab-idle-{}", std::process::id()));
     let script = "#!/bin/sh\n\
-        [ \"$1 $2 $3 $4\" = 'run --thp always --stats' ] && [ \"$6\" = -- ] || exit 125\n\
+        [ \"$1 $2 $3 $6 $8\" = 'run --memory-max max --stats --' ] || exit 125\n\
         printf '{\"peak\":{\"stored_bytes\":0},\"counters\":{\"swpout_zero\":0,\"pswpout\":0}}' \
         > \"$7\"\nshift 8\nexec \"$@\"\n";
     fs::write(&idle, script).unwrap();
