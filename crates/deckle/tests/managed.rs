@@ -95,6 +95,87 @@ fn p22_no_service_is_left_or_waited_for() {
     assert_eq!((code, err.as_str()), (124, ""));
 }
 
+/// A managed python3 that holds memory and sleeps, as a child of the program; its pid.
+fn start_python(run: &mut Running) -> u32 {
+    run.wait_for("\n").trim().parse().unwrap()
+}
+
+const HOLDER: &str = "import os, time
+b = bytearray(32 << 20)
+b[::4096] = b'x' * (len(b) // 4096)
+print(os.getpid(), flush=True)
+while True:
+    assert b[::4096] == b'x' * (len(b) // 4096)
+    time.sleep(0.01)";
+
+/// The service of a program: a task of its own that is the program's child.
+fn service_of(program: u32) -> u32 {
+    let all = std::fs::read_dir("/proc").unwrap().flatten();
+    let pids = all.filter_map(|e| e.file_name().to_str()?.parse().ok());
+    let is_service = |pid: &u32| {
+        deckle_group::sys::proc_stat(*pid).is_ok_and(|s| s.parent == program)
+            && std::fs::read_to_string(format!("/proc/{pid}/comm"))
+                .is_ok_and(|name| name.trim() == "deckle")
+    };
+    pids.into_iter().find(is_service).expect("a service")
+}
+
+#[test]
+fn p22_a_program_dies_with_its_real_service_and_one_line() {
+    if !library("p22_a_program_dies_with_its_real_service_and_one_line") {
+        return;
+    }
+    let args = [
+        "run",
+        "--quiet",
+        "--memory-max",
+        "16M",
+        "--",
+        "python3",
+        "-c",
+        HOLDER,
+    ];
+    let mut run = Running::start(&args);
+    let program = start_python(&mut run);
+    let service = service_of(program);
+    // Stopped for a while it only delays the program.
+    kill(service, libc::SIGSTOP);
+    until("the service stops", || state(service) == 'T');
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    assert!(!matches!(state(program), '-' | 'Z'), "the program waits");
+    kill(service, libc::SIGCONT);
+    until("it goes on", || state(service) != 'T');
+    kill(service, libc::SIGKILL);
+    let (code, _, err) = run.end();
+    assert_eq!((code, err.lines().count()), (137, 1), "{err}");
+    assert!(err.contains("its memory manager died"), "{err}");
+}
+
+#[test]
+fn killing_deckle_ends_the_whole_tree() {
+    if !library("killing_deckle_ends_the_whole_tree") {
+        return;
+    }
+    // A grandchild, which the kernel does not end with deckle: its service does.
+    let mut run = Running::start(&[
+        "run",
+        "--quiet",
+        "--",
+        "sh",
+        "-c",
+        "python3 -c \"$0\"; exit 1",
+        HOLDER,
+    ]);
+    let program = start_python(&mut run);
+    let service = service_of(program);
+    run.signal(libc::SIGKILL);
+    until("program and service are gone", || {
+        [program, service]
+            .iter()
+            .all(|pid| matches!(state(*pid), '-' | 'Z'))
+    });
+}
+
 #[test]
 fn the_library_comes_before_the_users_own_and_the_self_test_is_passed_on() {
     // Any file will do for the library: the loader complains and goes on.

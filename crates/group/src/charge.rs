@@ -92,7 +92,7 @@ impl Group {
     pub fn swap_usage(&self) -> u64 {
         self.lines()
             .iter()
-            .fold(0, |sum, l| sum + l.swap.load(SeqCst))
+            .fold(0, |sum, l| sum.saturating_add(l.swap.load(SeqCst)))
     }
 
     /// Largest `swap_usage` ever.

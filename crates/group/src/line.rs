@@ -273,16 +273,18 @@ impl Group {
     /// and at its end; what was published survives the process.
     pub fn publish(&self, id: LineId, g: &Gauges, stats: &Stats) {
         let Some(line) = self.line(id) else { return };
-        line.resident.store(g.resident, Relaxed);
-        line.inactive.store(g.inactive, Relaxed);
-        line.droppable.store(g.droppable, Relaxed);
-        line.swapped.store(g.swapped, Relaxed);
-        line.stored_pages.store(g.stored_pages, Relaxed);
-        line.stored_bytes.store(g.stored_bytes, Relaxed);
+        line.resident.store(level(g.resident), Relaxed);
+        line.inactive.store(level(g.inactive), Relaxed);
+        line.droppable.store(level(g.droppable), Relaxed);
+        line.swapped.store(level(g.swapped), Relaxed);
+        line.stored_pages.store(level(g.stored_pages), Relaxed);
+        line.stored_bytes.store(level(g.stored_bytes), Relaxed);
         line.oldest_inactive.store(g.oldest_inactive, Relaxed);
-        line.unmanaged_anon.store(g.unmanaged_anon, Relaxed);
+        line.unmanaged_anon.store(level(g.unmanaged_anon), Relaxed);
         for item in Item::ALL {
-            line.counters[*item as usize].store(stats.get(*item), Relaxed);
+            let n = stats.get(*item);
+            let n = if is_gauge(*item) { level(n) } else { n };
+            line.counters[*item as usize].store(n, Relaxed);
         }
         let sum = self.gauges();
         let page = self.page();
@@ -358,6 +360,12 @@ impl Group {
     pub fn joins(&self) -> u64 {
         self.page().joins.load(Relaxed)
     }
+}
+
+/// A gauge without its passing dips below zero: it is read while others change it, and what
+/// one takes off may be seen before what another put on.
+fn level(n: u64) -> u64 {
+    if n > i64::MAX as u64 { 0 } else { n }
 }
 
 impl Gauges {

@@ -61,6 +61,26 @@ fn counters_survive_a_process_and_gauges_do_not() {
 }
 
 #[test]
+fn a_gauge_that_dips_below_zero_spoils_no_peak() {
+    let group = group(u64::MAX);
+    let g = group.0;
+    let id = g.join(std::process::id(), 0).unwrap();
+    let stats = Stats::new();
+    // Taken off before it is seen to be put on.
+    stats.sub(Item::NrAnon, 3);
+    let dip = Gauges {
+        resident: stats.get(Item::NrAnon),
+        swapped: 7,
+        ..Gauges::default()
+    };
+    g.publish(id, &dip, &stats);
+    assert_eq!(g.counter(Item::NrAnon), 0);
+    let (now, peak) = (g.gauges(), g.peak_gauges());
+    assert_eq!((now.resident, peak.resident), (0, 0));
+    assert_eq!((now.swapped, peak.swapped), (7, 7));
+}
+
+#[test]
 fn a_process_that_executes_another_program_gets_a_new_line_and_keeps_no_charge() {
     let group = group(u64::MAX);
     let g = group.0;

@@ -70,11 +70,16 @@ pub(crate) fn shape(page: &Page) -> Shape {
 /// Writes the sparse form: for each non-zero word its index (2 bytes) and itself (8 bytes).
 /// Returns the length, or `None` when `out` is too short.
 pub(crate) fn encode_sparse(page: &Page, out: &mut [u8]) -> Option<usize> {
+    /// Words looked at together: most groups of a sparse page are all zero.
+    const GROUP: usize = 16;
     let mut len = 0;
-    for (i, w) in words(page).enumerate() {
-        if w != 0 {
+    for (g, group) in page.chunks_exact(GROUP * 8).enumerate() {
+        if words(group).fold(0, |any, w| any | w) == 0 {
+            continue;
+        }
+        for (i, w) in words(group).enumerate().filter(|&(_, w)| w != 0) {
             let at = out.get_mut(len..len + SPARSE_WORD_BYTES)?;
-            at[..2].copy_from_slice(&(i as u16).to_le_bytes());
+            at[..2].copy_from_slice(&((g * GROUP + i) as u16).to_le_bytes());
             at[2..].copy_from_slice(&w.to_le_bytes());
             len += SPARSE_WORD_BYTES;
         }
@@ -112,6 +117,12 @@ pub(crate) fn fill_same(word: u64, page: &mut Page) {
 /// XXH3 (64 bits): on vector units several times faster than any of the decoders.
 pub(crate) fn page_sum(slot: u32, page: &Page) -> u64 {
     xxh3_64_with_seed(page, seed(slot))
+}
+
+/// Checksum of a sparse page: of its list of words, which determines the page and is a small
+/// part of it.
+pub(crate) fn sparse_sum(slot: u32, list: &[u8]) -> u64 {
+    xxh3_64_with_seed(list, seed(slot) ^ 1 << 33)
 }
 
 /// Checksum of a same-filled page, which its word determines.

@@ -2,7 +2,7 @@
 
 use crate::codec::{Algorithm, Reader, Writer};
 use crate::encode::{
-    Page, Shape, decode_sparse, encode_sparse, fill_same, page_sum, same_sum, shape,
+    Page, Shape, decode_sparse, encode_sparse, fill_same, page_sum, same_sum, shape, sparse_sum,
 };
 use crate::pool::{Lent, Pool};
 use crate::segment::{Heap, Segments};
@@ -147,7 +147,8 @@ impl<S: Segments> Ram<S> {
             Shape::Same(word) => (same_sum(slot, word), 0),
             Shape::Sparse(_) => {
                 let len = encode_sparse(page, writer.room());
-                (page_sum(slot, page), len.ok_or(StoreStop::Incompressible)?)
+                let len = len.ok_or(StoreStop::Incompressible)?;
+                (sparse_sum(slot, writer.written(len)), len)
             }
             Shape::Dense => {
                 let len = writer.pack(page)?;
@@ -192,11 +193,13 @@ impl<S: Segments> Ram<S> {
             fill_same(entry.word, page);
             return Ok(());
         };
-        let decoded = match entry.kind {
-            Kind::Sparse => decode_sparse(reader.taken(len), page),
-            _ => reader.unpack(len, page),
+        let (decoded, sum) = match entry.kind {
+            Kind::Sparse => {
+                let list = reader.taken(len);
+                (decode_sparse(list, page), sparse_sum(slot, list))
+            }
+            _ => (reader.unpack(len, page), page_sum(slot, page)),
         };
-        let sum = page_sum(slot, page);
         if decoded && entry.sum == entry_sum(sum) && header.sum == header_sum(sum) {
             Ok(())
         } else {

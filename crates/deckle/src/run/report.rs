@@ -42,6 +42,8 @@ impl Report {
     pub fn gather(group: &Group, settings: &Settings, end: &End, unmanaged: bool) -> Report {
         let (now, peak) = (group.gauges(), group.peak_gauges());
         let limit = |pages: u64| (pages != u64::MAX).then(|| pages.saturating_mul(PAGE));
+        // Whoever may write the group's page can lie in it.
+        let bytes = |pages: u64| pages.saturating_mul(PAGE);
         Report {
             unmanaged,
             max: limit(settings.limits.max),
@@ -49,15 +51,15 @@ impl Report {
             status: end.status,
             signal: end.signal,
             wall_s: end.wall.as_secs_f64(),
-            usage: group.usage() * PAGE,
-            peak: group.peak() * PAGE,
-            resident: now.resident * PAGE,
-            resident_peak: peak.resident * PAGE,
+            usage: bytes(group.usage()),
+            peak: bytes(group.peak()),
+            resident: bytes(now.resident),
+            resident_peak: bytes(peak.resident),
             stored: now.stored_bytes,
             stored_peak: peak.stored_bytes,
-            swapped: now.swapped * PAGE,
-            swapped_peak: (peak.swapped.max(group.swap_peak())) * PAGE,
-            unmanaged_anon: peak.unmanaged_anon * PAGE,
+            swapped: bytes(now.swapped),
+            swapped_peak: bytes(peak.swapped.max(group.swap_peak())),
+            unmanaged_anon: bytes(peak.unmanaged_anon),
             programs: group.joins(),
             programs_unmanaged: u64::from(group.unmanaged_programs()),
             killed: group.oom_kills(),
@@ -147,17 +149,22 @@ impl Report {
         );
         let swapped = format!(
             "{} out, {} in; peak {} kept in {}{}",
-            show(self.counter(Item::Pswpout) * PAGE),
-            show(self.counter(Item::Pswpin) * PAGE),
+            show(self.counter(Item::Pswpout).saturating_mul(PAGE)),
+            show(self.counter(Item::Pswpin).saturating_mul(PAGE)),
             show(self.swapped_peak),
             show(self.stored_peak),
             ratio(self.swapped_peak, self.stored_peak),
         );
         line("swap", format!("{swapped} [{}]", self.swap));
-        let zeros = self.counter(Item::SwpoutZero) + self.counter(Item::ThpSplitUnmap);
+        let zeros = self
+            .counter(Item::SwpoutZero)
+            .saturating_add(self.counter(Item::ThpSplitUnmap));
         line(
             "zeros",
-            format!("{zeros} pages dropped ({})", show(zeros * PAGE)),
+            format!(
+                "{zeros} pages dropped ({})",
+                show(zeros.saturating_mul(PAGE))
+            ),
         );
         line(
             "faults",

@@ -7,7 +7,7 @@ use deckle_mm::{Charge, FaultError, FaultMode, PlatformError, Served, Store, Vpn
 use deckle_uffd::{Errno, Event, Msg};
 
 use super::Pager;
-use super::machine::{NURSERY, RECLAIM, STOP};
+use super::machine::{NURSERY, PAGEOUT, RECLAIM, STOP};
 use super::queue::Fault;
 
 /// Messages read at once.
@@ -127,6 +127,9 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
                 return;
             }
             let inside = self.gate.enter();
+            if bits & PAGEOUT != 0 {
+                self.help_page_out();
+            }
             if bits & RECLAIM != 0 {
                 // What is only there ahead of need goes first.
                 self.platform().nursery().drain();

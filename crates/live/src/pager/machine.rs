@@ -9,6 +9,7 @@ use super::signal::Signal;
 /// What the background loop has to do, as bits of its signal.
 pub(super) const RECLAIM: u32 = 1;
 pub(super) const NURSERY: u32 = 2;
+pub(super) const PAGEOUT: u32 = 4;
 pub(super) const STOP: u32 = 1 << 31;
 
 /// CPUs by `sched_getcpu`, waiting by private futex. Tasks of other thread groups that share

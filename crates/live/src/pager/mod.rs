@@ -18,6 +18,7 @@ mod machine;
 mod queue;
 mod region;
 mod service;
+mod share;
 mod signal;
 
 use std::fmt;
@@ -82,6 +83,7 @@ impl std::error::Error for PagerError {}
 pub struct Pager<C: Charge + 'static, S: Store + 'static> {
     mm: Mm<LiveEnv<C, S>>,
     queue: Queue,
+    share: share::Share,
     hooks: Box<dyn Hooks>,
     stop: OwnedFd,
     gate: gate::Gate,
@@ -117,6 +119,7 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
         Ok(Pager {
             mm,
             queue: Queue::new(),
+            share: share::Share::default(),
             hooks,
             stop,
             gate: gate::Gate::new(),

@@ -50,9 +50,12 @@ impl<C: Charge + 'static, S: Store + 'static> Region<C, S> {
     /// The manager's refusal.
     pub fn advise(&mut self, advice: Advice) -> Result<(), MapError> {
         let pager = &self.threads.pager;
-        pager
-            .mm()
-            .madvise(pager.space(), self.start, self.pages, advice)
+        match advice {
+            Advice::PageOut => pager.page_out(self.start, self.pages),
+            _ => pager
+                .mm()
+                .madvise(pager.space(), self.start, self.pages, advice),
+        }
     }
 }
 

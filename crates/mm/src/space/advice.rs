@@ -89,6 +89,14 @@ impl<E: Env> Mm<E> {
         Ok(())
     }
 
+    /// Whether a range is mapped throughout; else [`MapError::Hole`] with its first hole.
+    pub fn covered(&self, id: SpaceId, start: Vpn, pages: u64) -> Result<(), MapError> {
+        let hole = self
+            .space(id)?
+            .read_vmas(self, |t| t.first_hole(start, pages));
+        hole.map_or(Ok(()), |at| Err(MapError::Hole(at)))
+    }
+
     /// Unmaps the pages of a part; they stay resident on the inactive list. `lazy` marks them
     /// as free to drop. Pages that cannot be unmapped stay.
     fn deactivate_part(&self, space: &Space, block: &BlockRef, first: Vpn, n: u32, lazy: bool) {

@@ -51,9 +51,6 @@ impl<E: Env> Mm<E> {
                 continue;
             }
             self.map_fresh(space, &mut state, vma, got, pfn)?;
-            drop(state);
-            self.stats()
-                .add(Item::NrAnon, order_pages(got.order) as u64);
             return Ok(Some(Served::Mapped(order_pages(got.order))));
         }
     }
@@ -142,6 +139,8 @@ impl<E: Env> Mm<E> {
                 );
             }
         }
+        // Counted with the block locked, so that nobody can take the pages off the gauge first.
+        self.stats().add(Item::NrAnon, run.pages as u64);
         self.lru_add(pfn, Which::Active);
         if w.order == BLOCK_ORDER {
             self.queue_new(pfn);

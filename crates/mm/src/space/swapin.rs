@@ -104,6 +104,10 @@ impl<E: Env> Mm<E> {
                     table.set(start.index() + k, e);
                 }
             }
+            if read.is_ok() {
+                self.stats().sub(Item::NrSwapped, n as u64);
+                self.stats().add(Item::NrAnon, n as u64);
+            }
             block.settled(self);
             drop(state);
             if let Err(e) = read {
@@ -114,8 +118,6 @@ impl<E: Env> Mm<E> {
             self.settle_store();
             self.lru_add(pfn, Which::Active);
             self.stats().add(Item::Pswpin, n as u64);
-            self.stats().sub(Item::NrSwapped, n as u64);
-            self.stats().add(Item::NrAnon, n as u64);
             return Ok(Some(Served::Mapped(n)));
         }
     }

@@ -273,8 +273,10 @@ impl Calls {
             // MERGEABLE, DONTFORK, WIPEONFORK and what is not known: not for managed memory.
             _ => return Err(libc::EINVAL),
         };
-        self.on(args, |mm, space, start, n| {
-            mm.madvise(space, start, n, advice)
+        let pager = &self.process.pager;
+        self.on(args, |mm, space, start, n| match advice {
+            Advice::PageOut => pager.page_out(start, n),
+            _ => mm.madvise(space, start, n, advice),
         })
     }
 
