@@ -3,11 +3,40 @@
 //! One word and futex calls: no thread-local state, no registration, no libc. Nothing of this
 //! library is taken while such a lock is held, and its holder never touches managed memory.
 
+use crate::sys;
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
-use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicI32, AtomicU32};
+use core::time::Duration;
 use deckle_task::futex;
+
+/// How long a service task waits before it looks whether the holder can still come.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// A pidfd of the program, in the service's descriptor table; -1 before there is one.
+static PROGRAM: AtomicI32 = AtomicI32::new(-1);
+
+/// Tells waiting service tasks by which descriptor the program's end is seen.
+pub fn watch_program(pidfd: i32) {
+    PROGRAM.store(pidfd, Relaxed);
+}
+
+/// A program that was killed inside of one of our calls never gives its lock back: a service
+/// task that waits for it would stay for ever, when all there is left to do is to end.
+fn end_with_program() {
+    let mut entry = libc::pollfd {
+        fd: PROGRAM.load(Relaxed),
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    // SAFETY: one valid entry, no waiting; a negative descriptor is ignored.
+    let ready = unsafe { libc::poll(&raw mut entry, 1, 0) };
+    if ready == 1 && entry.revents & libc::POLLIN != 0 {
+        // SAFETY: ends the service, whose program is dead.
+        let _ = unsafe { sys::call(libc::SYS_exit_group, [1, 0, 0, 0, 0, 0]) };
+    }
+}
 
 const FREE: u32 = 0;
 const HELD: u32 = 1;
@@ -51,8 +80,12 @@ impl<T> Lock<T> {
         if (0..64).any(|turn| quick(&turn)) {
             return;
         }
+        let service = deckle_task::in_service_task();
         while self.word.swap(AWAITED, Acquire) != FREE {
-            futex::wait(&self.word, AWAITED, None);
+            futex::wait(&self.word, AWAITED, service.then_some(PATIENCE));
+            if service && self.word.load(Relaxed) != FREE {
+                end_with_program();
+            }
         }
     }
 

@@ -27,15 +27,26 @@ impl Gate {
     /// closes it.
     pub fn enter(&self) -> Inside<'_> {
         loop {
+            match self.try_enter() {
+                Ok(inside) => return inside,
+                Err(closed) => futex_wait(&self.word, closed),
+            }
+        }
+    }
+
+    /// Enters if the gate is open; else the word of the closed gate.
+    pub fn try_enter(&self) -> Result<Inside<'_>, u32> {
+        loop {
             let now = self.word.load(Ordering::Relaxed);
             if now & CLOSED != 0 {
-                futex_wait(&self.word, now);
-            } else if self
+                return Err(now);
+            }
+            if self
                 .word
                 .compare_exchange_weak(now, now + 1, Ordering::Acquire, Ordering::Relaxed)
                 .is_ok()
             {
-                return Inside(self);
+                return Ok(Inside(self));
             }
         }
     }

@@ -79,6 +79,7 @@ pub fn announce(start: &Start) -> Result<Announced, String> {
         None => Group::attach(name).map_err(|e| e.to_string())?,
     };
     let watch = Watch::open(start.program).map_err(|e| e.to_string())?;
+    crate::lock::watch_program(watch.pidfd());
     let link = Link::connect(name).map_err(|e| format!("no connection to deckle run: {e}"))?;
     let line = group
         .join(start.program.pid() as u32, std::process::id())
@@ -144,15 +145,19 @@ fn look_after(process: &'static Process) -> ! {
     let mut published = None;
     loop {
         let state = process.watch.wait(LOOK);
-        let _inside = process.pager.gate().enter();
-        process.settle();
-        let faults = process.pager.mm().stats().get(deckle_mm::Item::Pgfault);
-        if published != Some(faults) {
-            process.publish();
-            published = Some(faults);
-        }
         match state {
-            Ok(State::Running) => {}
+            // Not past a closed gate: a program that is killed in the middle of a fork never
+            // opens it, and its end must be seen all the same.
+            Ok(State::Running) => {
+                if let Ok(_inside) = process.pager.gate().try_enter() {
+                    process.settle();
+                    let faults = process.pager.mm().stats().get(deckle_mm::Item::Pgfault);
+                    if published != Some(faults) {
+                        process.publish();
+                        published = Some(faults);
+                    }
+                }
+            }
             Ok(State::Execed | State::Ended) => {
                 process.publish();
                 process.account.group().leave(process.account.line());
@@ -166,6 +171,8 @@ fn look_after(process: &'static Process) -> ! {
         }
         if run_is_gone(process) {
             end::sigkill(process.pid);
+            // Nobody else is left to remove the group's page.
+            Group::unlink(process.account.group().name());
             end::exit_all(1)
         }
     }
