@@ -218,10 +218,12 @@ impl<E: Env> Mm<E> {
             .add(Item::NrSwapped, fate.stored.count() as u64);
         self.stats().add(Item::Pglazyfreed, lazy.count() as u64);
         self.count_out(&fate);
-        for (start, len) in mine.runs(pages) {
-            for k in (start..start + len).filter(|&k| !fate.kept.get(k)) {
-                self.platform().release(FrameRun::new(pfn.add(k), 1));
-            }
+        let mut dropped = mine;
+        (0..pages)
+            .filter(|&k| fate.kept.get(k))
+            .for_each(|k| dropped.clear(k));
+        for (start, len) in dropped.runs(pages) {
+            self.platform().release(FrameRun::new(pfn.add(start), len));
         }
         self.machine().preempt(Site::Relock);
         let mut state = block.lock(self);

@@ -93,6 +93,7 @@ impl<E: Env> Mm<E> {
             let token: Flush = self.platform().discard(run);
             self.platform().flush(&mut core::iter::once(token));
         }
+        self.zap_at_rest(table, first, first + run.pages);
         let mut batch = Batch::default();
         for k in first..first + run.pages {
             match table.get(k).kind() {
@@ -103,7 +104,6 @@ impl<E: Env> Mm<E> {
                 }
                 Kind::Inactive(p) => {
                     self.stats().sub(Item::NrInactive, 1);
-                    self.platform().release(FrameRun::new(p, 1));
                     self.zap_frame(&mut batch, p);
                 }
                 Kind::Zero { dropped, .. } => {
@@ -111,14 +111,32 @@ impl<E: Env> Mm<E> {
                         self.stats().sub(Item::NrZero, 1);
                     }
                 }
-                Kind::Swapped(s) => {
-                    self.stats().sub(Item::NrSwapped, 1);
-                    self.drop_swapped(s, 1);
-                }
+                Kind::Swapped(_) => self.stats().sub(Item::NrSwapped, 1),
             }
             table.set(k, Entry::NONE);
         }
         self.zap_end(&mut batch);
+    }
+
+    /// Gives back what the inactive and swapped entries of `from..to` hold, run by run: each
+    /// call on the system costs more than the pages it is for.
+    fn zap_at_rest(&self, table: &Table, from: u32, to: u32) {
+        let mut k = from;
+        while k < to {
+            let kind = table.get(k).kind();
+            let follows = |n: u32| match kind {
+                Kind::Inactive(p) => table.get(k + n).kind() == Kind::Inactive(p.add(n)),
+                Kind::Swapped(s) => table.get(k + n).kind() == Kind::Swapped(s.add(n)),
+                _ => false,
+            };
+            let len = (1..to - k).find(|&n| !follows(n)).unwrap_or(to - k);
+            match kind {
+                Kind::Inactive(p) => self.platform().release(FrameRun::new(p, len)),
+                Kind::Swapped(s) => self.drop_swapped(s, len),
+                _ => {}
+            }
+            k += len;
+        }
     }
 
     fn zap_frame(&self, batch: &mut Batch, pfn: Pfn) {
