@@ -1,0 +1,68 @@
+//! What a tree of processes really uses: a memory cgroup around it, and its Pss_Anon.
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::time::Duration;
+
+use deckle_lab::host::{Guard, cgroup::Cgroup, pss};
+
+/// Permission to change the host, restored whatever happens; one holder at a time.
+pub fn guard() -> Guard {
+    let program: Vec<OsString> = [super::deckle_path(), "lab", "program"].map(Into::into).into();
+    Guard::new(&program).unwrap()
+}
+
+/// Peaks in bytes.
+pub struct Peaks {
+    pub cgroup_anon: u64,
+    pub pss_anon: u64,
+    pub samples: u32,
+}
+
+/// Measures while `work` runs a program: it is given what puts a command into the cgroup, and
+/// the place for the pid of the tree's root.
+pub fn measure<T>(name: &str, work: impl FnOnce(&dyn Fn(&mut Command), &AtomicU32) -> T) -> (T, Peaks) {
+    let mut guard = guard();
+    let cgroup = Cgroup::new(&mut guard, name).unwrap();
+    let (root, end) = (AtomicU32::new(0), AtomicBool::new(false));
+    let enter = |c: &mut Command| {
+        let mut doors = cgroup.doors().unwrap();
+        // SAFETY: writes to descriptors opened before; nothing else between fork and exec.
+        unsafe { c.pre_exec(move || doors.iter_mut().try_for_each(|d| d.write_all(b"0"))) };
+    };
+    let measured = std::thread::scope(|scope| {
+        let sampler = scope.spawn(|| {
+            let mut peaks = Peaks {
+                cgroup_anon: 0,
+                pss_anon: 0,
+                samples: 0,
+            };
+            while !end.load(Relaxed) {
+                peaks.cgroup_anon = peaks.cgroup_anon.max(cgroup.anon().unwrap_or(0));
+                let pid = root.load(Relaxed);
+                if pid != 0 && peaks.samples % 4 == 0 {
+                    peaks.pss_anon = peaks.pss_anon.max(pss::anon_of_tree(pid).unwrap_or(0));
+                }
+                peaks.samples += 1;
+                std::thread::sleep(Duration::from_millis(3));
+            }
+            peaks
+        });
+        // Ends the sampler also when the work panics.
+        struct Ends<'a>(&'a AtomicBool);
+        impl Drop for Ends<'_> {
+            fn drop(&mut self) {
+                self.0.store(true, Relaxed);
+            }
+        }
+        let ends = Ends(&end);
+        let result = work(&enter, &root);
+        drop(ends);
+        (result, sampler.join().unwrap())
+    });
+    guard.finish().unwrap();
+    measured
+}
