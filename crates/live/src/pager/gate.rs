@@ -40,6 +40,16 @@ impl Gate {
         }
     }
 
+    /// Enters if the gate is open; never waits.
+    pub fn try_enter(&self) -> Option<Inside<'_>> {
+        self.word
+            .fetch_update(Ordering::Acquire, Ordering::Relaxed, |now| {
+                (now & CLOSED == 0).then_some(now + 1)
+            })
+            .is_ok()
+            .then_some(Inside(self))
+    }
+
     /// Closes the gate and waits until nobody is inside. For one caller at a time.
     pub fn close(&self) {
         let mut now = self.word.fetch_or(CLOSED, Ordering::Acquire) | CLOSED;

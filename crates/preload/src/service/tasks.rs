@@ -125,6 +125,7 @@ fn set_up(start: &Start) -> Result<&'static Process, String> {
     }
     let config = LiveConfig {
         capabilities: Some(capabilities),
+        fork_events: true,
         ..LiveConfig::default()
     };
     let store = Swap::new(group.swap_kind());
@@ -145,6 +146,7 @@ fn look_after(process: &'static Process) -> ! {
     loop {
         let state = process.watch.wait(LOOK);
         let _inside = process.pager.gate().enter();
+        super::handover::look_after_strangers(process);
         process.settle();
         let faults = process.pager.mm().stats().get(deckle_mm::Item::Pgfault);
         if published != Some(faults) {
