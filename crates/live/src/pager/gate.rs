@@ -47,7 +47,7 @@ impl Gate {
                 (now & CLOSED == 0).then_some(now + 1)
             })
             .is_ok()
-            .then_some(Inside(self))
+            .then(|| Inside(self))
     }
 
     /// Closes the gate and waits until nobody is inside. For one caller at a time.

@@ -134,6 +134,19 @@ impl LivePlatform {
         self.fork_events
     }
 
+    /// Takes the address ranges back that a child of fork has not inherited: the first thing
+    /// there, before the kernel gives them to somebody else's mapping.
+    ///
+    /// # Errors
+    /// Something else is there.
+    pub fn reserve_after_fork(&self) -> Result<(), LiveError> {
+        let (_, len) = self.parking.range();
+        self.parking
+            .reserve_after_fork()
+            .map_err(|e| LiveError::Parking(len, e))?;
+        self.nursery.reserve_after_fork().map_err(LiveError::Own)
+    }
+
     /// Gives the copy of a platform in a child of fork its own descriptors, parking range and
     /// registration. What was parked at the fork is not there any more.
     ///
@@ -141,7 +154,8 @@ impl LivePlatform {
     /// as the parent's was; without, the arena is registered anew.
     ///
     /// # Safety
-    /// As [`Pager::after_fork`](crate::Pager::after_fork).
+    /// As [`Pager::after_fork`](crate::Pager::after_fork); after
+    /// [`reserve_after_fork`](Self::reserve_after_fork).
     ///
     /// # Errors
     /// See [`LiveError`].
@@ -162,7 +176,6 @@ impl LivePlatform {
         self.parking
             .after_fork(&self.park)
             .map_err(|e| LiveError::Parking(len, e))?;
-        self.nursery.after_fork().map_err(LiveError::Own)?;
         if registered {
             return Ok(());
         }

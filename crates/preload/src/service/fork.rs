@@ -207,6 +207,8 @@ pub extern "C" fn first_in_child(start: *mut c_void) -> ! {
 }
 
 fn rebuild(process: &mut Process, start: &super::Start) -> Result<(), String> {
+    let platform = process.pager.platform();
+    platform.reserve_after_fork().map_err(|e| e.to_string())?;
     let taken = match process.pager.platform().fork_events() {
         true => Some(handover::take(process)?),
         false => None,

@@ -145,13 +145,15 @@ fn look_after(process: &'static Process) -> ! {
     let mut published = None;
     loop {
         let state = process.watch.wait(LOOK);
-        let _inside = process.pager.gate().enter();
         super::handover::look_after_strangers(process);
-        process.settle();
-        let faults = process.pager.mm().stats().get(deckle_mm::Item::Pgfault);
-        if published != Some(faults) {
-            process.publish();
-            published = Some(faults);
+        // Never waits for a fork that is on its way: the program may be dying meanwhile.
+        if let Some(_inside) = process.pager.gate().try_enter() {
+            process.settle();
+            let faults = process.pager.mm().stats().get(deckle_mm::Item::Pgfault);
+            if published != Some(faults) {
+                process.publish();
+                published = Some(faults);
+            }
         }
         match state {
             Ok(State::Running) => {}
