@@ -91,7 +91,15 @@ fn r111_python_stays_inside_its_limit_by_both_gauges() {
 }
 
 const STRESS: [&str; 9] = [
-    "stress", "--vm", "1", "--vm-bytes", "40M", "--vm-stride", "50K", "--timeout", "5",
+    "stress",
+    "--vm",
+    "1",
+    "--vm-bytes",
+    "40M",
+    "--vm-stride",
+    "50K",
+    "--timeout",
+    "5",
 ];
 
 #[test]

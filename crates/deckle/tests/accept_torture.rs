@@ -8,7 +8,10 @@ use accept::*;
 #[test]
 fn r98_torture_of_threads_loses_no_byte() {
     let _turn = turn();
-    let ran = lab("--memory-max 128M", "torture 512M --threads 4 --seconds 10 --no-fork");
+    let ran = lab(
+        "--memory-max 128M",
+        "torture 512M --threads 4 --seconds 10 --no-fork",
+    );
     ran.tell("torture, 512M in 128M");
     eprint!("{}", ran.out);
     ran.ended(0);

@@ -137,6 +137,16 @@ impl GroupCharge {
         self.line
     }
 
+    /// Charges pages of swap even past the limit: for a child of fork, whose copy of its
+    /// parent's pages is there already.
+    pub fn force_charge_swap(&self, pages: u64) {
+        if let Some(line) = self.group.line(self.line) {
+            line.swap.fetch_add(pages, SeqCst);
+            let sum = self.group.swap_usage();
+            self.group.page().swap_peak.fetch_max(sum, Relaxed);
+        }
+    }
+
     fn slot(&self) -> Option<&AtomicU64> {
         let line = self.group.line(self.line)?;
         // SAFETY: a call without arguments; fails only where the kernel has no such call.

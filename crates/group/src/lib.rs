@@ -15,6 +15,7 @@
 pub mod ask;
 pub mod attach;
 pub mod charge;
+pub mod handover;
 pub mod knobs;
 pub mod layout;
 pub mod line;

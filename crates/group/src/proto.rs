@@ -115,70 +115,71 @@ impl Link {
         packet[0] = HELLO;
         packet[1..5].copy_from_slice(&pid.to_le_bytes());
         packet[5..9].copy_from_slice(&service.to_le_bytes());
-        self.send(&[&packet], &fds)
+        send(&self.0, &[&packet], &fds)
     }
 
     /// Has `deckle run` print `text` (whole lines) on its standard error. Cut at the longest
     /// packet.
     pub fn say(&self, text: &[u8]) -> Result<(), Errno> {
-        self.send(&[&[SAY], &text[..text.len().min(PACKET_MAX - 1)]], &[])
+        send(
+            &self.0,
+            &[&[SAY], &text[..text.len().min(PACKET_MAX - 1)]],
+            &[],
+        )
     }
 
     /// Reports a program that will run without management.
     pub fn unmanaged(&self, path: &[u8], reason: &[u8]) -> Result<(), Errno> {
         let path = &path[..path.len().min(PACKET_MAX / 2)];
         let reason = &reason[..reason.len().min(PACKET_MAX / 2 - 2)];
-        self.send(&[&[UNMANAGED], path, &[0], reason], &[])
+        send(&self.0, &[&[UNMANAGED], path, &[0], reason], &[])
     }
 
     /// Says that the service ends in good order.
     pub fn bye(&self) -> Result<(), Errno> {
-        self.send(&[&[BYE]], &[])
+        send(&self.0, &[&[BYE]], &[])
     }
+}
 
-    fn send(&self, parts: &[&[u8]], fds: &[i32]) -> Result<(), Errno> {
-        const FDS_BYTES: usize = HELLO_FDS * size_of::<i32>();
-        let mut iov = [libc::iovec {
-            iov_base: core::ptr::null_mut(),
-            iov_len: 0,
-        }; 4];
-        for (to, from) in iov.iter_mut().zip(parts) {
-            to.iov_base = from.as_ptr().cast_mut().cast();
-            to.iov_len = from.len();
+/// Sends up to four parts as one packet, with up to [`HELLO_FDS`] descriptors.
+pub(crate) fn send(fd: &Fd, parts: &[&[u8]], fds: &[i32]) -> Result<(), Errno> {
+    const FDS_BYTES: usize = HELLO_FDS * size_of::<i32>();
+    let mut iov = [libc::iovec {
+        iov_base: core::ptr::null_mut(),
+        iov_len: 0,
+    }; 4];
+    for (to, from) in iov.iter_mut().zip(parts) {
+        to.iov_base = from.as_ptr().cast_mut().cast();
+        to.iov_len = from.len();
+    }
+    // u64s, because control messages are aligned to a word.
+    let mut control = [0u64; 8];
+    // SAFETY: msghdr is plain data, and all zeros is a value of it.
+    let mut msg: libc::msghdr = unsafe { core::mem::zeroed() };
+    msg.msg_iov = iov.as_mut_ptr();
+    msg.msg_iovlen = parts.len().min(iov.len());
+    let bytes = size_of_val(fds).min(FDS_BYTES);
+    if bytes > 0 {
+        msg.msg_control = control.as_mut_ptr().cast();
+        // SAFETY: CMSG_SPACE computes a size.
+        msg.msg_controllen = unsafe { libc::CMSG_SPACE(bytes as u32) } as usize;
+        // SAFETY: the control buffer (64 bytes) holds a header and three descriptors, and
+        // msg_controllen says so, hence CMSG_FIRSTHDR is not null.
+        unsafe {
+            let head = libc::CMSG_FIRSTHDR(&msg);
+            (*head).cmsg_level = libc::SOL_SOCKET;
+            (*head).cmsg_type = libc::SCM_RIGHTS;
+            (*head).cmsg_len = libc::CMSG_LEN(bytes as u32) as usize;
+            core::ptr::copy_nonoverlapping(fds.as_ptr().cast::<u8>(), libc::CMSG_DATA(head), bytes);
         }
-        // u64s, because control messages are aligned to a word.
-        let mut control = [0u64; 8];
-        // SAFETY: msghdr is plain data, and all zeros is a value of it.
-        let mut msg: libc::msghdr = unsafe { core::mem::zeroed() };
-        msg.msg_iov = iov.as_mut_ptr();
-        msg.msg_iovlen = parts.len().min(iov.len());
-        let bytes = size_of_val(fds).min(FDS_BYTES);
-        if bytes > 0 {
-            msg.msg_control = control.as_mut_ptr().cast();
-            // SAFETY: CMSG_SPACE computes a size.
-            msg.msg_controllen = unsafe { libc::CMSG_SPACE(bytes as u32) } as usize;
-            // SAFETY: the control buffer (64 bytes) holds a header and three descriptors, and
-            // msg_controllen says so, hence CMSG_FIRSTHDR is not null.
-            unsafe {
-                let head = libc::CMSG_FIRSTHDR(&msg);
-                (*head).cmsg_level = libc::SOL_SOCKET;
-                (*head).cmsg_type = libc::SCM_RIGHTS;
-                (*head).cmsg_len = libc::CMSG_LEN(bytes as u32) as usize;
-                core::ptr::copy_nonoverlapping(
-                    fds.as_ptr().cast::<u8>(),
-                    libc::CMSG_DATA(head),
-                    bytes,
-                );
-            }
-        }
-        loop {
-            // SAFETY: every pointer in `msg` is to a live buffer of the stated length.
-            let sent = unsafe { libc::sendmsg(self.0.raw(), &msg, libc::MSG_NOSIGNAL) };
-            match sent {
-                n if n >= 0 => return Ok(()),
-                _ if Errno::last().0 == libc::EINTR => {}
-                _ => return Err(Errno::last()),
-            }
+    }
+    loop {
+        // SAFETY: every pointer in `msg` is to a live buffer of the stated length.
+        let sent = unsafe { libc::sendmsg(fd.raw(), &msg, libc::MSG_NOSIGNAL) };
+        match sent {
+            n if n >= 0 => return Ok(()),
+            _ if Errno::last().0 == libc::EINTR => {}
+            _ => return Err(Errno::last()),
         }
     }
 }

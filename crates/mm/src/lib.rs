@@ -46,6 +46,7 @@ pub use reclaim::oom::OomReport;
 pub use space::MapError;
 pub use space::advice::Advice;
 pub use space::fault::{FaultError, FaultMode, Served};
+pub use space::freeze::Frozen;
 pub use stat::{Item, Stats};
 pub use store::{Store, StoreError, StoreStop};
 pub use tunables::{Profile, ThpMode, TunableError, Tunables};

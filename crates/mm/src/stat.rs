@@ -116,6 +116,13 @@ impl Stats {
     pub fn sub(&self, item: Item, n: u64) {
         self.0[item as usize].fetch_sub(n, Relaxed);
     }
+    /// Sets the items that `which` names to zero: those that a copy of a manager must not
+    /// count a second time.
+    pub fn forget(&self, which: impl Fn(Item) -> bool) {
+        for &item in Item::ALL.iter().filter(|&&item| which(item)) {
+            self.0[item as usize].store(0, Relaxed);
+        }
+    }
     /// The value now.
     pub fn get(&self, item: Item) -> u64 {
         self.0[item as usize].load(Relaxed)

@@ -11,7 +11,9 @@ use deckle_lab::host::{Guard, cgroup::Cgroup, pss};
 
 /// Permission to change the host, restored whatever happens; one holder at a time.
 pub fn guard() -> Guard {
-    let program: Vec<OsString> = [super::deckle_path(), "lab", "program"].map(Into::into).into();
+    let program: Vec<OsString> = [super::deckle_path(), "lab", "program"]
+        .map(Into::into)
+        .into();
     Guard::new(&program).unwrap()
 }
 
@@ -24,7 +26,10 @@ pub struct Peaks {
 
 /// Measures while `work` runs a program: it is given what puts a command into the cgroup, and
 /// the place for the pid of the tree's root.
-pub fn measure<T>(name: &str, work: impl FnOnce(&dyn Fn(&mut Command), &AtomicU32) -> T) -> (T, Peaks) {
+pub fn measure<T>(
+    name: &str,
+    work: impl FnOnce(&dyn Fn(&mut Command), &AtomicU32) -> T,
+) -> (T, Peaks) {
     let mut guard = guard();
     let cgroup = Cgroup::new(&mut guard, name).unwrap();
     let (root, end) = (AtomicU32::new(0), AtomicBool::new(false));

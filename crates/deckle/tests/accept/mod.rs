@@ -134,7 +134,8 @@ pub fn run_with(
     let from = Instant::now();
     let mut child = c.spawn().unwrap();
     started(child.id());
-    let read = |name: &str| String::from_utf8_lossy(&std::fs::read(file(name)).unwrap()).into_owned();
+    let read =
+        |name: &str| String::from_utf8_lossy(&std::fs::read(file(name)).unwrap()).into_owned();
     let status = loop {
         match child.try_wait().unwrap() {
             Some(status) => break status,

@@ -27,28 +27,24 @@ impl Gate {
     /// closes it.
     pub fn enter(&self) -> Inside<'_> {
         loop {
-            match self.try_enter() {
-                Ok(inside) => return inside,
-                Err(closed) => futex_wait(&self.word, closed),
+            if let Some(inside) = self.try_enter() {
+                return inside;
+            }
+            let now = self.word.load(Ordering::Relaxed);
+            if now & CLOSED != 0 {
+                futex_wait(&self.word, now);
             }
         }
     }
 
-    /// Enters if the gate is open; else the word of the closed gate.
-    pub fn try_enter(&self) -> Result<Inside<'_>, u32> {
-        loop {
-            let now = self.word.load(Ordering::Relaxed);
-            if now & CLOSED != 0 {
-                return Err(now);
-            }
-            if self
-                .word
-                .compare_exchange_weak(now, now + 1, Ordering::Acquire, Ordering::Relaxed)
-                .is_ok()
-            {
-                return Ok(Inside(self));
-            }
-        }
+    /// Enters if the gate is open; never waits.
+    pub fn try_enter(&self) -> Option<Inside<'_>> {
+        self.word
+            .fetch_update(Ordering::Acquire, Ordering::Relaxed, |now| {
+                (now & CLOSED == 0).then_some(now + 1)
+            })
+            .is_ok()
+            .then(|| Inside(self))
     }
 
     /// Closes the gate and waits until nobody is inside. For one caller at a time.

@@ -21,18 +21,19 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
     pub fn handler_loop(&self) {
         let mut msgs = [const { Msg::empty() }; BATCH];
         loop {
+            let reading = self.still.reading();
             match self.platform().program_uffd().read_events(&mut msgs) {
                 Ok(0) => {
+                    drop(reading);
                     if !self.wait_for_messages() {
                         return;
                     }
                 }
-                Ok(n) => {
-                    let _inside = self.gate.enter();
-                    for msg in &mut msgs[..n] {
-                        self.handle(msg);
-                    }
-                }
+                // A closed gate is not waited for: whoever forks waits until its event is read.
+                Ok(n) => match self.gate.try_enter() {
+                    Some(_inside) => msgs[..n].iter_mut().for_each(|m| self.handle(m)),
+                    None => msgs[..n].iter_mut().for_each(|m| self.handle_frozen(m)),
+                },
                 Err(Errno(libc::EINTR)) => {}
                 Err(errno) => {
                     self.hooks.lost(errno);

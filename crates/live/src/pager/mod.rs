@@ -11,6 +11,7 @@
 //! At least one of the first and one of the second must run, or the program stands still.
 
 pub mod charge;
+mod frozen;
 pub mod gate;
 mod handler;
 mod hooks;
@@ -27,11 +28,12 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::Arc;
 
 use deckle_mm::{Charge, Env, MapError, Mm, SpaceId, Store, TunableError, Tunables, Vpn};
-use deckle_uffd::Errno;
+use deckle_uffd::{Errno, Uffd};
 
 use crate::platform::{LiveConfig, LiveError, LivePlatform, SPACE};
 
 pub use charge::{Limit, Shared};
+pub use frozen::Filled;
 pub use hooks::{Die, Hooks};
 pub use machine::LiveMachine;
 pub use queue::Fault;
@@ -87,6 +89,7 @@ pub struct Pager<C: Charge + 'static, S: Store + 'static> {
     hooks: Box<dyn Hooks>,
     stop: OwnedFd,
     gate: gate::Gate,
+    still: frozen::Still,
 }
 
 impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
@@ -123,6 +126,7 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
             hooks,
             stop,
             gate: gate::Gate::new(),
+            still: frozen::Still::new(),
         })
     }
 
@@ -147,16 +151,22 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
     ///
     /// # Safety
     /// In a child, once, in a task with a descriptor table of its own, before anything else of
-    /// this pager is used there. In the parent the gate was closed over the fork, and
-    /// [`Mm::settle_for_fork`] was called behind it.
+    /// this pager is used there but
+    /// [`reserve_after_fork`](LivePlatform::reserve_after_fork), which comes first. The parent's pager was [frozen](Pager::freeze) over the fork;
+    /// `inherited` is the descriptor of this process's memory from the parent's fork event, or
+    /// none if there are no such events.
     ///
     /// # Errors
     /// See [`PagerError`].
-    pub unsafe fn after_fork(&mut self) -> Result<(), PagerError> {
+    pub unsafe fn after_fork(&mut self, inherited: Option<Uffd>) -> Result<(), PagerError> {
+        use std::mem::{forget, replace};
         // The old number means nothing in the new descriptor table: not closed.
-        std::mem::forget(std::mem::replace(&mut self.stop, stop_signal()?));
+        forget(replace(&mut self.stop, stop_signal()?));
+        // Faults of the parent; its lock may have been copied while somebody had it.
+        forget(replace(&mut self.queue, Queue::new()));
+        self.still.after_fork();
         // SAFETY: the caller's promise.
-        unsafe { self.mm.platform_mut().after_fork() }.map_err(PagerError::Live)
+        unsafe { self.mm.platform_mut().after_fork(inherited) }.map_err(PagerError::Live)
     }
 
     /// The one address space.

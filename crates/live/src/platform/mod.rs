@@ -25,6 +25,7 @@ pub use parking::Parking;
 pub use selftest::self_test;
 
 use error::{refused, stop};
+pub(crate) use kernel::yield_now;
 use kernel::{Advice, BLOCK, PAGE, Reservation};
 
 /// The one address space of a live platform.
@@ -71,6 +72,7 @@ pub struct LivePlatform {
     /// A block of zeros to copy from: never written, so it uses no memory.
     zeros: Reservation,
     moves: bool,
+    fork_events: bool,
     caps: Capabilities,
 }
 
@@ -116,6 +118,7 @@ impl LivePlatform {
             nursery,
             zeros,
             moves: caps.has(Capability::Move),
+            fork_events: config.fork_events && caps.has(Capability::EventFork),
             caps,
         })
     }
@@ -126,18 +129,45 @@ impl LivePlatform {
         &self.program
     }
 
+    /// Whether a fork hands over a descriptor of the child's memory.
+    pub fn fork_events(&self) -> bool {
+        self.fork_events
+    }
+
+    /// Takes the address ranges back that a child of fork has not inherited: the first thing
+    /// there, before the kernel gives them to somebody else's mapping.
+    ///
+    /// # Errors
+    /// Something else is there.
+    pub fn reserve_after_fork(&self) -> Result<(), LiveError> {
+        let (_, len) = self.parking.range();
+        self.parking
+            .reserve_after_fork()
+            .map_err(|e| LiveError::Parking(len, e))?;
+        self.nursery.reserve_after_fork().map_err(LiveError::Own)
+    }
+
     /// Gives the copy of a platform in a child of fork its own descriptors, parking range and
     /// registration. What was parked at the fork is not there any more.
     ///
+    /// `inherited`: the descriptor that the fork event gave, for which the arena is registered
+    /// as the parent's was; without, the arena is registered anew.
+    ///
     /// # Safety
-    /// As [`Pager::after_fork`](crate::Pager::after_fork).
+    /// As [`Pager::after_fork`](crate::Pager::after_fork); after
+    /// [`reserve_after_fork`](Self::reserve_after_fork).
     ///
     /// # Errors
     /// See [`LiveError`].
-    pub unsafe fn after_fork(&mut self) -> Result<(), LiveError> {
+    pub unsafe fn after_fork(&mut self, inherited: Option<Uffd>) -> Result<(), LiveError> {
         use std::mem::{forget, replace};
+        let registered = inherited.is_some();
+        let program = match inherited {
+            Some(uffd) => uffd,
+            None => open(self.caps, false)?,
+        };
         // The old numbers mean nothing in the new descriptor table: not closed.
-        forget(replace(&mut self.program, open(self.caps, false)?));
+        forget(replace(&mut self.program, program));
         forget(replace(&mut self.park, open(self.caps, false)?));
         let pagemap = Pagemap::open_self().map_err(LiveError::Pagemap)?;
         forget(replace(&mut self.pagemap, pagemap));
@@ -146,7 +176,9 @@ impl LivePlatform {
         self.parking
             .after_fork(&self.park)
             .map_err(|e| LiveError::Parking(len, e))?;
-        self.nursery.after_fork().map_err(LiveError::Own)?;
+        if registered {
+            return Ok(());
+        }
         let len = self.arena.len();
         self.arena
             .after_fork(&self.program)
@@ -280,7 +312,8 @@ fn open(caps: Capabilities, fork_events: bool) -> Result<Uffd, LiveError> {
         features = features | Features::MOVE;
     }
     if fork_events && caps.has(Capability::EventFork) {
-        features = features | Features::EVENT_FORK;
+        // Who faults must be told while a fork is on its way: see the pager.
+        features = features | Features::EVENT_FORK | Features::THREAD_ID;
     }
     uffd.api(features).map_err(LiveError::Handshake)?;
     Ok(uffd)

@@ -97,7 +97,7 @@ impl Nursery {
     ///
     /// # Errors
     /// Something else is there.
-    pub fn after_fork(&self) -> Result<(), Errno> {
+    pub fn reserve_after_fork(&self) -> Result<(), Errno> {
         let prot = libc::PROT_READ | libc::PROT_WRITE;
         self.range.again(prot)?;
         advise(&self.range)

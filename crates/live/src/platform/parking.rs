@@ -66,12 +66,19 @@ impl Parking {
         })
     }
 
-    /// Makes the range anew in a child of fork, which has not inherited it.
+    /// Takes the range back in a child of fork, which has not inherited it.
     ///
     /// # Errors
-    /// Something else is there, or the registration was refused.
+    /// Something else is there.
+    pub fn reserve_after_fork(&self) -> Result<(), Errno> {
+        self.range.again(libc::PROT_READ | libc::PROT_WRITE)
+    }
+
+    /// Makes the range anew after it was taken back in a child of fork.
+    ///
+    /// # Errors
+    /// The registration was refused.
     pub fn after_fork(&self, uffd: &Uffd) -> Result<(), Errno> {
-        self.range.again(libc::PROT_READ | libc::PROT_WRITE)?;
         for word in &self.tables {
             word.store(0, Ordering::Relaxed);
         }

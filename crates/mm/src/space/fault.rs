@@ -247,7 +247,7 @@ impl<E: Env> Mm<E> {
 
     /// Books a page that is in the program already. Past the limit if it must be: the memory
     /// is used, and reclaim hears of it with the next charge.
-    fn adopt_written(
+    pub(crate) fn adopt_written(
         &self,
         space: &Space,
         vma: &Vma,

@@ -7,10 +7,24 @@ use crate::mm::Mm;
 use crate::platform::{Content, Platform, PlatformError};
 use crate::space::block::{BlockState, Table};
 use crate::space::entry::Kind;
-use crate::space::fault::FaultMode;
+use crate::space::fault::{FaultError, FaultMode};
 use crate::space::{MapError, Space};
 use crate::stat::Item;
-use crate::units::{BLOCK_PAGES, PageRun, SpaceId, Vpn};
+use crate::store::Store;
+use crate::units::{BLOCK_PAGES, PAGE_SIZE, PageRun, SpaceId, Vpn};
+
+/// What a page of a space that stands still is to the program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Frozen {
+    /// Its page is there.
+    Present,
+    /// The zero page is mapped, protected against writes.
+    ZeroPage,
+    /// A hole that reads as zeros.
+    Zeros,
+    /// A hole whose bytes are in the store; they have been read.
+    Stored,
+}
 
 impl<E: Env> Mm<E> {
     /// Maps every inactive page of a space. The caller keeps faults, reclaim and mapping
@@ -57,6 +71,66 @@ impl<E: Env> Mm<E> {
             if left {
                 return Err(MapError::Limit);
             }
+        }
+        Ok(())
+    }
+
+    /// What a page is while everything stands still after [`Mm::activate_all`]; the bytes of a
+    /// stored one are read into `bytes`. Changes nothing and needs no memory.
+    ///
+    /// Errors: [`FaultError::Busy`] for a page that does not stand still (a defect of the
+    /// caller), [`FaultError::Store`].
+    pub fn peek_frozen(
+        &self,
+        id: SpaceId,
+        page: Vpn,
+        bytes: &mut [u8; PAGE_SIZE],
+    ) -> Result<Frozen, FaultError> {
+        let space = self.space(id).map_err(|_| FaultError::NoMapping)?;
+        if !space.contains(page, 1) {
+            return Err(FaultError::NoMapping);
+        }
+        let Some(block) = space.block_if_any(self, page.block()) else {
+            return Ok(Frozen::Zeros);
+        };
+        let kind = block.lock(self).entry(page.index()).kind();
+        match kind {
+            Kind::None | Kind::Zero { mapped: false, .. } => Ok(Frozen::Zeros),
+            Kind::Zero { mapped: true, .. } => Ok(Frozen::ZeroPage),
+            Kind::Mapped(_) => Ok(Frozen::Present),
+            Kind::Swapped(slot) => {
+                self.store().get(slot, bytes).map_err(FaultError::Store)?;
+                Ok(Frozen::Stored)
+            }
+            Kind::Inactive(_) | Kind::Busy => Err(FaultError::Busy),
+        }
+    }
+
+    /// Books a page that somebody has filled while the space stood still, from what
+    /// [`Mm::peek_frozen`] said: it is in the program now. Charged past the limit if it must
+    /// be. Nothing for a page that is booked already or belongs to no mapping.
+    pub fn adopt_filled(&self, id: SpaceId, page: Vpn) -> Result<(), MapError> {
+        let space = self.space(id)?;
+        let (Some(vma), _) = space.vma(self, page) else {
+            return Ok(());
+        };
+        let block = space.block(self, page.block());
+        let mut state = block.lock(self);
+        let kind = state.entry(page.index()).kind();
+        if !matches!(kind, Kind::None | Kind::Zero { .. } | Kind::Swapped(_)) {
+            return Ok(());
+        }
+        let Some(table) = state.table() else {
+            return Ok(());
+        };
+        self.adopt_written(&space, &vma, table, page)
+            .map_err(MapError::Platform)?;
+        drop(state);
+        if let Kind::Swapped(slot) = kind {
+            self.drop_swapped(slot, 1);
+            self.settle_store();
+            self.stats().sub(Item::NrSwapped, 1);
+            self.stats().add(Item::Pswpin, 1);
         }
         Ok(())
     }

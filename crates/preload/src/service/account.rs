@@ -44,10 +44,13 @@ impl Account {
         self.charge().line()
     }
 
-    /// Charges go to `line` from now on, beginning with `pages` that are there already.
-    pub fn move_to(&self, line: LineId, pages: u64) {
+    /// Charges go to `line` from now on, beginning with `pages` that are there already and
+    /// `swapped` pages in the store. Our own metadata is charged anew.
+    pub fn move_to(&self, line: LineId, pages: u64, swapped: u64) {
         self.charge.store(leak(self.group, line), Release);
+        self.own.store(0, Relaxed);
         self.charge().force_charge(pages);
+        self.charge().force_charge_swap(swapped);
     }
 
     /// Brings the charge of our own metadata, `pages` now, up to date.

@@ -32,8 +32,7 @@ impl Hooks for Last {
     }
 
     fn forked(&self, child: Uffd) {
-        // Not asked for.
-        drop(child);
+        super::handover::event(child);
     }
 
     fn lost(&self, errno: Errno) {

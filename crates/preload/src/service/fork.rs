@@ -1,36 +1,41 @@
 //! Forks.
 //!
-//! The fork is made while the service stands still and everything managed is where the kernel
-//! sees it: nothing in the store, nothing parked, no zero page mapped. So whatever runs in the
-//! child before this library does (libc walks its streams, other libraries' handlers run) reads
-//! right bytes. The child's first handler is ours: it starts a service of the child's own on
-//! the copy of the manager's state, which the kernel copied with all the rest.
+//! The fork is made while the service stands still ([`deckle_live::Pager::freeze`]). What runs
+//! in the child before this library does (libc walks its streams) reads right bytes: resident
+//! pages are where the kernel copies them, and faults on the rest reach the parent's service
+//! ([`super::handover`]). The child's first handler is ours: it starts a service of the child's
+//! own on the copy of the manager's state, which the kernel copied with all the rest, and that
+//! service takes the descriptor of its memory over. Only then the parent goes on.
 //!
-//! A fork for which the limit has no room fails with ENOMEM.
+//! Where the system has no fork events everything is filled in before, and a fork for which
+//! the limit has no room fails with ENOMEM.
 
-use super::{PROCESS, Process, gate, request, tasks};
+use super::{PROCESS, Process, gate, handover, request, tasks};
 use crate::alloc::{boot, internal};
 use crate::sys;
 use core::ffi::{CStr, c_int, c_void};
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
-use core::sync::atomic::{AtomicBool, AtomicU32};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
 impl Process {
-    /// Before the fork: everything stands still when this is answered.
-    pub fn fork_begin(&self) -> Result<usize, i32> {
-        self.pager.gate().close();
-        self.pager.platform().nursery().drain();
-        let settled = self.pager.mm().settle_for_fork(self.pager.space());
-        if settled.is_err() {
-            self.pager.gate().open();
+    /// Before the fork by thread `forker`: everything stands still when this is answered.
+    pub fn fork_begin(&self, forker: u32) -> Result<usize, i32> {
+        if self.pager.platform().fork_events() {
+            handover::expect(self).map_err(|e| e.0)?;
+        }
+        if self.pager.freeze(forker).is_err() {
+            handover::expect_no_more();
             return Err(libc::ENOMEM);
         }
         Ok(0)
     }
 
-    /// After it, in the parent.
+    /// After it, in the parent: returns when the child has a service of its own.
     pub fn fork_end(&self) -> Result<usize, i32> {
-        self.pager.gate().open();
+        handover::serve(self);
+        if let Err(why) = self.pager.thaw() {
+            self.kill(&format!("after a fork: {why}"));
+        }
         Ok(0)
     }
 }
@@ -41,14 +46,37 @@ static STILL: AtomicBool = AtomicBool::new(false);
 static REFUSED: AtomicU32 = AtomicU32::new(0);
 /// One fork at a time.
 static FORKING: crate::lock::Lock<()> = crate::lock::Lock::new(());
+/// Signals that the forking thread had blocked before.
+static MASK: AtomicU64 = AtomicU64::new(0);
+
+/// Sets the caller's mask of blocked signals; returns the one before.
+fn block_signals(mask: u64) -> u64 {
+    let mut before = 0u64;
+    let (new, old) = (&raw const mask, &raw mut before);
+    let args = [
+        libc::SIG_SETMASK as usize,
+        new as usize,
+        old as usize,
+        8,
+        0,
+        0,
+    ];
+    // SAFETY: reads and writes a word each.
+    let _ = unsafe { sys::call(libc::SYS_rt_sigprocmask, args) };
+    before
+}
 
 /// The last handler before the fork.
 extern "C" fn prepare() {
     let before = sys::errno();
+    // A handler that runs on the way would find everything locked and standing still.
+    let mask = block_signals(u64::MAX);
     FORKING.acquire();
+    MASK.store(mask, Relaxed);
     let managed = gate::arena().is_some();
     if managed {
-        match request::request(request::Op::ForkBegin, [0; 6]) {
+        let args = [gate::tid() as usize, 0, 0, 0, 0, 0];
+        match request::request(request::Op::ForkBegin, args) {
             Ok(_) => STILL.store(true, Relaxed),
             Err(_) => REFUSED.store(gate::tid(), Relaxed),
         }
@@ -66,7 +94,9 @@ extern "C" fn in_parent() {
     if STILL.swap(false, Relaxed) {
         let _ = request::request(request::Op::ForkEnd, [0; 6]);
     }
+    let mask = MASK.load(Relaxed);
     FORKING.release();
+    block_signals(mask);
     sys::set_errno(before);
 }
 
@@ -75,6 +105,7 @@ extern "C" fn in_child() {
     let before = sys::errno();
     internal::release();
     boot::release();
+    let mask = MASK.load(Relaxed);
     FORKING.release();
     if REFUSED.load(Relaxed) != 0 {
         // Its memory is not all there. The parent reports the refusal.
@@ -90,6 +121,7 @@ extern "C" fn in_child() {
             super::end::sigkill(std::process::id() as i32);
         }
     }
+    block_signals(mask);
     sys::set_errno(before);
 }
 
@@ -182,17 +214,32 @@ pub extern "C" fn first_in_child(start: *mut c_void) -> ! {
 }
 
 fn rebuild(process: &mut Process, start: &super::Start) -> Result<(), String> {
+    let platform = process.pager.platform();
+    platform.reserve_after_fork().map_err(|e| e.to_string())?;
+    let taken = match process.pager.platform().fork_events() {
+        true => Some(handover::take(process)?),
+        false => None,
+    };
     let said = tasks::announce(start)?;
     // The old descriptors mean nothing here: not closed.
     core::mem::forget(core::mem::replace(&mut process.watch, said.watch));
     core::mem::forget(core::mem::replace(&mut process.link, said.link));
     process.pid = start.program.pid();
-    // SAFETY: in a child, by its first task; the parent's gate was closed over the fork and
-    // its space settled.
-    unsafe { process.pager.after_fork() }.map_err(|e| e.to_string())?;
+    let (inherited, filled) = taken.map_or((None, Vec::new()), |(uffd, n)| (Some(uffd), n));
+    // SAFETY: in a child, by its first task; the parent's pager was frozen over the fork.
+    unsafe { process.pager.after_fork(inherited) }.map_err(|e| e.to_string())?;
     let mm = process.pager.mm();
-    let pages = mm.stats().get(deckle_mm::Item::NrAnon) + mm.store_charged();
-    process.account.move_to(said.line, pages);
+    // What the parent counted stays its own.
+    mm.stats().forget(|item| !deckle_group::is_gauge(item));
+    let gauge = |item| mm.stats().get(item);
+    let pages = gauge(deckle_mm::Item::NrAnon) + mm.store_charged();
+    let swapped = gauge(deckle_mm::Item::NrSwapped);
+    process.account.move_to(said.line, pages, swapped);
+    process.pager.adopt_filled().map_err(|e| e.to_string())?;
+    for page in filled {
+        let adopted = process.pager.adopt(deckle_mm::Vpn(page));
+        adopted.map_err(|e| e.to_string())?;
+    }
     process.pager.gate().open();
     Ok(())
 }

@@ -4,6 +4,7 @@ mod account;
 mod end;
 mod fork;
 mod gate;
+mod handover;
 mod request;
 mod serve;
 mod tasks;

@@ -36,9 +36,9 @@ pub enum Op {
     Remap,
     /// address, bytes: something foreign will be mapped there.
     Leave,
-    /// Fill everything in and stand still, for a fork.
+    /// thread id: stand still, for a fork by this thread.
     ForkBegin,
-    /// The fork is done: child's pid, or 0 if it failed.
+    /// The fork is done, or has failed.
     ForkEnd,
 }
 

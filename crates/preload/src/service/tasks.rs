@@ -126,6 +126,7 @@ fn set_up(start: &Start) -> Result<&'static Process, String> {
     }
     let config = LiveConfig {
         capabilities: Some(capabilities),
+        fork_events: true,
         ..LiveConfig::default()
     };
     let store = Swap::new(group.swap_kind());
@@ -145,11 +146,12 @@ fn look_after(process: &'static Process) -> ! {
     let mut published = None;
     loop {
         let state = process.watch.wait(LOOK);
+        super::handover::look_after_strangers(process);
         match state {
             // Not past a closed gate: a program that is killed in the middle of a fork never
             // opens it, and its end must be seen all the same.
             Ok(State::Running) => {
-                if let Ok(_inside) = process.pager.gate().try_enter() {
+                if let Some(_inside) = process.pager.gate().try_enter() {
                     process.settle();
                     let faults = process.pager.mm().stats().get(deckle_mm::Item::Pgfault);
                     if published != Some(faults) {
