@@ -35,6 +35,24 @@ fn every_exec_call_takes_the_library_along() {
 }
 
 #[test]
+fn system_and_popen_keep_what_they_start_managed() {
+    let program = compile("shells", &[]);
+    expect(
+        &run(&LIMIT, &[program.to_str().expect("path")]),
+        "shells right",
+    );
+}
+
+#[test]
+fn p19_calls_on_managed_memory_mean_what_the_kernel_means() {
+    let program = compile("meanings", &[]);
+    expect(
+        &run(&LIMIT, &[program.to_str().expect("path"), "64"]),
+        "meanings right",
+    );
+}
+
+#[test]
 fn a_static_program_is_reported_and_with_strict_refused() {
     let program = compile("execs", &["-static"]);
     let shell = format!("{} child; echo status $?", program.display());

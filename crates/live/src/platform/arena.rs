@@ -3,6 +3,9 @@
 //! Reserved once without access and registered once for missing and write-protect faults, so
 //! that the number of kernel mappings stays small (P18); rights come later by `mprotect`.
 
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use deckle_uffd::{Errno, RegisterMode, Uffd};
 
 use super::kernel::{self, Advice, Reservation};
@@ -13,6 +16,8 @@ pub struct Arena {
     range: Reservation,
     huge_advice: bool,
     dont_fork: bool,
+    /// Ranges that are the kernel's alone, start to end: not registered.
+    foreign: Mutex<BTreeMap<usize, usize>>,
 }
 
 impl Arena {
@@ -35,6 +40,7 @@ impl Arena {
             range,
             huge_advice,
             dont_fork,
+            foreign: Mutex::default(),
         };
         arena.prepare(arena.base(), arena.len(), uffd)?;
         Ok(arena)
@@ -61,7 +67,81 @@ impl Arena {
     /// # Errors
     /// The registration was refused.
     pub fn after_fork(&self, uffd: &Uffd) -> Result<(), Errno> {
-        self.prepare(self.base(), self.len(), uffd)
+        for (start, len, foreign) in self.parts(self.base(), self.len()) {
+            if !foreign {
+                self.prepare(start, len, uffd)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn foreign(&self) -> MutexGuard<'_, BTreeMap<usize, usize>> {
+        // A map of numbers is whole at any time.
+        self.foreign.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A range in parts: start, bytes, and whether the part is the kernel's alone.
+    pub fn parts(&self, start: usize, len: usize) -> Vec<(usize, usize, bool)> {
+        let end = start + len;
+        let (mut at, mut parts) = (start, Vec::new());
+        for (from, to) in self.foreign().range(..end) {
+            let (from, to) = ((*from).max(at), (*to).min(end));
+            if to <= from {
+                continue;
+            }
+            if from > at {
+                parts.push((at, from - at, false));
+            }
+            parts.push((from, to - from, true));
+            at = to;
+        }
+        if at < end {
+            parts.push((at, end - at, false));
+        }
+        parts
+    }
+
+    /// Ends the registration of a range that becomes the kernel's alone, whatever is mapped
+    /// there. Who waits for a fault in it tries again.
+    ///
+    /// # Safety
+    /// All bytes of the program in the range are present.
+    ///
+    /// # Errors
+    /// `EINVAL` if the range is not inside; the kernel's refusal.
+    pub unsafe fn leave(&self, start: usize, len: usize, uffd: &Uffd) -> Result<(), Errno> {
+        if !self.contains(start, len) {
+            return Err(Errno(libc::EINVAL));
+        }
+        for (from, bytes, foreign) in self.parts(start, len) {
+            if !foreign {
+                // SAFETY: the caller's promise: a hole is a zero in truth.
+                unsafe { uffd.unregister(from, bytes)? };
+            }
+        }
+        self.forget(start, len);
+        self.foreign().insert(start, start + len);
+        Ok(())
+    }
+
+    /// Takes a range out of the list of foreign ones.
+    fn forget(&self, start: usize, len: usize) {
+        let end = start + len;
+        let mut foreign = self.foreign();
+        while let Some((from, to)) = foreign
+            .range(..end)
+            .next_back()
+            .map(|(from, to)| (*from, *to))
+            .filter(|(_, to)| *to > start)
+        {
+            foreign.remove(&from);
+            if from < start {
+                foreign.insert(from, start);
+            }
+            if to > end {
+                foreign.insert(end, to);
+            }
+        }
     }
 
     /// Address of the first byte, aligned to a block.
@@ -95,6 +175,8 @@ impl Arena {
         }
         // SAFETY: inside our reservation; the content is not needed.
         unsafe { kernel::reserve_at(start, len)? };
-        self.prepare(start, len, uffd)
+        self.prepare(start, len, uffd)?;
+        self.forget(start, len);
+        Ok(())
     }
 }

@@ -103,6 +103,11 @@ impl Nursery {
         advise(&self.range)
     }
 
+    /// Address and bytes of its range.
+    pub fn range(&self) -> (usize, usize) {
+        (self.range.base(), self.range.len())
+    }
+
     fn addr(&self, slot: usize) -> usize {
         self.range.base() + slot * BLOCK
     }

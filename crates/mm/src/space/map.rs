@@ -125,6 +125,11 @@ impl<E: Env> Mm<E> {
         populated
     }
 
+    /// Keeps what is resident of a range, and what becomes so (mlock2 with MLOCK_ONFAULT).
+    pub fn lock_present(&self, space: SpaceId, start: Vpn, pages: u64) -> Result<(), MapError> {
+        self.change(space, start, pages, |vma| vma.locked = true)
+    }
+
     /// Ends what [`Mm::mlock`] began.
     pub fn munlock(&self, space: SpaceId, start: Vpn, pages: u64) -> Result<(), MapError> {
         self.change(space, start, pages, |vma| vma.locked = false)

@@ -2,6 +2,7 @@
 
 pub mod advice;
 pub mod block;
+pub mod disown;
 pub mod entry;
 pub mod fault;
 pub mod freeze;

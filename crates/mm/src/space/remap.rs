@@ -26,6 +26,9 @@ pub enum Remap {
     MayMove,
     /// Exactly there, replacing what is there (MREMAP_FIXED).
     Fixed(Vpn),
+    /// The pages move, there or anywhere; the old range stays mapped, with holes
+    /// (MREMAP_DONTUNMAP). The length does not change.
+    Leave(Option<Vpn>),
 }
 
 impl<E: Env> Mm<E> {
@@ -50,22 +53,27 @@ impl<E: Env> Mm<E> {
             .filter(|v| old.0 + old_pages <= v.start.0 + v.pages)
             .ok_or(MapError::Hole(old))?;
         let keep = old_pages.min(new_pages);
-        if let Remap::Fixed(to) = how {
+        let leave = matches!(how, Remap::Leave(_));
+        if leave && old_pages != new_pages {
+            return Err(MapError::BadRange(old, new_pages));
+        }
+        if let Remap::Fixed(to) | Remap::Leave(Some(to)) = how {
             let apart = to.0 + new_pages <= old.0 || old.0 + old_pages <= to.0;
             if !space.contains(to, new_pages) || !apart {
                 return Err(MapError::BadRange(to, new_pages));
             }
             self.unmap_range(&space, to, new_pages)?;
-            return self.move_mapping(&space, &vma, old, old_pages, to, new_pages);
+            return self.move_mapping(&space, &vma, old, old_pages, to, new_pages, leave);
         }
         if new_pages < old_pages {
             self.unmap_range(&space, old.add(keep), old_pages - keep)?;
         }
-        if new_pages <= old_pages {
+        if new_pages <= old_pages && !leave {
             return Ok(old);
         }
         let (grown, more) = (old.add(old_pages), new_pages - old_pages);
-        let room = space.contains(grown, more)
+        let room = !leave
+            && space.contains(grown, more)
             && space.read_vmas(self, |t| t.range(grown, more).next().is_none());
         if room {
             self.add_vma(
@@ -83,7 +91,15 @@ impl<E: Env> Mm<E> {
         }
         let color = old.index() as u64;
         let area = self.find_area(&space, new_pages + color, BLOCK_PAGES as u64)?;
-        self.move_mapping(&space, &vma, old, old_pages, area.add(color), new_pages)
+        self.move_mapping(
+            &space,
+            &vma,
+            old,
+            old_pages,
+            area.add(color),
+            new_pages,
+            leave,
+        )
     }
 
     fn add_vma(&self, space: &Space, vma: Vma) -> Result<(), MapError> {
@@ -93,6 +109,7 @@ impl<E: Env> Mm<E> {
             .map_err(|_| MapError::BadRange(vma.start, vma.pages))
     }
 
+    #[allow(clippy::too_many_arguments)]
     fn move_mapping(
         &self,
         space: &Space,
@@ -101,6 +118,7 @@ impl<E: Env> Mm<E> {
         old_pages: u64,
         to: Vpn,
         new_pages: u64,
+        leave: bool,
     ) -> Result<Vpn, MapError> {
         let keep = old_pages.min(new_pages);
         let parts: Vec<_> = space.parts(self, old, keep).collect();
@@ -126,6 +144,29 @@ impl<E: Env> Mm<E> {
         }
         if old_pages > keep {
             self.zap_range(space, old.add(keep), old_pages - keep);
+        }
+        if leave {
+            // Locked or not goes with the pages.
+            let locked = false;
+            let pages = old_pages;
+            self.add_vma(
+                space,
+                Vma {
+                    start: old,
+                    pages,
+                    locked,
+                    ..*vma
+                },
+            )?;
+            self.add_vma(
+                space,
+                Vma {
+                    start: to,
+                    pages,
+                    ..*vma
+                },
+            )?;
+            return Ok(to);
         }
         let token = self
             .platform()

@@ -93,6 +93,13 @@ impl<E: Env> Mm<E> {
             let token: Flush = self.platform().discard(run);
             self.platform().flush(&mut core::iter::once(token));
         }
+        self.drop_entries(run, table);
+    }
+
+    /// Forgets the entries of a run, none of which is busy, and frees their frames; what the
+    /// program sees is the caller's. Block locked.
+    pub(crate) fn drop_entries(&self, run: PageRun, table: &mut Table) {
+        let first = run.start.index();
         self.zap_at_rest(table, first, first + run.pages);
         let mut batch = Batch::default();
         for k in first..first + run.pages {

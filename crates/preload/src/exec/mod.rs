@@ -3,3 +3,4 @@
 mod environment;
 pub mod exports;
 mod outside;
+pub mod shell;

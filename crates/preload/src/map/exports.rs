@@ -15,13 +15,14 @@ static EARLY: AtomicUsize = AtomicUsize::new(0);
 /// From this on the service is started.
 const EARLY_MAX: usize = 1 << 20;
 
-fn raw(number: c_long, args: [usize; 6]) -> Result<usize, i32> {
+/// A system call as the program made it.
+pub fn raw(number: c_long, args: [usize; 6]) -> Result<usize, i32> {
     // SAFETY: the program's own call, passed on.
     unsafe { sys::call(number, args) }
 }
 
 /// Runs `inside` on the part of a range that is in the arena, and the system call on the rest.
-fn by_parts(
+pub fn by_parts(
     start: usize,
     len: usize,
     inside: impl Fn(usize, usize) -> Result<usize, i32>,
@@ -114,12 +115,28 @@ fn map_fixed(arena: (usize, usize), managed: bool, args: [usize; 6]) -> Result<u
     if managed && parts[1].1 == bytes {
         return service::request(Op::MapFixed, [addr, bytes, 0, prot, flags, 0]);
     }
+    let [from, len_inside] = [parts[1].0, parts[1].1];
+    let mut args = args;
     if flags & libc::MAP_FIXED_NOREPLACE as usize != 0 {
-        // Inside the arena everything is mapped already, for the kernel.
-        return Err(libc::EEXIST);
+        if service::request(Op::Free, [from, len_inside, 0, 0, 0, 0])? == 0 {
+            return Err(libc::EEXIST);
+        }
+        if len_inside == bytes {
+            // Inside the arena everything is mapped already, for the kernel.
+            args[3] = flags & !(libc::MAP_FIXED_NOREPLACE as usize) | libc::MAP_FIXED as usize;
+        } else {
+            // Half in the arena, half out of it: nobody means that.
+            return Err(libc::EEXIST);
+        }
     }
+    // What the kernel refuses changes nothing: tried elsewhere first.
+    let mut trial = args;
+    trial[0] = 0;
+    trial[3] &= !(libc::MAP_FIXED | libc::MAP_POPULATE | libc::MAP_LOCKED) as usize;
+    let place = raw(libc::SYS_mmap, trial)?;
+    raw(libc::SYS_munmap, [place, bytes, 0, 0, 0, 0])?;
     // Something foreign over managed memory: the part leaves management first.
-    service::request(Op::Leave, [parts[1].0, parts[1].1, 0, 0, 0, 0])?;
+    service::request(Op::Leave, [from, len_inside, 0, 0, 0, 0])?;
     raw(libc::SYS_mmap, args)
 }
 
@@ -163,16 +180,32 @@ pub unsafe extern "C" fn munmap(addr: Ptr, len: usize) -> c_int {
 /// C's `mprotect`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mprotect(addr: Ptr, len: usize, prot: c_int) -> c_int {
+    let grows = prot & (libc::PROT_GROWSDOWN | libc::PROT_GROWSUP) != 0;
     let prot = prot as usize;
-    c_result(by_parts(
-        addr as usize,
-        len,
-        |start, bytes| service::request(Op::Protect, [start, bytes, prot, 0, 0, 0]),
-        |start, bytes| raw(libc::SYS_mprotect, [start, bytes, prot, 0, 0, 0]),
-    )) as c_int
+    c_result(
+        by_parts(
+            addr as usize,
+            len,
+            // Managed memory is no stack that grows.
+            |_, _| match rules::rights(prot as c_int) && !grows {
+                true => Ok(0),
+                false => Err(libc::EINVAL),
+            },
+            |_, _| Ok(0),
+        )
+        .and_then(|_| {
+            by_parts(
+                addr as usize,
+                len,
+                |start, bytes| service::request(Op::Protect, [start, bytes, prot, 0, 0, 0]),
+                |start, bytes| raw(libc::SYS_mprotect, [start, bytes, prot, 0, 0, 0]),
+            )
+        }),
+    ) as c_int
 }
 
-fn advise(addr: usize, len: usize, advice: c_int) -> Result<usize, i32> {
+/// madvise.
+pub fn advise(addr: usize, len: usize, advice: c_int) -> Result<usize, i32> {
     let advice = advice as usize;
     by_parts(
         addr,

@@ -4,4 +4,5 @@
 //! kernel's. [`exports`] sorts the calls, [`rules`] says which are which.
 
 pub mod exports;
+pub mod rare;
 mod rules;

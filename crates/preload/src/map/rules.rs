@@ -14,6 +14,11 @@ pub fn managed(prot: c_int, flags: c_int) -> bool {
     flags & anonymous == anonymous && flags & FOREIGN == 0 && prot & !PROTS == 0
 }
 
+/// Whether these are rights that memory can have.
+pub fn rights(prot: c_int) -> bool {
+    prot & !PROTS == 0
+}
+
 /// Length in whole pages as the kernel rounds it.
 ///
 /// # Errors

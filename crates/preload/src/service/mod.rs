@@ -1,10 +1,13 @@
 //! The service: who manages the program's memory, beside the program.
 
 mod account;
+mod advise;
 mod end;
+mod foreign;
 mod fork;
 mod gate;
 mod handover;
+mod lock;
 mod request;
 mod serve;
 mod tasks;
@@ -24,8 +27,7 @@ use deckle_live::{LiveEnv, Pager};
 use deckle_mm::Mm;
 use deckle_task::watch::{Program, Watch};
 use deckle_task::{Area, Entry, Options, SpawnError, futex};
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 type Manager = Mm<LiveEnv<Account, Swap>>;
 
@@ -37,8 +39,6 @@ struct Process {
     account: Arc<Account>,
     link: Link,
     watch: Watch,
-    /// Ranges of the arena where something foreign is mapped: start to end.
-    foreign: Mutex<BTreeMap<usize, usize>>,
 }
 
 /// The process, once its service is set up. Never freed.

@@ -1,9 +1,9 @@
 //! Handing a call of the program over to the service.
 //!
 //! The caller takes a slot of a fixed pool in the library's own memory (never managed, whatever
-//! stack the caller runs on), fills it, pushes it and sleeps on its word. A signal handler that
-//! interrupts it takes another slot. No lock, no thread-local state: works in any context,
-//! also in a vfork child.
+//! stack the caller runs on), fills it, pushes it and sleeps on its word. A signal that
+//! comes meanwhile waits: it could leave by longjmp, and the slot would be lost. No lock, no
+//! thread-local state: works in any context, also in a vfork child.
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
@@ -14,7 +14,7 @@ use deckle_task::futex;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum Op {
-    /// hint, bytes, alignment, prot, flags -> address.
+    /// hint (0: none), bytes, alignment, prot, flags -> address.
     Map,
     /// address, bytes, -, prot, flags -> address.
     MapFixed,
@@ -36,13 +36,19 @@ pub enum Op {
     Remap,
     /// address, bytes: something foreign will be mapped there.
     Leave,
+    /// address, bytes: the range becomes the kernel's alone, with its bytes.
+    Surrender,
+    /// address, bytes: whether all of it is mapped.
+    Mapped,
+    /// address, bytes -> 1 if nothing is mapped there, for the program.
+    Free,
     /// thread id: stand still, for a fork by this thread.
     ForkBegin,
     /// The fork is done, or has failed.
     ForkEnd,
 }
 
-const OPS: [Op; 13] = [
+const OPS: [Op; 16] = [
     Op::Map,
     Op::MapFixed,
     Op::Unmap,
@@ -54,6 +60,9 @@ const OPS: [Op; 13] = [
     Op::UnlockAll,
     Op::Remap,
     Op::Leave,
+    Op::Surrender,
+    Op::Mapped,
+    Op::Free,
     Op::ForkBegin,
     Op::ForkEnd,
 ];
@@ -99,6 +108,29 @@ static NEXT: AtomicU32 = AtomicU32::new(0);
 /// # Errors
 /// The errno that the call shall fail with.
 pub fn request(op: Op, args: [usize; 6]) -> Result<usize, i32> {
+    let before = set_mask(u64::MAX);
+    let result = ask(op, args);
+    set_mask(before);
+    result
+}
+
+/// Sets the calling thread's signal mask; what it was.
+fn set_mask(mask: u64) -> u64 {
+    let mut before = 0_u64;
+    let args = [
+        libc::SIG_SETMASK as usize,
+        &raw const mask as usize,
+        &raw mut before as usize,
+        size_of::<u64>(),
+        0,
+        0,
+    ];
+    // SAFETY: reads and writes a word each; cannot fail.
+    let _ = unsafe { crate::sys::call(libc::SYS_rt_sigprocmask, args) };
+    before
+}
+
+fn ask(op: Op, args: [usize; 6]) -> Result<usize, i32> {
     let slot = take();
     for (to, from) in slot.args.iter().zip(args) {
         to.store(from, Relaxed);

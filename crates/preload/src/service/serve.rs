@@ -2,26 +2,37 @@
 
 use super::Process;
 use super::request::{self, Op, Request};
-use crate::sys::PAGE;
+use crate::sys::{self, PAGE};
 use core::ffi::c_int;
 use deckle_mm::{Advice, MapError, Prot, Vpn};
-use std::collections::BTreeMap;
-use std::sync::{MutexGuard, PoisonError};
+use libc::c_long;
 
 /// The state of the calls.
 pub struct Calls {
-    process: &'static Process,
+    pub process: &'static Process,
     /// Calls of other threads that came while everything stands still for a fork. With room
     /// for all there can be: nothing is allocated meanwhile.
     waiting: Vec<Request>,
     still: bool,
+    /// What is mapped from now on is locked (mlockall).
+    pub lock_future: Option<OnFault>,
+    /// MADV_DONTDUMP was given at some time.
+    pub undumped: bool,
 }
 
-fn vpn(addr: usize) -> Vpn {
+/// From this size on a mapping is taken for room that its owner fills as needed (allocators
+/// map such): mlockall for what comes does not populate it.
+const ROOM: usize = 32 << 20;
+
+/// Whether pages are locked as they come, not at once.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct OnFault(pub bool);
+
+pub fn vpn(addr: usize) -> Vpn {
     Vpn::of_addr(addr as u64)
 }
 
-fn pages(bytes: usize) -> u64 {
+pub fn pages(bytes: usize) -> u64 {
     (bytes / PAGE) as u64
 }
 
@@ -37,8 +48,14 @@ fn prot(word: usize) -> Prot {
     }
 }
 
+/// A call of the program that is the kernel's to answer, made by the service in its name.
+pub fn raw(number: c_long, args: [usize; 6]) -> Result<usize, i32> {
+    // SAFETY: what the program asked for, on memory of its own.
+    unsafe { sys::call(number, args) }
+}
+
 /// As the kernel would say it.
-fn errno(error: &MapError) -> i32 {
+pub fn errno(error: &MapError) -> i32 {
     match error {
         MapError::BadRange(..) => libc::EINVAL,
         MapError::Hole(_) | MapError::NoRoom(_) | MapError::Limit | MapError::NoSpace(_) => {
@@ -55,14 +72,9 @@ impl Calls {
             process,
             waiting: Vec::with_capacity(request::SLOTS),
             still: false,
+            lock_future: None,
+            undumped: false,
         }
-    }
-
-    fn foreign(&self) -> MutexGuard<'static, BTreeMap<usize, usize>> {
-        self.process
-            .foreign
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Carries a call out and answers it; keeps it for later while a fork is on its way.
@@ -84,14 +96,19 @@ impl Calls {
             Op::Map => self.map(args),
             Op::MapFixed => self.map_fixed(args),
             Op::Unmap => self.unmap(args[0], args[1]),
-            Op::Protect => self.on(args, |mm, space, start, n| {
+            Op::Protect => self.on(libc::SYS_mprotect, args, |mm, space, start, n| {
                 mm.mprotect(space, start, n, prot(args[2]))
             }),
             Op::Advise => self.advise(args),
-            Op::Lock => self.on(args, |mm, space, start, n| mm.mlock(space, start, n)),
-            Op::Unlock => self.on(args, |mm, space, start, n| mm.munlock(space, start, n)),
-            Op::LockAll => Err(libc::ENOMEM),
-            Op::UnlockAll => Ok(0),
+            Op::Lock => self.lock(args),
+            Op::Unlock => self.on(libc::SYS_munlock, args, |mm, space, start, n| {
+                mm.munlock(space, start, n)
+            }),
+            Op::LockAll => self.lock_all(args[0] as c_int),
+            Op::UnlockAll => self.unlock_all(),
+            Op::Surrender => self.surrender(args[0], args[1]),
+            Op::Free => Ok(usize::from(self.is_free(args[0], args[1]))),
+            Op::Mapped => self.mapped(args[0], args[1]),
             Op::Remap => self.remap(args),
             Op::Leave => self.leave(args[0], args[1]),
             Op::ForkBegin => {
@@ -107,20 +124,31 @@ impl Calls {
         request.answer(result);
     }
 
-    fn on(
+    /// Calls `work` on the managed parts of a range and the system call `number` (its range
+    /// first, then `args[2]`) on the others.
+    pub fn on(
         &self,
+        number: c_long,
         args: [usize; 6],
-        work: impl FnOnce(&super::Manager, deckle_mm::SpaceId, Vpn, u64) -> Result<(), MapError>,
+        work: impl Fn(&super::Manager, deckle_mm::SpaceId, Vpn, u64) -> Result<(), MapError>,
     ) -> Result<usize, i32> {
         let pager = &self.process.pager;
-        work(pager.mm(), pager.space(), vpn(args[0]), pages(args[1]))
-            .map(|()| 0)
-            .map_err(|e| errno(&e))
+        for (start, bytes, foreign) in self.parts(args[0], args[1]) {
+            if foreign {
+                raw(number, [start, bytes, args[2], 0, 0, 0])?;
+            } else {
+                work(pager.mm(), pager.space(), vpn(start), pages(bytes)).map_err(|e| errno(&e))?;
+            }
+        }
+        Ok(0)
     }
 
     fn map(&mut self, args: [usize; 6]) -> Result<usize, i32> {
-        let [_hint, bytes, align, rights, flags, _] = args;
+        let [hint, bytes, align, rights, flags, _] = args;
         let pager = &self.process.pager;
+        if hint != 0 && self.is_free(hint, bytes) {
+            return self.map_fixed([hint, bytes, 0, rights, flags, 0]);
+        }
         let start = pager
             .mm()
             .mmap(
@@ -136,7 +164,7 @@ impl Calls {
 
     fn map_fixed(&mut self, args: [usize; 6]) -> Result<usize, i32> {
         let [addr, bytes, _, rights, flags, _] = args;
-        if flags as c_int & libc::MAP_FIXED_NOREPLACE != 0 {
+        if flags as c_int & libc::MAP_FIXED_NOREPLACE != 0 && !self.is_free(addr, bytes) {
             return Err(libc::EEXIST);
         }
         self.adopt(addr, bytes)?;
@@ -154,7 +182,7 @@ impl Calls {
         self.populate(addr, bytes, rights, flags as c_int)
     }
 
-    /// MAP_LOCKED and MAP_POPULATE.
+    /// MAP_LOCKED, mlockall for what comes, and MAP_POPULATE.
     fn populate(
         &self,
         addr: usize,
@@ -163,8 +191,18 @@ impl Calls {
         flags: c_int,
     ) -> Result<usize, i32> {
         let (pager, at, n) = (&self.process.pager, vpn(addr), pages(bytes));
-        if flags & libc::MAP_LOCKED != 0 {
-            if let Err(error) = pager.mm().mlock(pager.space(), at, n) {
+        let future = self.lock_future;
+        if flags & libc::MAP_LOCKED != 0 || future.is_some() {
+            let locked = match future {
+                Some(OnFault(on_fault))
+                    if (on_fault || bytes >= ROOM)
+                        && flags & (libc::MAP_LOCKED | libc::MAP_POPULATE) == 0 =>
+                {
+                    pager.mm().lock_present(pager.space(), at, n)
+                }
+                _ => pager.mm().mlock(pager.space(), at, n),
+            };
+            if let Err(error) = locked {
                 let _ = pager.mm().munmap(pager.space(), at, n);
                 return Err(match error {
                     MapError::Limit => libc::EAGAIN,
@@ -183,112 +221,34 @@ impl Calls {
         Ok(addr)
     }
 
-    fn unmap(&mut self, addr: usize, bytes: usize) -> Result<usize, i32> {
+    pub fn unmap(&mut self, addr: usize, bytes: usize) -> Result<usize, i32> {
+        self.adopt(addr, bytes)?;
         let pager = &self.process.pager;
         pager
             .mm()
             .munmap(pager.space(), vpn(addr), pages(bytes))
             .map_err(|e| errno(&e))?;
-        self.adopt(addr, bytes)?;
-        Ok(0)
-    }
-
-    /// Something foreign is about to be mapped over the range: its pages are dropped, and the
-    /// core keeps a mapping without access there as a placeholder.
-    fn leave(&mut self, addr: usize, bytes: usize) -> Result<usize, i32> {
-        let bytes = bytes.next_multiple_of(PAGE);
-        let pager = &self.process.pager;
-        pager
-            .mm()
-            .mmap(pager.space(), Some(vpn(addr)), pages(bytes), 1, Prot::NONE)
-            .map_err(|e| errno(&e))?;
-        self.forget(addr, bytes, |_, _| Ok(()))?;
-        self.foreign().insert(addr, addr + bytes);
-        Ok(0)
-    }
-
-    /// Takes back what is foreign in the range: nothing of it is needed any more.
-    fn adopt(&mut self, addr: usize, bytes: usize) -> Result<(), i32> {
-        let platform = self.process.pager.platform();
-        self.forget(addr, bytes, |start, end| {
-            // SAFETY: the program has unmapped the range, or maps something else over it.
-            unsafe { platform.adopt(start, end - start) }.map_err(|e| e.0)
-        })
-    }
-
-    /// Takes the range out of the list of foreign ones; calls `each` for every part of it
-    /// that was in.
-    fn forget(
-        &mut self,
-        addr: usize,
-        bytes: usize,
-        mut each: impl FnMut(usize, usize) -> Result<(), i32>,
-    ) -> Result<(), i32> {
-        let end = addr + bytes;
-        loop {
-            let mut foreign = self.foreign();
-            let hit = foreign
-                .range(..end)
-                .next_back()
-                .map(|(from, to)| (*from, *to))
-                .filter(|(_, to)| *to > addr);
-            let Some((from, to)) = hit else {
-                return Ok(());
-            };
-            foreign.remove(&from);
-            if from < addr {
-                foreign.insert(from, addr);
-            }
-            if to > end {
-                foreign.insert(end, to);
-            }
-            drop(foreign);
-            each(from.max(addr), to.min(end))?;
+        if self.undumped {
+            // The next who gets these addresses has not asked for it.
+            let _ = raw(
+                libc::SYS_madvise,
+                [addr, bytes, libc::MADV_DODUMP as usize, 0, 0, 0],
+            );
         }
-    }
-
-    fn advise(&mut self, args: [usize; 6]) -> Result<usize, i32> {
-        /// Linux 5.14.
-        const POPULATE_READ: c_int = 22;
-        const POPULATE_WRITE: c_int = 23;
-        const COLLAPSE: c_int = 25;
-        let advice = match args[2] as c_int {
-            libc::MADV_NORMAL
-            | libc::MADV_RANDOM
-            | libc::MADV_SEQUENTIAL
-            | libc::MADV_DOFORK
-            | libc::MADV_KEEPONFORK
-            | libc::MADV_DONTDUMP
-            | libc::MADV_DODUMP
-            | libc::MADV_UNMERGEABLE => return Ok(0),
-            libc::MADV_WILLNEED => Advice::WillNeed,
-            libc::MADV_DONTNEED | libc::MADV_DONTNEED_LOCKED => Advice::DontNeed,
-            libc::MADV_FREE => Advice::Free,
-            libc::MADV_COLD => Advice::Cold,
-            libc::MADV_PAGEOUT => Advice::PageOut,
-            libc::MADV_HUGEPAGE | COLLAPSE => Advice::HugePage,
-            libc::MADV_NOHUGEPAGE => Advice::NoHugePage,
-            POPULATE_READ => Advice::PopulateRead,
-            POPULATE_WRITE => Advice::PopulateWrite,
-            // MERGEABLE, DONTFORK, WIPEONFORK and what is not known: not for managed memory.
-            _ => return Err(libc::EINVAL),
-        };
-        let pager = &self.process.pager;
-        self.on(args, |mm, space, start, n| match advice {
-            Advice::PageOut => pager.page_out(start, n),
-            _ => mm.madvise(space, start, n, advice),
-        })
+        Ok(0)
     }
 
     fn remap(&mut self, args: [usize; 6]) -> Result<usize, i32> {
         use deckle_mm::space::remap::Remap;
         let [addr, old, new, flags, to, _] = args;
         let flags = flags as c_int;
-        let known = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+        let known = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
         let fixed = flags & libc::MREMAP_FIXED != 0;
-        // MREMAP_DONTUNMAP, and duplicating by an old size of zero: not for private memory.
+        let leave = flags & libc::MREMAP_DONTUNMAP != 0;
+        // Duplicating by an old size of zero: not for private memory.
         if flags & !known != 0
-            || fixed && flags & libc::MREMAP_MAYMOVE == 0
+            || (fixed || leave) && flags & libc::MREMAP_MAYMOVE == 0
+            || leave && old != new
             || !addr.is_multiple_of(PAGE)
             || !to.is_multiple_of(PAGE) && fixed
             || new == 0
@@ -296,12 +256,24 @@ impl Calls {
         {
             return Err(libc::EINVAL);
         }
+        let size = |bytes: usize| pages(bytes.next_multiple_of(PAGE));
+        let whole = old.next_multiple_of(PAGE);
+        let arena = self.process.pager.platform().arena();
+        let outside = fixed && !arena.contains(to, new);
+        if outside || self.parts(addr, whole).iter().any(|part| part.2) {
+            self.surrender(addr, whole)?;
+            let target = fixed.then_some(to);
+            return self.remap_foreign(addr, whole, new.next_multiple_of(PAGE), flags, target);
+        }
+        if fixed {
+            self.adopt(to, new.next_multiple_of(PAGE))?;
+        }
         let how = match (fixed, flags & libc::MREMAP_MAYMOVE != 0) {
+            _ if leave => Remap::Leave(fixed.then(|| vpn(to))),
             (true, _) => Remap::Fixed(vpn(to)),
             (false, true) => Remap::MayMove,
             (false, false) => Remap::InPlace,
         };
-        let size = |bytes: usize| pages(bytes.next_multiple_of(PAGE));
         let pager = &self.process.pager;
         pager
             .mm()

@@ -21,7 +21,7 @@ use deckle_group::{Group, Name};
 use deckle_live::{Capabilities, LiveConfig, Pager};
 use deckle_task::watch::{State, Watch};
 use std::os::fd::AsRawFd;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 /// How often the program and `deckle run` are looked after when nothing wakes the service.
 const LOOK: Duration = Duration::from_millis(100);
@@ -138,7 +138,6 @@ fn set_up(start: &Start) -> Result<&'static Process, String> {
         account,
         link,
         watch,
-        foreign: Mutex::default(),
     })))
 }
 

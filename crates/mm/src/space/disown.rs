@@ -1,0 +1,171 @@
+//! Ending the management of a range that stays mapped: the program has asked for something
+//! that only the kernel can give (MADV_DONTFORK, a userfaultfd of its own ...), so the kernel
+//! gets its pages, all of them, and the core keeps a placeholder without access in their
+//! place.
+
+use crate::env::Env;
+use crate::mm::Mm;
+use crate::platform::Prot;
+use crate::space::block::BlockState;
+use crate::space::entry::Kind;
+use crate::space::fault::{FaultError, FaultMode};
+use crate::space::vma::{ThpAdvice, Vma};
+use crate::space::{BlockRef, MapError, Space};
+use crate::stat::Item;
+use crate::units::{BLOCK_PAGES, PageMask, PageRun, SpaceId, Vpn};
+use alloc::vec::Vec;
+
+impl<E: Env> Mm<E> {
+    /// Makes every page of a range that has bytes present in the program, then forgets the
+    /// range: its pages stay where they are, uncharged; its VMA becomes one without access.
+    /// The platform's rights are left as they were. From here on faults in the range find no
+    /// access: the caller ends their delivery next.
+    ///
+    /// Mapping calls on the range are kept away by the caller, faults and reclaim need not be.
+    ///
+    /// # Errors
+    /// [`MapError::Hole`] if a part is not mapped, [`MapError::Limit`] if the pages do not fit
+    /// below the limit. Nothing has changed then but which pages are resident.
+    pub fn disown(&self, id: SpaceId, start: Vpn, pages: u64) -> Result<(), MapError> {
+        let space = self.space(id)?;
+        if !space.contains(start, pages) {
+            return Err(MapError::BadRange(start, pages));
+        }
+        let before = space.read_vmas(self, |t| t.range(start, pages).collect::<Vec<_>>());
+        if before.iter().map(|v| v.pages).sum::<u64>() < pages {
+            return Err(MapError::Hole(start));
+        }
+        let done = self.disown_mapped(&space, &before);
+        if done.is_err() {
+            for vma in &before {
+                self.restore(id, vma)?;
+            }
+        }
+        done
+    }
+
+    fn restore(&self, id: SpaceId, vma: &Vma) -> Result<(), MapError> {
+        self.mprotect(id, vma.start, vma.pages, vma.prot)?;
+        match vma.locked {
+            true => Ok(()),
+            false => self.munlock(id, vma.start, vma.pages),
+        }
+    }
+
+    fn disown_mapped(&self, space: &Space, vmas: &[Vma]) -> Result<(), MapError> {
+        for vma in vmas {
+            // Locked: what is brought in stays.
+            self.lock_present(space.id, vma.start, vma.pages)?;
+            if !vma.prot.read && !vma.prot.exec {
+                // What nobody may read cannot be faulted in.
+                self.mprotect(space.id, vma.start, vma.pages, Prot::R)?;
+            }
+            for (block, first, n) in space.parts(self, vma.start, vma.pages) {
+                if n < BLOCK_PAGES {
+                    self.break_huge(space, &block, first.block(), PageMask::EMPTY);
+                }
+                self.bring_in(space, &block, first, n)?;
+            }
+        }
+        let _mmap = space.mmap_lock.lock(self.machine());
+        for vma in vmas {
+            self.protect_range(space, vma.start, vma.pages, vma.prot)?;
+            // No fault can put a page there any more.
+            space
+                .edit_vmas(self, |tree| {
+                    tree.update(vma.start, vma.pages, |v| {
+                        (v.prot, v.locked, v.advice) = (Prot::NONE, false, ThpAdvice::None);
+                    })
+                })
+                .map_err(|hole| MapError::Hole(hole.0))?;
+        }
+        for vma in vmas {
+            for (block, first, n) in space.parts(self, vma.start, vma.pages) {
+                self.forget_part(space, &block, first, n);
+            }
+        }
+        self.settle_store();
+        Ok(())
+    }
+
+    /// Faults in what is in the store or at rest.
+    fn bring_in(
+        &self,
+        space: &Space,
+        block: &BlockRef,
+        first: Vpn,
+        n: u32,
+    ) -> Result<(), MapError> {
+        for k in 0..n {
+            let page = first.add(u64::from(k));
+            loop {
+                let kind = self
+                    .lock_settled(block, page.index(), 1)
+                    .entry(page.index())
+                    .kind();
+                if !matches!(kind, Kind::Swapped(_) | Kind::Inactive(_)) {
+                    break;
+                }
+                match self.fault(space.id, page, false, FaultMode::MayWait) {
+                    Ok(_) | Err(FaultError::Busy) => {}
+                    Err(FaultError::Oom(_)) => return Err(MapError::Limit),
+                    Err(_) => return Err(MapError::Fault(page)),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps a range resident as far as it has bytes, and what comes there later: mlockall's
+    /// part. Holes stay holes. [`MapError::Limit`]: it does not fit; nothing is locked then.
+    pub fn lock_contents(&self, id: SpaceId, start: Vpn, pages: u64) -> Result<(), MapError> {
+        let space = self.space(id)?;
+        for vma in self.mapped_parts(id, start, pages) {
+            self.lock_present(id, vma.start, vma.pages)?;
+            if !vma.prot.read && !vma.prot.exec {
+                // As with the kernel's: what nobody may touch is not brought in.
+                continue;
+            }
+            for (block, first, n) in space.parts(self, vma.start, vma.pages) {
+                if let Err(error) = self.bring_in(&space, &block, first, n) {
+                    self.munlock(id, vma.start, vma.pages)?;
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Forgets the pages of a block's part, all of which are present or holes.
+    fn forget_part(&self, space: &Space, block: &BlockRef, first: Vpn, n: u32) {
+        let i = first.index();
+        let mut state = self.lock_settled(block, i, n);
+        match &mut *state {
+            BlockState::Huge(h) => {
+                let pfn = h.pfn;
+                self.stats().sub(Item::NrAnon, u64::from(BLOCK_PAGES));
+                *state = BlockState::Empty;
+                self.put_folio(pfn, 1);
+            }
+            BlockState::Table(table) => {
+                self.drop_entries(PageRun::new(space.id, first, n), table);
+                state.tidy();
+            }
+            BlockState::Empty | BlockState::HugeSwapped(_) | BlockState::Busy => {}
+        }
+    }
+
+    /// Whether every page of a range is mapped.
+    pub fn is_mapped(&self, id: SpaceId, start: Vpn, pages: u64) -> bool {
+        let covered = self.mapped_parts(id, start, pages);
+        covered.iter().map(|v| v.pages).sum::<u64>() == pages
+    }
+
+    /// The VMAs of a range, cut at its edges, by address.
+    pub fn mapped_parts(&self, id: SpaceId, start: Vpn, pages: u64) -> Vec<Vma> {
+        let Ok(space) = self.space(id) else {
+            return Vec::new();
+        };
+        space.read_vmas(self, |t| t.range(start, pages).collect())
+    }
+}

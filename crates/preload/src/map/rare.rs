@@ -1,0 +1,181 @@
+//! Calls on memory that are rare: their meaning must be the kernel's all the same.
+
+use super::exports::{advise, by_parts, raw};
+use super::rules;
+use crate::service::{self, Op};
+use crate::sys::{self, PAGE, c_result};
+use core::ffi::{c_int, c_ulong, c_void};
+
+type Ptr = *mut c_void;
+
+/// ENOMEM unless the part of the range that is in the arena is mapped, for the program.
+fn all_mapped(addr: usize, len: usize) -> Result<usize, i32> {
+    by_parts(
+        addr,
+        len,
+        |start, bytes| service::request(Op::Mapped, [start, bytes, 0, 0, 0, 0]),
+        |_, _| Ok(0),
+    )
+}
+
+/// Linux's `mincore`. The kernel knows: what is away, or at rest, is a hole for it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mincore(addr: Ptr, len: usize, vec: *mut u8) -> c_int {
+    let addr = addr as usize;
+    c_result(
+        all_mapped(addr, len)
+            .and_then(|_| raw(libc::SYS_mincore, [addr, len, vec as usize, 0, 0, 0])),
+    ) as c_int
+}
+
+/// POSIX's `msync`: nothing to write back for managed memory, but it must be mapped.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn msync(addr: Ptr, len: usize, flags: c_int) -> c_int {
+    let addr = addr as usize;
+    c_result(
+        raw(libc::SYS_msync, [addr, len, flags as usize, 0, 0, 0])
+            .and_then(|_| all_mapped(addr, len)),
+    ) as c_int
+}
+
+/// Linux's `pkey_mprotect`: a key is the kernel's to keep, so the range becomes the kernel's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pkey_mprotect(addr: Ptr, len: usize, prot: c_int, key: c_int) -> c_int {
+    if key == -1 {
+        // SAFETY: the caller's promise.
+        return unsafe { super::exports::mprotect(addr, len, prot) };
+    }
+    let addr = addr as usize;
+    let pass = |start: usize, bytes: usize| {
+        raw(
+            libc::SYS_pkey_mprotect,
+            [start, bytes, prot as usize, key as usize, 0, 0],
+        )
+    };
+    c_result(by_parts(
+        addr,
+        len,
+        |start, bytes| {
+            service::request(Op::Surrender, [start, bytes, 0, 0, 0, 0])?;
+            pass(start, bytes)
+        },
+        pass,
+    )) as c_int
+}
+
+/// `UFFDIO_REGISTER`.
+const REGISTER: c_ulong = 0xc020_aa00;
+
+/// C's `ioctl`. A range for which the program takes the faults itself leaves management.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
+    let pass = || {
+        raw(
+            libc::SYS_ioctl,
+            [fd as usize, request as usize, argument as usize, 0, 0, 0],
+        )
+    };
+    if request != REGISTER || argument.is_null() {
+        return c_result(pass()) as c_int;
+    }
+    let Some(arena) = service::arena() else {
+        return c_result(pass()) as c_int;
+    };
+    // SAFETY: the argument of this request begins with the range, two words.
+    let [start, len] = unsafe { argument.cast::<[u64; 2]>().read_unaligned() };
+    let (start, bytes, _) = rules::cut(start as usize, len as usize, arena)[1];
+    if bytes == 0 || !start.is_multiple_of(PAGE) || !bytes.is_multiple_of(PAGE) {
+        return c_result(pass()) as c_int;
+    }
+    c_result(
+        service::request(Op::Surrender, [start, bytes, 0, 0, 0, 0])
+            .map_err(|_| libc::ENOMEM)
+            .and_then(|_| pass()),
+    ) as c_int
+}
+
+/// Linux's `process_madvise`. On the caller itself it is madvise.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn process_madvise(
+    pidfd: c_int,
+    list: *const libc::iovec,
+    count: usize,
+    advice: c_int,
+    flags: libc::c_uint,
+) -> isize {
+    let pass = |list: usize, count: usize| {
+        let args = [
+            pidfd as usize,
+            list,
+            count,
+            advice as usize,
+            flags as usize,
+            0,
+        ];
+        raw(libc::SYS_process_madvise, args)
+    };
+    if service::arena().is_none() || count > 1024 || !is_self(pidfd) {
+        return c_result(pass(list as usize, count)) as isize;
+    }
+    // Of no ranges: only whether the kernel would do it.
+    let mut done = pass(list as usize, 0);
+    for at in 0..count {
+        let Ok(sum) = done else { break };
+        // SAFETY: the caller's promise: `count` ranges.
+        let range = unsafe { *list.add(at) };
+        done = match advise(range.iov_base as usize, range.iov_len, advice) {
+            Ok(_) => Ok(sum + range.iov_len),
+            Err(_) if sum > 0 => break,
+            Err(errno) => Err(errno),
+        };
+    }
+    c_result(done) as isize
+}
+
+/// Whether a pidfd is the caller's own process.
+fn is_self(pidfd: c_int) -> bool {
+    /// Numbers that mean the caller's thread or process (Linux 6.14 on).
+    const SELVES: core::ops::RangeInclusive<c_int> = -10003..=-10000;
+    if SELVES.contains(&pidfd) {
+        return true;
+    }
+    let Ok(number) = usize::try_from(pidfd) else {
+        return false;
+    };
+    let mut path = *b"/proc/self/fdinfo/0000000000\0";
+    let (mut rest, last) = (number, path.len() - 2);
+    let mut at = last;
+    loop {
+        path[at] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        if rest == 0 {
+            break;
+        }
+        at -= 1;
+    }
+    // The digits to the front.
+    let digits = last - at + 1;
+    path.copy_within(at..=last, 18);
+    path[18 + digits] = 0;
+    let mut text = [0_u8; 512];
+    let how = (libc::O_RDONLY | libc::O_CLOEXEC) as usize;
+    let here = libc::AT_FDCWD as usize;
+    let Ok(fd) = raw(
+        libc::SYS_openat,
+        [here, path.as_ptr() as usize, how, 0, 0, 0],
+    ) else {
+        return false;
+    };
+    let got = raw(
+        libc::SYS_read,
+        [fd, text.as_mut_ptr() as usize, text.len(), 0, 0, 0],
+    );
+    let _ = raw(libc::SYS_close, [fd, 0, 0, 0, 0, 0]);
+    let text = &text[..got.unwrap_or(0)];
+    let pid = text
+        .split(|b| *b == b'\n')
+        .find_map(|line| line.strip_prefix(b"Pid:\t"))
+        .and_then(|n| core::str::from_utf8(n).ok()?.parse::<usize>().ok());
+    // SAFETY: a system call without arguments.
+    pid.is_some() && pid == unsafe { sys::call(libc::SYS_getpid, [0; 6]) }.ok()
+}

@@ -1,0 +1,141 @@
+//! madvise: the core's, the kernel's, and what takes memory out of management.
+
+use super::serve::{Calls, pages, raw, vpn};
+use core::ffi::c_int;
+use deckle_mm::Advice;
+
+/// Advice that the C library's names may not have yet, by the kernel's numbers.
+const POPULATE_READ: c_int = 22;
+const POPULATE_WRITE: c_int = 23;
+const COLLAPSE: c_int = 25;
+const HWPOISON: c_int = 100;
+const SOFT_OFFLINE: c_int = 101;
+
+/// Who follows an advice on managed memory.
+enum By {
+    /// The core.
+    Core(Advice),
+    /// Nobody: managed memory is so already.
+    Nobody,
+    /// The kernel, and the memory stays managed.
+    Kernel,
+    /// The kernel, who gets the memory.
+    KernelAlone,
+}
+
+fn sort(advice: c_int) -> By {
+    match advice {
+        libc::MADV_NORMAL
+        | libc::MADV_RANDOM
+        | libc::MADV_SEQUENTIAL
+        | libc::MADV_DOFORK
+        | libc::MADV_KEEPONFORK
+        | libc::MADV_UNMERGEABLE => By::Nobody,
+        libc::MADV_DONTDUMP | libc::MADV_DODUMP => By::Kernel,
+        libc::MADV_WILLNEED => By::Core(Advice::WillNeed),
+        libc::MADV_DONTNEED | libc::MADV_DONTNEED_LOCKED => By::Core(Advice::DontNeed),
+        libc::MADV_FREE => By::Core(Advice::Free),
+        libc::MADV_COLD => By::Core(Advice::Cold),
+        libc::MADV_PAGEOUT => By::Core(Advice::PageOut),
+        libc::MADV_HUGEPAGE | COLLAPSE => By::Core(Advice::HugePage),
+        libc::MADV_NOHUGEPAGE => By::Core(Advice::NoHugePage),
+        POPULATE_READ => By::Core(Advice::PopulateRead),
+        POPULATE_WRITE => By::Core(Advice::PopulateWrite),
+        // DONTFORK, WIPEONFORK, MERGEABLE, guard pages, and what comes after us.
+        _ => By::KernelAlone,
+    }
+}
+
+impl Calls {
+    /// madvise: address, bytes, advice.
+    pub fn advise(&mut self, args: [usize; 6]) -> Result<usize, i32> {
+        let [addr, bytes, word, ..] = args;
+        let advice = word as c_int;
+        // Of no length: only whether the kernel knows it.
+        raw(libc::SYS_madvise, [addr, 0, word, 0, 0, 0])?;
+        let by = match advice {
+            // Holes in files: there is none here.
+            libc::MADV_REMOVE => return Err(libc::EINVAL),
+            HWPOISON | SOFT_OFFLINE if !may_administer() => return Err(libc::EPERM),
+            advice => sort(advice),
+        };
+        self.refuse_locked(addr, bytes, advice)?;
+        let kernel = |_: &super::Manager, _, start: deckle_mm::Vpn, n: u64| {
+            let bytes = n as usize * crate::sys::PAGE;
+            let _ = raw(
+                libc::SYS_madvise,
+                [start.addr() as usize, bytes, word, 0, 0, 0],
+            );
+            Ok(())
+        };
+        match by {
+            By::Core(core) if advice == libc::MADV_DONTNEED_LOCKED => {
+                self.on(libc::SYS_madvise, args, |mm, space, start, n| {
+                    let parts = mm.mapped_parts(space, start, n);
+                    let locked = || parts.iter().filter(|v| v.locked);
+                    locked().try_for_each(|v| mm.munlock(space, v.start, v.pages))?;
+                    let done = mm.madvise(space, start, n, core);
+                    locked().try_for_each(|v| mm.lock_present(space, v.start, v.pages))?;
+                    done
+                })
+            }
+            By::Core(Advice::PageOut) => {
+                let pager = &self.process.pager;
+                self.on(libc::SYS_madvise, args, |_, _, start, n| {
+                    pager.page_out(start, n)
+                })
+            }
+            By::Core(core) => self.on(libc::SYS_madvise, args, |mm, space, start, n| {
+                mm.madvise(space, start, n, core)
+            }),
+            By::Nobody => {
+                self.on(libc::SYS_madvise, args, |_, _, _, _| Ok(()))?;
+                self.mapped(addr, bytes)
+            }
+            By::Kernel => {
+                self.undumped = true;
+                self.on(libc::SYS_madvise, args, kernel)?;
+                self.mapped(addr, bytes)
+            }
+            By::KernelAlone => {
+                self.surrender(addr, bytes)?;
+                raw(libc::SYS_madvise, [addr, bytes, word, 0, 0, 0])
+            }
+        }
+    }
+
+    /// EINVAL for advice that takes pages away, on a range of which a part is locked.
+    fn refuse_locked(&self, addr: usize, bytes: usize, advice: c_int) -> Result<(), i32> {
+        let takes = matches!(
+            advice,
+            libc::MADV_DONTNEED | libc::MADV_FREE | libc::MADV_COLD | libc::MADV_PAGEOUT
+        );
+        let pager = &self.process.pager;
+        let parts = || {
+            pager
+                .mm()
+                .mapped_parts(pager.space(), vpn(addr), pages(bytes))
+        };
+        match takes && parts().iter().any(|v| v.locked) {
+            true => Err(libc::EINVAL),
+            false => Ok(()),
+        }
+    }
+}
+
+/// Whether the caller has CAP_SYS_ADMIN, as the kernel demands for poisoned memory.
+fn may_administer() -> bool {
+    const VERSION_3: u32 = 0x2008_0522;
+    const SYS_ADMIN: u32 = 21;
+    let head = [VERSION_3, 0];
+    let mut data = [0_u32; 6];
+    let args = [
+        head.as_ptr() as usize,
+        data.as_mut_ptr() as usize,
+        0,
+        0,
+        0,
+        0,
+    ];
+    raw(libc::SYS_capget, args).is_ok() && data[0] >> SYS_ADMIN & 1 == 1
+}
