@@ -26,6 +26,25 @@ fn p21_tools_run_with_the_library_alone() {
 }
 
 #[test]
+fn a_small_process_gets_one_library_and_little_memory() {
+    let maps = alone(&["cat", "/proc/self/maps"]);
+    assert!(maps.out.contains("libdeckle.so") && !maps.out.contains("libgcc_s"));
+    let anonymous = |ran: &common::Ran| -> u64 {
+        let lines = ran.out.lines();
+        let amounts = lines.filter_map(|l| l.strip_prefix("Anonymous:"));
+        let sum = amounts.filter_map(|v| v.split_whitespace().next()?.parse::<u64>().ok());
+        sum.sum()
+    };
+    let ours = alone(&["cat", "/proc/self/smaps"]);
+    let plain = common::without(&["cat", "/proc/self/smaps"]);
+    let (ours, plain) = (anonymous(&ours), anonymous(&plain));
+    assert!(
+        plain > 0 && ours <= plain + 256,
+        "{ours} KiB, {plain} KiB without"
+    );
+}
+
+#[test]
 fn every_exec_call_takes_the_library_along() {
     let program = compile("execs", &[]);
     expect(

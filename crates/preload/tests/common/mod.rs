@@ -98,6 +98,14 @@ pub fn alone(program: &[&str]) -> Ran {
     ran(&finish(command, Duration::from_secs(60)))
 }
 
+/// Runs a program without the library.
+#[allow(dead_code)]
+pub fn without(program: &[&str]) -> Ran {
+    let mut command = Command::new(program[0]);
+    command.args(&program[1..]);
+    ran(&finish(command, Duration::from_secs(60)))
+}
+
 /// Runs a program under `deckle run` with these options.
 #[allow(dead_code)]
 pub fn run(options: &[&str], program: &[&str]) -> Ran {
