@@ -71,6 +71,17 @@ fn p19_calls_on_managed_memory_mean_what_the_kernel_means() {
     );
 }
 
+/// Found a folio that was put on the LRU only after its block's lock was dropped: a munmap in
+/// between freed it first.
+#[test]
+fn p22_handlers_coroutines_and_ending_threads_reach_evicted_memory() {
+    let program = compile("handlers", &[]);
+    expect(
+        &run(&LIMIT, &[program.to_str().expect("path"), "10"]),
+        "handlers right",
+    );
+}
+
 #[test]
 fn a_static_program_is_reported_and_with_strict_refused() {
     let program = compile("execs", &["-static"]);

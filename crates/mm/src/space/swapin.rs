@@ -107,6 +107,8 @@ impl<E: Env> Mm<E> {
             if read.is_ok() {
                 self.stats().sub(Item::NrSwapped, n as u64);
                 self.stats().add(Item::NrAnon, n as u64);
+                // With the block locked: from then on anybody may unmap the folio and free it.
+                self.lru_add(pfn, Which::Active);
             }
             block.settled(self);
             drop(state);
@@ -116,7 +118,6 @@ impl<E: Env> Mm<E> {
             }
             self.drop_swapped(slot, n);
             self.settle_store();
-            self.lru_add(pfn, Which::Active);
             self.stats().add(Item::Pswpin, n as u64);
             return Ok(Some(Served::Mapped(n)));
         }
