@@ -1,0 +1,137 @@
+//! Nothing hangs: services and supervisors that are killed, stopped or broken.
+
+mod accept;
+mod common;
+
+use accept::{compile, deckle_path, turn};
+use common::*;
+use std::time::{Duration, Instant};
+
+/// What counts as at once on a loaded machine; the goal is one second.
+const SOON: Duration = Duration::from_secs(5);
+
+/// `deckle run` over a program that holds twice its limit and checks it in a loop.
+fn start(mode: &str) -> (Running, u32) {
+    deckle_path();
+    let keeper = compile("keeper", &[]);
+    let args = ["run", "--quiet", "--memory-max", "64M", "--", &keeper, "128", mode];
+    let mut run = Running::start(&args);
+    run.wait_for("filled ");
+    let program = run.wait_for("\n").trim().parse().unwrap();
+    (run, program)
+}
+
+/// The service of a program: its child that shares its memory.
+fn service(program: u32) -> u32 {
+    let children = |pid: u32| -> Vec<u32> {
+        let of = std::fs::read_dir("/proc").unwrap().flatten();
+        of.filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok())
+            .filter(|p| deckle_group::sys::proc_stat(*p).is_ok_and(|s| s.parent == pid))
+            .collect()
+    };
+    let named = |pid: &u32| {
+        let comm = std::fs::read_to_string(format!("/proc/{pid}/comm"));
+        comm.is_ok_and(|c| c.trim() == "deckle")
+    };
+    let found: Vec<u32> = children(program).into_iter().filter(named).collect();
+    assert_eq!(found.len(), 1, "services of {program}: {found:?}");
+    found[0]
+}
+
+/// Waits for the end; how long it took.
+fn ends(run: Running, what: &str) -> (i32, String, String) {
+    let from = Instant::now();
+    let end = run.end();
+    let took = from.elapsed();
+    eprintln!("{what}: over after {took:.1?}");
+    assert!(took < SOON, "{what}: {took:?}");
+    end
+}
+
+#[test]
+fn p22_a_killed_service_ends_its_program_with_one_line() {
+    let _turn = turn();
+    for mode in ["loop", "wait"] {
+        let (run, program) = start(mode);
+        kill(service(program), libc::SIGKILL);
+        let (code, _, err) = ends(run, "service killed");
+        assert_eq!(code, 137, "{err}");
+        assert_eq!(err.lines().count(), 1, "{err}");
+        assert!(err.contains("its memory manager died"), "{err}");
+        assert!(matches!(state(program), '-' | 'Z'));
+    }
+}
+
+#[test]
+fn p22_a_panic_of_the_service_ends_its_program_with_one_line() {
+    let _turn = turn();
+    deckle_path();
+    let keeper = compile("keeper", &[]);
+    let mut c = deckle(&["run", "--quiet", "--memory-max", "64M", "--"]);
+    c.args([&keeper, "128", "loop"]).env("DECKLE_FAULT", "panic");
+    let from = Instant::now();
+    let (code, _, err) = finish(c.output().unwrap());
+    eprintln!("panic: over after {:.1?}", from.elapsed());
+    assert!(from.elapsed() < SOON * 2);
+    assert_eq!(code, 137, "{err}");
+    assert_eq!(err.lines().count(), 1, "{err}");
+    assert!(err.contains("internal error"), "{err}");
+}
+
+#[test]
+fn p22_a_stopped_service_is_waited_for() {
+    let _turn = turn();
+    let (run, program) = start("loop");
+    let service = service(program);
+    kill(service, libc::SIGSTOP);
+    until("the service stops", || state(service) == 'T');
+    std::thread::sleep(Duration::from_secs(3));
+    assert!(!matches!(state(program), '-' | 'Z'), "nothing was killed");
+    kill(service, libc::SIGCONT);
+    // It checks everything once more before it ends.
+    run.signal(libc::SIGTERM);
+    let (code, out, err) = run.end();
+    assert_eq!(code, 0, "{out}{err}");
+    assert!(out.contains("all right"), "{out}");
+}
+
+#[test]
+fn p22_killing_deckle_ends_the_tree() {
+    let _turn = turn();
+    deckle_path();
+    let keeper = compile("keeper", &[]);
+    let script = "$0 60 loop & $0 60 wait & sleep 1000 & echo pids $$ $(jobs -p); wait; wait";
+    let line = ["run", "--quiet", "--memory-max", "96M", "--", "bash", "-c", script, &keeper];
+    let mut run = Running::start(&line);
+    let seen = (0..3).fold(String::new(), |s, _| s + &run.wait_for("\n"));
+    let pids = seen.lines().find_map(|l| l.strip_prefix("pids ")).unwrap();
+    let mut pids: Vec<u32> = pids.split(' ').map(|p| p.parse().unwrap()).collect();
+    pids.extend([service(pids[1]), service(pids[2])]);
+    assert_eq!(pids.len(), 6, "{seen}");
+    let from = Instant::now();
+    run.signal(libc::SIGKILL);
+    until("the tree is gone", || {
+        pids.iter().all(|p| matches!(state(*p), '-' | 'Z'))
+    });
+    eprintln!("tree gone after {:.1?}", from.elapsed());
+    assert!(from.elapsed() < SOON);
+}
+
+#[test]
+fn p22_signals_reach_a_managed_program() {
+    let _turn = turn();
+    for (signal, name) in [(libc::SIGTERM, "got TERM"), (libc::SIGINT, "got INT.")] {
+        let (mut run, program) = start("loop");
+        run.signal(libc::SIGTSTP);
+        until("the program stops", || state(program) == 'T');
+        let deckle = run.pid();
+        until("deckle stops with it", || state(deckle) == 'T');
+        run.signal(libc::SIGCONT);
+        run.wait_for("got CONT");
+        run.signal(signal);
+        run.wait_for(name);
+        let (code, out, err) = run.end();
+        assert_eq!(code, 0, "{out}{err}");
+        assert!(out.contains("all right"));
+    }
+}

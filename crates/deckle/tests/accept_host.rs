@@ -1,0 +1,131 @@
+//! Other hosts, programs that cannot be managed, and what a start costs.
+
+mod accept;
+mod common;
+
+use accept::*;
+use std::path::Path;
+
+#[test]
+fn p17_r137_every_thp_setting_of_the_host() {
+    let test = "p17_r137_every_thp_setting_of_the_host";
+    let _turn = turn();
+    if !root(test) || !have(test, "stress") {
+        return;
+    }
+    let setting = Path::new("/sys/kernel/mm/transparent_hugepage/enabled");
+    for value in ["always", "madvise", "never"] {
+        let mut guard = gauges::guard();
+        guard.set(setting, value).unwrap();
+        let ran = lab("--memory-max 256M", "fill 1G --ratio 6");
+        ran.tell(&format!("host THP {value}: 1 GiB in 256M"));
+        ran.expect("checked: 262144 pages, every byte right");
+        assert!(ran.peak("memory_bytes") <= 272 << 20);
+        let linux = "--profile linux --thp always --memory-max 20M --swap none --max-ptes-none";
+        for (n, survives) in [(450, true), (490, false)] {
+            let words = "stress --vm 1 --vm-bytes 40M --vm-stride 50K --timeout 1";
+            let words: Vec<&str> = words.split(' ').collect();
+            let ran = run(&format!("{linux} {n}"), &words);
+            ran.tell(&format!("host THP {value}: stress at {n}"));
+            assert_eq!(ran.code == 0, survives, "{value} {n}: {}", ran.err);
+        }
+        let line = "lab oom --on live,model --format json";
+        let (code, out, err) = common::output(&line.split(' ').collect::<Vec<_>>());
+        assert_eq!(code, 0, "{value}: {out}{err}");
+        let rows: serde_json::Value = serde_json::from_str(&out).unwrap();
+        let of = |side: &str| -> Vec<String> {
+            let rows = rows["rows"].as_array().unwrap().iter();
+            rows.filter(|r| r["on"] == side)
+                .map(|r| r["outcome"].to_string())
+                .collect()
+        };
+        assert!(of("live").len() >= 9, "{out}");
+        assert_eq!(of("live"), of("model"), "{value}: {out}");
+        guard.undisturbed().unwrap();
+        guard.finish().unwrap();
+    }
+}
+
+#[test]
+fn programs_outside_are_told_counted_and_refused_with_strict() {
+    let _turn = turn();
+    let fixed = compile("start", &["-static"]);
+    let sh = ["sh", "-c", "$0 anon; echo status $?", &fixed];
+    let ran = run("", &sh);
+    ran.expect("status 0");
+    assert_eq!(ran.err.matches("static").count(), 1, "{}", ran.err);
+    assert_eq!(ran.stats["programs_unmanaged"], 1);
+    let ran = run("--strict", &sh);
+    ran.ended(0);
+    assert!(ran.out.contains("status 126"), "{}", ran.out);
+    assert!(ran.err.contains("static"), "{}", ran.err);
+    // As the first program, too.
+    let ran = run("", &[&fixed, "anon"]);
+    ran.ended(0);
+    assert_eq!(ran.stats["programs_unmanaged"], 1);
+    run("--strict", &[&fixed, "anon"]).ended(125);
+}
+
+#[test]
+fn a_setuid_program_is_told_counted_and_refused_with_strict() {
+    let test = "a_setuid_program_is_told_counted_and_refused_with_strict";
+    let _turn = turn();
+    if !root(test) || !have(test, "setpriv") {
+        return;
+    }
+    use std::os::unix::fs::PermissionsExt;
+    // Where another user can reach it.
+    let s = common::Scratch::new("setuid");
+    let open = |path: &Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    open(&s.0, 0o755);
+    let copy = s.0.join("start");
+    std::fs::copy(compile("start", &[]), &copy).unwrap();
+    std::os::unix::fs::chown(&copy, Some(1), Some(1)).unwrap();
+    open(&copy, 0o4755);
+    let sh = ["sh", "-c", "$0 anon; echo status $?", copy.to_str().unwrap()];
+    let ran = run("", &sh);
+    assert!(ran.err.contains("setuid"), "{}", ran.err);
+    assert_eq!(ran.stats["programs_unmanaged"], 1);
+    let ran = run("--strict", &sh);
+    assert!(ran.out.contains("status 126"), "{}{}", ran.out, ran.err);
+}
+
+#[test]
+fn an_empty_environment_does_not_leave_the_limit() {
+    let _turn = turn();
+    let keeper = compile("keeper", &[]);
+    let ran = run("--memory-max 64M", &["env", "-i", &keeper, "128", "check"]);
+    ran.expect("all right");
+    assert!(ran.peak("swapped_bytes") > 32 << 20, "it was managed");
+    assert!(ran.peak("memory_bytes") <= 80 << 20);
+    assert_eq!(ran.stats["programs_unmanaged"], 0);
+}
+
+#[test]
+fn a_start_costs_little() {
+    let _turn = turn();
+    let program = compile("start", &[]);
+    let bare = |args: &[&str]| -> f64 {
+        let done = std::process::Command::new(&program).args(args).output().unwrap();
+        String::from_utf8(done.stdout).unwrap().trim().parse().unwrap()
+    };
+    let managed = |args: &[&str]| -> f64 {
+        let all: Vec<&str> = [program.as_str()].into_iter().chain(args.iter().copied()).collect();
+        let ran = run("--memory-max 256M", &all);
+        ran.ended(0);
+        ran.out.trim().parse().unwrap()
+    };
+    let (plain, ours) = (bare(&["anon"]), managed(&["anon"]));
+    eprintln!("anonymous memory at the start: {plain} KiB without, {ours} KiB with deckle");
+    assert!(ours - plain <= 256.0, "more than the budget of 256 KiB");
+    let best = |f: &dyn Fn(&[&str]) -> f64| {
+        let each = (0..3).map(|_| f(&["spawn", "200"]));
+        each.fold(f64::INFINITY, f64::min)
+    };
+    let (plain, ours) = (best(&bare), best(&managed));
+    let added = ours - plain;
+    eprintln!("spawn and end of /bin/true: {plain} us without, {ours} us with: {added:.1} us added");
+    eprintln!("budget: 300 us; not asserted, since machines are noisy");
+}
