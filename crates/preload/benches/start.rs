@@ -99,7 +99,8 @@ fn main() {
     }
     let (plain, ours) = (median(plain), median(ours));
     println!(
-        "/bin/true: plain {:.3} ms, with libdeckle.so {:.3} ms: {:+.3} ms, {:.2} times (budget +0.300 ms)",
+        "/bin/true: plain {:.3} ms, with libdeckle.so {:.3} ms: {:+.3} ms, {:.2} times \
+         (budget +0.300 ms)",
         plain.as_secs_f64() * 1e3,
         ours.as_secs_f64() * 1e3,
         ours.as_secs_f64() * 1e3 - plain.as_secs_f64() * 1e3,
@@ -109,7 +110,8 @@ fn main() {
     let program = program.to_str().expect("path");
     let (plain, ours) = (anonymous_kib(program, false), anonymous_kib(program, true));
     println!(
-        "small C program, anonymous: plain {plain} KiB, with libdeckle.so {ours} KiB: {:+} KiB (budget +256 KiB)",
+        "small C program, anonymous: plain {plain} KiB, with libdeckle.so {ours} KiB: {:+} KiB \
+         (budget +256 KiB)",
         ours - plain
     );
 }

@@ -152,9 +152,10 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
     /// # Safety
     /// In a child, once, in a task with a descriptor table of its own, before anything else of
     /// this pager is used there but
-    /// [`reserve_after_fork`](LivePlatform::reserve_after_fork), which comes first. The parent's pager was [frozen](Pager::freeze) over the fork;
-    /// `inherited` is the descriptor of this process's memory from the parent's fork event, or
-    /// none if there are no such events.
+    /// [`reserve_after_fork`](LivePlatform::reserve_after_fork), which comes first. The
+    /// parent's pager was [frozen](Pager::freeze) over the fork; `inherited` is the descriptor
+    /// of this process's memory from the parent's fork event, or none if there are no such
+    /// events.
     ///
     /// # Errors
     /// See [`PagerError`].
