@@ -41,7 +41,8 @@ fn p20_shells_pipe_substitute_and_loop() {
         big=$(head -c 6000000 /dev/zero | tr '\\0' 'x')
         n=$(echo \"$big\" | wc -c)
         for i in 1 2 3 4 5 6 7 8; do seq 20000 | sort -r | head -1 >/dev/null || true; done
-        sum=$(seq 1000 | while read x; do echo $((x * 2)); done | paste -sd+ | (read s; echo $(($s))))
+        sum=$(seq 1000 |
+            while read x; do echo $((x * 2)); done | paste -sd+ | (read s; echo $(($s))))
         ( big=y; [ \"$big\" = y ] )
         x=$(sh -c 'sh -c \"exit 7\"; echo $?')
         echo \"$n $sum $x ${#big}\"";

@@ -35,7 +35,10 @@ fn r150_the_hog_is_killed_and_the_shell_goes_on() {
         $0 400 check; echo \"hog ended with $?\"
         y=$(seq 1000 | sort | tail -1)
         [ \"$x\" = \"$y\" ] && echo shell goes on";
-    let ran = run("--memory-max 96M --swap none", &["bash", "-c", script, &keeper]);
+    let ran = run(
+        "--memory-max 96M --swap none",
+        &["bash", "-c", script, &keeper],
+    );
     ran.tell("a hog beside a shell");
     ran.expect("hog ended with 137");
     ran.expect("shell goes on");

@@ -13,6 +13,8 @@ pub const GROUP: &[u8] = b"DECKLE_GROUP=";
 /// The loader's variable.
 pub const PRELOAD: &[u8] = b"LD_PRELOAD=";
 const LIBRARY: &[u8] = b"libdeckle.so";
+/// Asks the service for a defect; tests see by it that none of them hangs the program.
+const FAULT: &[u8] = b"DECKLE_FAULT=";
 
 /// A string that is written once.
 struct Text<const N: usize> {
@@ -52,6 +54,7 @@ impl<const N: usize> Text<N> {
 
 static GROUP_NAME: Text<128> = Text::new();
 static LIBRARY_PATH: Text<4096> = Text::new();
+static FAULT_NAME: Text<32> = Text::new();
 /// 0: not read, 1: being read, 2: read.
 static READ: AtomicU32 = AtomicU32::new(0);
 
@@ -72,6 +75,8 @@ pub fn read() {
             let entry = CStr::from_ptr(*at).to_bytes();
             if let Some(name) = entry.strip_prefix(GROUP) {
                 GROUP_NAME.set(name);
+            } else if let Some(name) = entry.strip_prefix(FAULT) {
+                FAULT_NAME.set(name);
             } else if let Some(list) = entry.strip_prefix(PRELOAD)
                 && let Some(path) = ours(list)
             {
@@ -89,6 +94,11 @@ pub fn group_name() -> Option<&'static [u8]> {
         read();
     }
     GROUP_NAME.get()
+}
+
+/// The defect that is asked for; `panic`: one of the service, under way.
+pub fn fault() -> Option<&'static [u8]> {
+    FAULT_NAME.get()
 }
 
 /// Where this library is.

@@ -48,7 +48,7 @@ pub fn measure<T>(
             while !end.load(Relaxed) {
                 peaks.cgroup_anon = peaks.cgroup_anon.max(cgroup.anon().unwrap_or(0));
                 let pid = root.load(Relaxed);
-                if pid != 0 && peaks.samples % 4 == 0 {
+                if pid != 0 && peaks.samples.is_multiple_of(8) {
                     peaks.pss_anon = peaks.pss_anon.max(pss::anon_of_tree(pid).unwrap_or(0));
                 }
                 peaks.samples += 1;

@@ -101,7 +101,11 @@ pub fn on_panic() {
             .map_or(String::new(), |l| format!(" at {}:{}", l.file(), l.line()));
         let text = text_of(info.payload());
         match process() {
-            Some(process) => process.kill(&format!("internal error{place}: {text}")),
+            Some(process) => {
+                process.kill(&format!("internal error{place}: {text}"));
+                // It has been said once: our own end is not news.
+                let _ = process.link.bye();
+            }
             None => sys::say(&[b"deckle: internal error: ", text.as_bytes()]),
         }
         exit_all(1);

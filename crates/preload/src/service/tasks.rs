@@ -153,6 +153,9 @@ fn look_after(process: &'static Process) -> ! {
                 if let Some(_inside) = process.pager.gate().try_enter() {
                     process.settle();
                     let faults = process.pager.mm().stats().get(deckle_mm::Item::Pgfault);
+                    if crate::config::fault() == Some(b"panic") && faults > 1000 {
+                        panic!("as DECKLE_FAULT asks");
+                    }
                     if published != Some(faults) {
                         process.publish();
                         published = Some(faults);
