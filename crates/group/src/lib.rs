@@ -15,6 +15,7 @@
 pub mod ask;
 pub mod attach;
 pub mod charge;
+pub mod estimate;
 pub mod handover;
 pub mod knobs;
 pub mod layout;
@@ -28,6 +29,7 @@ pub mod sys;
 pub use ask::{Answer, Request};
 pub use attach::{AttachError, Group, Name};
 pub use charge::GroupCharge;
+pub use estimate::{History, droppable};
 pub use knobs::{Limits, SwapKind};
 pub use line::{Gauges, JoinError, LineId, Process, is_gauge};
 pub use oom::{Kill, OomError, OomTicket};

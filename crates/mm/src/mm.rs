@@ -166,6 +166,11 @@ impl<E: Env> Mm<E> {
         self.store_charged.load(Ordering::Acquire)
     }
 
+    /// Rounds of reclaim until now; wraps.
+    pub fn reclaim_rounds(&self) -> u32 {
+        self.reclaim_seq.load(Ordering::Acquire)
+    }
+
     /// Says that a round of reclaim ended.
     pub(crate) fn reclaim_round_done(&self) {
         self.reclaim_seq.fetch_add(1, Ordering::Release);

@@ -6,6 +6,7 @@ mod end;
 mod foreign;
 mod fork;
 mod gate;
+mod gauges;
 mod handover;
 mod lock;
 mod request;
@@ -27,7 +28,7 @@ use deckle_live::{LiveEnv, Pager};
 use deckle_mm::Mm;
 use deckle_task::watch::{Program, Watch};
 use deckle_task::{Area, Entry, Options, SpawnError, futex};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 type Manager = Mm<LiveEnv<Account, Swap>>;
 
@@ -39,6 +40,8 @@ struct Process {
     account: Arc<Account>,
     link: Link,
     watch: Watch,
+    /// What the age of inactive memory is told from.
+    history: Mutex<deckle_group::History>,
 }
 
 /// The process, once its service is set up. Never freed.

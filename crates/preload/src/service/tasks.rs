@@ -21,7 +21,7 @@ use deckle_group::{Group, Name};
 use deckle_live::{Capabilities, LiveConfig, Pager};
 use deckle_task::watch::{State, Watch};
 use std::os::fd::AsRawFd;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 /// How often the program and `deckle run` are looked after when nothing wakes the service.
 const LOOK: Duration = Duration::from_millis(100);
@@ -138,6 +138,7 @@ fn set_up(start: &Start) -> Result<&'static Process, String> {
         account,
         link,
         watch,
+        history: Mutex::default(),
     })))
 }
 
@@ -255,11 +256,12 @@ impl Process {
         let gauges = deckle_group::Gauges {
             resident: stats.get(Item::NrAnon),
             inactive: stats.get(Item::NrInactive),
-            droppable: 0,
+            droppable: self.droppable(),
             swapped: stats.get(Item::NrSwapped),
             stored_pages: mm.store_charged(),
             stored_bytes: mm.store().live_bytes(),
-            oldest_inactive: 0,
+            oldest_inactive: self.oldest_inactive(),
+            // `deckle run` measures it for the whole tree.
             unmanaged_anon: 0,
         };
         self.account
