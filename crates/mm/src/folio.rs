@@ -77,6 +77,17 @@ impl<E: Env> Mm<E> {
         self.put_folio(pfn, n);
     }
 
+    /// Drops `n` of the references that a folio was given for pages that were then not mapped:
+    /// it is partially mapped from the start. Block locked.
+    pub(crate) fn part_of_folio(&self, pfn: Pfn, n: u32) {
+        if n > 0 {
+            if !self.meta(pfn).set(Flags::PARTIAL).has(Flags::PARTIAL) {
+                self.stats().add(Item::NrAnonPartiallyMapped, 1);
+            }
+            self.put_folio(pfn, n);
+        }
+    }
+
     /// The head of the folio that a frame belongs to.
     pub(crate) fn head_of(&self, pfn: Pfn) -> Pfn {
         self.zone_of(pfn).head_of(pfn)

@@ -19,6 +19,7 @@ fn run(seed: u64, steps: u32) {
     rig.charge.set_max(limit);
     rig.charge.set_high(limit - limit / 16);
     let mut program = Program::new(&rig, 0, seed, BASE, WINDOW / 3);
+    program.may_fail = rng.below(3) == 0;
     let mut last = Vec::new();
     let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         for step in 0..steps {

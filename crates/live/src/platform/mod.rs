@@ -29,6 +29,9 @@ use error::{refused, stop};
 pub(crate) use kernel::yield_now;
 use kernel::{Advice, BLOCK, PAGE, Reservation};
 
+/// Times a block is cleared again because a fault has left a page table in it meanwhile.
+const TABLE_RETRIES: u32 = 64;
+
 /// The one address space of a live platform.
 pub const SPACE: SpaceId = SpaceId(0);
 
@@ -235,14 +238,26 @@ impl LivePlatform {
         let mut at = 0;
         if let Some(nursling) = self.nursery.take() {
             let src = nursling.addr();
-            let moved = roads::patiently(BLOCK, |at, rest| {
-                // SAFETY: the block is a hole of the caller's; the nursling holds zeros that
-                // nobody else knows of.
-                unsafe {
-                    self.program
-                        .move_pages(dst + at, src + at, rest, MoveMode::empty())
+            let mut tries = 0;
+            let moved = loop {
+                let moved = roads::patiently(BLOCK, |at, rest| {
+                    // SAFETY: the block is a hole of the caller's; the nursling holds zeros
+                    // that nobody else knows of.
+                    unsafe {
+                        self.program
+                            .move_pages(dst + at, src + at, rest, MoveMode::empty())
+                    }
+                });
+                // Another thread's fault on the block has left a page table again, between
+                // the clearing and the move: nothing is there but the table.
+                match moved {
+                    Err(e) if e.why == Why::Exists && e.done == 0 && tries < TABLE_RETRIES => {
+                        tries += 1;
+                        self.clear_program_block(dst);
+                    }
+                    moved => break moved,
                 }
-            });
+            };
             match moved {
                 Ok(_) => {
                     nursling.gone();
@@ -251,7 +266,11 @@ impl LivePlatform {
                     });
                 }
                 // Small pages only, or refused: the rest is copied.
-                Err(e) if matches!(e.why, Why::NoEntry | Why::Invalid | Why::Busy) => at = e.done,
+                Err(e)
+                    if matches!(e.why, Why::NoEntry | Why::Invalid | Why::Busy | Why::Exists) =>
+                {
+                    at = e.done
+                }
                 Err(e) => return Err(error::half_done(e)),
             }
         }

@@ -213,40 +213,36 @@ impl<E: Env> Mm<E> {
             }
             let run = PageRun::new(space.id, page, n);
             let source = FrameRun::new(h.pfn.add(at), n);
-            let mut mapped = Ok(());
+            let mut visible = n;
             self.platform().with_bytes(source, &mut |bytes| {
-                mapped = self.map_all(run, pfn, Content::Bytes(bytes), h.prot);
+                if let Err(e) = self.map_all(run, pfn, Content::Bytes(bytes), h.prot) {
+                    visible = e.at;
+                }
             });
-            let kept = mapped.is_ok()
+            let rest = FrameRun::new(pfn, n).tail(visible);
+            let copied = rest.pages == 0
                 || self
                     .platform()
-                    .copy(FrameRun::new(pfn, n), source.start)
+                    .copy(rest, source.start.add(visible))
                     .is_ok();
             for i in 0..n {
                 let (p, v) = (pfn.add(i), page.add(i as u64));
-                if !kept {
+                if i >= visible && !copied {
                     stay.set(at + i);
                     let freed = self.small.free(self.machine(), p, 0);
                     debug_assert!(freed.is_ok(), "{freed:?}");
                     continue;
                 }
-                let kind = if mapped.is_ok() {
-                    Kind::Mapped(p)
+                let (kind, gauge) = if i < visible {
+                    (Kind::Mapped(p), Item::NrAnon)
                 } else {
-                    Kind::Inactive(p)
+                    (Kind::Inactive(p), Item::NrInactive)
                 };
                 self.meta(p).set_refs(1);
                 self.meta(p).set_owner(space.id, v);
                 table.set(at + i, Entry::new(kind, h.prot, h.locked));
+                self.stats().add(gauge, 1);
                 self.lru_add(p, Which::Active);
-            }
-            if kept {
-                let gauge = if mapped.is_ok() {
-                    Item::NrAnon
-                } else {
-                    Item::NrInactive
-                };
-                self.stats().add(gauge, n as u64);
             }
             at += n;
         }

@@ -222,10 +222,9 @@ impl<E: Env> Mm<E> {
     ) -> Result<(), PlatformError> {
         let mut at = 0;
         while at < run.pages {
-            let (shown, written) = match self.platform().map_zero(run.tail(at)) {
-                Ok(_) => (run.pages - at, false),
-                Err(e) if e.why == Stop::Exists => (e.at, true),
-                Err(e) => return Err(e),
+            let (shown, stop) = match self.platform().map_zero(run.tail(at)) {
+                Ok(_) => (run.pages - at, None),
+                Err(e) => (e.at, Some(e)),
             };
             for k in at..at + shown {
                 let k = run.start.index() + k;
@@ -237,9 +236,13 @@ impl<E: Env> Mm<E> {
                 table.set(k, Entry::new(kind, vma.prot, vma.locked));
             }
             at += shown;
-            if written {
-                self.adopt_written(space, vma, table, run.start.add(at as u64))?;
-                at += 1;
+            match stop {
+                Some(e) if e.why == Stop::Exists => {
+                    self.adopt_written(space, vma, table, run.start.add(at as u64))?;
+                    at += 1;
+                }
+                Some(e) => return Err(e),
+                None => {}
             }
         }
         Ok(())
@@ -313,8 +316,9 @@ impl<E: Env> Mm<E> {
         Ok(run.pages)
     }
 
-    /// Maps a whole run. On an error nothing of the run is mapped, and parked bytes are at
-    /// rest again.
+    /// Maps a whole run. On an error, parked pages are all at rest again. Of zeros or bytes
+    /// the first `at` pages stay mapped, and the caller must book them: the program may have
+    /// written to them already.
     pub(crate) fn map_all(
         &self,
         run: PageRun,
@@ -324,18 +328,15 @@ impl<E: Env> Mm<E> {
     ) -> Result<(), PlatformError> {
         let (done, stop) = self.push(run, frames, content, prot);
         let Some(why) = stop else { return Ok(()) };
+        let Content::Parked = content else {
+            return Err(PlatformError { at: done, why });
+        };
         if done > 0 {
-            let part = PageRun { pages: done, ..run };
-            if let Content::Parked = content {
-                // The program may have written meanwhile: the bytes go back where they were.
-                let (_, stop) = self.pull(part, frames, prot);
-                debug_assert!(stop.is_none(), "cannot undo a partial map: {stop:?}");
-            } else {
-                let token = self.platform().discard(part);
-                self.platform().flush(&mut core::iter::once(token));
-            }
+            // The program may have written meanwhile: the bytes go back where they were.
+            let (_, stop) = self.pull(PageRun { pages: done, ..run }, frames, prot);
+            debug_assert!(stop.is_none(), "cannot undo a partial map: {stop:?}");
         }
-        Err(PlatformError { at: done, why })
+        Err(PlatformError { at: 0, why })
     }
 
     /// Takes a whole run away from the program and flushes. On an error (somebody holds a

@@ -4,7 +4,7 @@ use crate::env::Env;
 use crate::folio::AllocError;
 use crate::huge::order::{self, Window};
 use crate::mm::Mm;
-use crate::platform::{Content, Platform};
+use crate::platform::{Content, Platform, Stop};
 use crate::reclaim::lru::Which;
 use crate::space::block::{BlockState, HugeMap};
 use crate::space::entry::{Entry, Kind};
@@ -50,7 +50,9 @@ impl<E: Env> Mm<E> {
                 cap = want.order;
                 continue;
             }
-            self.map_fresh(space, &mut state, vma, got, pfn)?;
+            if !self.map_fresh(space, &mut state, vma, got, pfn)? {
+                return Ok(None);
+            }
             return Ok(Some(Served::Mapped(order_pages(got.order))));
         }
     }
@@ -105,7 +107,8 @@ impl<E: Env> Mm<E> {
         }
     }
 
-    /// Maps a new folio over a window that was just validated. Block locked.
+    /// Maps a new folio over a window that was just validated; false: not all of it, start
+    /// over. Block locked.
     fn map_fresh(
         &self,
         space: &Space,
@@ -113,13 +116,21 @@ impl<E: Env> Mm<E> {
         vma: &Vma,
         w: Window,
         pfn: Pfn,
-    ) -> Result<(), FaultError> {
+    ) -> Result<bool, FaultError> {
         let run = PageRun::new(space.id, w.start, order_pages(w.order));
         self.drop_zeros(space, state, run);
         if let Err(e) = self.map_all(run, pfn, Content::Zero, vma.prot) {
-            state.tidy();
-            self.free_unused(pfn);
-            return Err(FaultError::Platform(e));
+            if e.at == 0 {
+                state.tidy();
+                self.free_unused(pfn);
+            } else {
+                self.book_part(state, vma, w, pfn, e.at);
+            }
+            // The range is changing under us: look again.
+            return match e.why {
+                Stop::Exists | Stop::Retry => Ok(false),
+                _ => Err(FaultError::Platform(e)),
+            };
         }
         if w.order == BLOCK_ORDER {
             let (prot, locked) = (vma.prot, vma.locked);
@@ -145,7 +156,24 @@ impl<E: Env> Mm<E> {
         if w.order == BLOCK_ORDER {
             self.queue_new(pfn);
         }
-        Ok(())
+        Ok(true)
+    }
+
+    /// Books a new folio of which only the first `n` pages could be mapped. Block locked.
+    fn book_part(&self, state: &mut BlockState, vma: &Vma, w: Window, pfn: Pfn, n: u32) {
+        self.stats().add(Item::NrAnon, n as u64);
+        self.lru_add(pfn, Which::Active);
+        if w.order == BLOCK_ORDER {
+            self.isolate_owned(pfn);
+            self.split_in_place(pfn, PageMask::first(n), 1);
+        } else {
+            self.part_of_folio(pfn, order_pages(w.order) - n);
+        }
+        let Some(table) = state.table() else { return };
+        for k in 0..n {
+            let e = Entry::new(Kind::Mapped(pfn.add(k)), vma.prot, vma.locked);
+            table.set(w.start.index() + k, e);
+        }
     }
 
     /// Makes holes of the zero entries of a run. Block locked.

@@ -92,52 +92,56 @@ impl<E: Env> Mm<E> {
                 }
             }
             drop(state);
-            let read = self.read_in(run, pfn, slot, saved.prot());
+            let (got, read) = self.read_in(run, pfn, slot, saved.prot());
             let mut state = block.lock(self);
             if let Some(table) = state.table() {
                 for k in 0..n {
-                    let kind = match read {
-                        Ok(()) => Kind::Mapped(pfn.add(k)),
-                        Err(_) => Kind::Swapped(slot.add(k)),
+                    let kind = if k < got {
+                        Kind::Mapped(pfn.add(k))
+                    } else {
+                        Kind::Swapped(slot.add(k))
                     };
                     let e = Entry::new(kind, saved.prot(), vma.locked);
                     table.set(start.index() + k, e);
                 }
             }
-            if read.is_ok() {
-                self.stats().sub(Item::NrSwapped, n as u64);
-                self.stats().add(Item::NrAnon, n as u64);
+            if got > 0 {
+                self.stats().sub(Item::NrSwapped, got as u64);
+                self.stats().add(Item::NrAnon, got as u64);
                 // With the block locked: from then on anybody may unmap the folio and free it.
                 self.lru_add(pfn, Which::Active);
             }
             block.settled(self);
             drop(state);
-            if let Err(e) = read {
+            if got == 0 {
                 self.free_unused(pfn);
-                return Err(e);
+            } else {
+                self.part_of_folio(pfn, n - got);
+                self.drop_swapped(slot, got);
+                self.settle_store();
+                self.stats().add(Item::Pswpin, got as u64);
             }
-            self.drop_swapped(slot, n);
-            self.settle_store();
-            self.stats().add(Item::Pswpin, n as u64);
+            read?;
             return Ok(Some(Served::Mapped(n)));
         }
     }
 
-    /// Reads slots and maps the bytes. The run is marked busy.
+    /// Reads slots and maps the bytes; the number of pages mapped. The run is marked busy.
     fn read_in(
         &self,
         run: PageRun,
         pfn: crate::units::Pfn,
         slot: Slot,
         prot: Prot,
-    ) -> Result<(), FaultError> {
+    ) -> (u32, Result<(), FaultError>) {
         let bytes = run.pages as usize * PAGE_SIZE;
         let mut buffer = self.scratch.take(self.machine(), bytes);
         let result = match self.store().get(slot, &mut buffer[..bytes]) {
-            Ok(()) => self
-                .map_all(run, pfn, Content::Bytes(&buffer[..bytes]), prot)
-                .map_err(FaultError::Platform),
-            Err(e) => Err(FaultError::Store(e)),
+            Ok(()) => match self.map_all(run, pfn, Content::Bytes(&buffer[..bytes]), prot) {
+                Ok(()) => (run.pages, Ok(())),
+                Err(e) => (e.at, Err(FaultError::Platform(e))),
+            },
+            Err(e) => (0, Err(FaultError::Store(e))),
         };
         self.scratch.give_back(self.machine(), buffer);
         result

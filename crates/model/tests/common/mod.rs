@@ -1,11 +1,12 @@
 //! A manager on the model, and a naive oracle beside it: a map from pages to bytes.
 
+use deckle_mm::platform::Stop;
 use deckle_mm::space::remap::Remap;
 use deckle_mm::{
     Advice, Env, FaultError, FaultMode, MapError, Mm, PAGE_SIZE, Prot, Slot, SpaceId, Store,
     StoreError, StoreStop, Tunables, Vpn,
 };
-use deckle_model::{Model, ModelCharge, ModelMachine, Rng};
+use deckle_model::{Chance, Injection, Model, ModelCharge, ModelMachine, Rng};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
 
@@ -142,6 +143,8 @@ pub struct Program<'a> {
     known: BTreeMap<u64, Known>,
     /// Whether the machine may refuse memory, so that an out-of-memory is no failure.
     pub may_oom: bool,
+    /// Whether platform operations fail now and then (one CPU only).
+    pub may_fail: bool,
     pub ooms: u64,
 }
 
@@ -158,6 +161,7 @@ impl<'a> Program<'a> {
             mapped,
             known,
             may_oom: true,
+            may_fail: false,
             ooms: 0,
         }
     }
@@ -190,7 +194,17 @@ impl<'a> Program<'a> {
         } else {
             FaultMode::MayWait
         };
+        // The machine runs out of memory in the middle of some operations.
+        let failing = self.may_fail && self.below(8) == 0;
+        if failing {
+            let no_memory = Chance(300);
+            self.rig.model.set_injection(Injection {
+                no_memory,
+                ..Injection::default()
+            });
+        }
         let first = self.rig.mm.fault(self.rig.space, page, write, mode);
+        self.rig.model.set_injection(Injection::default());
         let served = match first {
             Err(FaultError::Busy | FaultError::NeedReclaim) if mode == FaultMode::NoWait => self
                 .rig
@@ -207,6 +221,7 @@ impl<'a> Program<'a> {
             }
             // Somebody else may hold the page for long on this machine.
             Err(FaultError::Busy) => true,
+            Err(FaultError::Platform(e)) if failing && e.why == Stop::NoMemory => true,
             Err(e) => panic!("fault on {page} write {write}: {e}"),
         }
     }
