@@ -56,15 +56,15 @@ const SMALL: &str = r#"
 #include <string.h>
 int main(void)
 {
-	char *p = malloc(1000), line[200];
-	memset(p, 1, 1000);
-	FILE *f = fopen("/proc/self/smaps_rollup", "r");
-	unsigned long kib;
-	while (f && fgets(line, sizeof line, f))
-		if (sscanf(line, "Anonymous: %lu", &kib) == 1)
-			printf("%lu\n", kib);
-	free(p);
-	return 0;
+    char *p = malloc(1000), line[200];
+    memset(p, 1, 1000);
+    FILE *f = fopen("/proc/self/smaps_rollup", "r");
+    unsigned long kib;
+    while (f && fgets(line, sizeof line, f))
+        if (sscanf(line, "Anonymous: %lu", &kib) == 1)
+            printf("%lu\n", kib);
+    free(p);
+    return 0;
 }
 "#;
 

@@ -3,6 +3,7 @@
 mod arena;
 mod caps;
 mod error;
+mod foreign;
 mod fork;
 mod kernel;
 mod nursery;
@@ -153,13 +154,6 @@ impl LivePlatform {
         &self.nursery
     }
 
-    /// Ranges of this library that must not be locked in memory (start, bytes): the arena, which
-    /// the manager locks by itself, and where pages rest.
-    pub fn never_locked(&self) -> [(usize, usize); 3] {
-        let arena = (self.arena.base(), self.arena.len());
-        [arena, self.parking.range(), self.nursery.range()]
-    }
-
     /// What the system allows.
     pub fn capabilities(&self) -> Capabilities {
         self.caps
@@ -175,30 +169,6 @@ impl LivePlatform {
     pub fn wake(&self, start: Vpn, pages: u64) {
         let (start, len) = (start.addr() as usize, pages as usize * PAGE);
         let _ = self.program.wake(start, len);
-    }
-
-    /// Takes a range of the arena back after a foreign mapping; see [`Arena::adopt`].
-    ///
-    /// # Safety
-    /// Nobody counts on what is mapped there.
-    ///
-    /// # Errors
-    /// As [`Arena::adopt`].
-    pub unsafe fn adopt(&self, start: usize, len: usize) -> Result<(), deckle_uffd::Errno> {
-        // SAFETY: the caller's promise.
-        unsafe { self.arena.adopt(start, len, &self.program) }
-    }
-
-    /// Gives a range of the arena to the kernel; see [`Arena::leave`].
-    ///
-    /// # Safety
-    /// As [`Arena::leave`].
-    ///
-    /// # Errors
-    /// As [`Arena::leave`].
-    pub unsafe fn leave(&self, start: usize, len: usize) -> Result<(), deckle_uffd::Errno> {
-        // SAFETY: the caller's promise.
-        unsafe { self.arena.leave(start, len, &self.program) }
     }
 
     /// Address and length in bytes of a run; checked to lie in the arena.
