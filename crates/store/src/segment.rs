@@ -89,7 +89,20 @@ enum State {
     Damaged,
 }
 
+/// With whom a segment is shared since a fork. Only what is not written any more is: what is
+/// open at a fork is charged to both.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Share {
+    /// With nobody.
+    Own,
+    /// With a child, who is not charged for it: its charge stays when it is unmapped.
+    Lent,
+    /// With a parent, who is charged for it.
+    Borrowed,
+}
+
 struct Segment {
+    share: Share,
     base: NonNull<u8>,
     /// Bytes appended.
     used: u32,
@@ -117,6 +130,10 @@ pub(crate) struct SegmentSet {
     open: Option<u32>,
     mapped: u64,
     live: u64,
+    /// Bytes of segments that a parent is charged for.
+    borrowed: u64,
+    /// Bytes of segments that were lent and are unmapped here.
+    ghost: u64,
 }
 
 impl SegmentSet {
@@ -130,7 +147,58 @@ impl SegmentSet {
             open: None,
             mapped: 0,
             live: 0,
+            borrowed: 0,
+            ghost: 0,
         }
+    }
+
+    fn share(&mut self, to: Share, which: impl Fn(&Segment) -> bool) {
+        self.segments
+            .iter_mut()
+            .filter(|s| which(s))
+            .for_each(|s| s.share = to);
+    }
+
+    /// Before a fork, by the parent: what is sealed is shared from now on, at its charge.
+    pub(crate) fn lend(&mut self) {
+        self.own();
+        self.share(Share::Lent, |s| {
+            matches!(s.state, State::Sealed | State::Damaged)
+        });
+    }
+
+    /// No child shares anything any more.
+    pub(crate) fn unlend(&mut self) {
+        self.share(Share::Own, |s| s.share == Share::Lent);
+        self.ghost = 0;
+    }
+
+    /// After a fork, by the child: what its parent lent is borrowed. The open segment, which
+    /// the parent goes on writing, is sealed here and stays the child's own.
+    pub(crate) fn borrow_lent(&mut self, hooks: &dyn Segments) {
+        self.ghost = 0;
+        self.share(Share::Borrowed, |s| s.share == Share::Lent);
+        let lent = |s: &&Segment| s.share == Share::Borrowed && s.state != State::Free;
+        self.borrowed = self.segments.iter().filter(lent).count() as u64 * u64::from(self.size);
+        if let Some(open) = self.open.take() {
+            self.seal(hooks, open);
+        }
+    }
+
+    /// What is borrowed is charged here from now on.
+    pub(crate) fn own(&mut self) {
+        self.share(Share::Own, |s| s.share == Share::Borrowed);
+        self.borrowed = 0;
+    }
+
+    /// Bytes of borrowed segments.
+    pub(crate) fn borrowed(&self) -> u64 {
+        self.borrowed
+    }
+
+    /// Bytes of lent segments that are unmapped here but not by those who borrow them.
+    pub(crate) fn ghost(&self) -> u64 {
+        self.ghost
     }
 
     /// Bytes of each segment.
@@ -245,6 +313,7 @@ impl SegmentSet {
         }
         let base = hooks.map(self.size as usize)?;
         let new = Segment {
+            share: Share::Own,
             base,
             used: 0,
             live: 0,
@@ -267,6 +336,11 @@ impl SegmentSet {
     fn unmap(&mut self, hooks: &dyn Segments, i: u32) {
         let segment = &mut self.segments[i as usize];
         segment.state = State::Free;
+        match core::mem::replace(&mut segment.share, Share::Own) {
+            Share::Own => {}
+            Share::Lent => self.ghost += u64::from(self.size),
+            Share::Borrowed => self.borrowed -= u64::from(self.size),
+        }
         segment.next = self.free;
         self.free = i;
         self.mapped -= 1;

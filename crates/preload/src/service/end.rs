@@ -8,11 +8,14 @@ use crate::sys;
 use core::time::Duration;
 use deckle_group::{Kill, OomError};
 use deckle_live::{Hooks, pager::Fault};
-use deckle_mm::{FaultError, OomReport};
+use deckle_mm::{Charge, FaultError, OomReport};
 use deckle_uffd::{Errno, Uffd};
 
 /// Pause before a fault is tried again while somebody else is being killed for it.
 const PAUSE: Duration = Duration::from_millis(5);
+
+/// Pages that a fault finds for certain if so much is free: a folio of 64 KiB for each task.
+const ROOM: u64 = 64;
 
 /// What the pager asks its owner.
 pub struct Last;
@@ -44,7 +47,11 @@ impl Hooks for Last {
 
 fn out_of_memory(process: &Process, report: &OomReport) {
     let group = process.account.group();
-    if group.fold_stale() > 0 {
+    if group.fold_stale() > 0 || process.account.stop_lending(process.pager.mm()) {
+        return;
+    }
+    // Others have given something back since the fault was refused: it is tried again.
+    if group.usage() + ROOM <= process.account.max() {
         return;
     }
     process.publish();
