@@ -1,7 +1,7 @@
 //! Forks of programs whose memory is partly in the store.
 
 mod common;
-use common::{expect, run};
+use common::{compile, expect, run};
 
 const FILL: &str = "
 import os, random, sys, time
@@ -119,4 +119,21 @@ print('pool right')
 ",
     );
     expect(&ran, "pool right");
+}
+
+#[test]
+fn p20_a_child_that_the_library_does_not_know_gets_no_wrong_byte() {
+    let program = compile("bare_fork", &[]);
+    let program = program.to_str().expect("path");
+    let ran = run(&["--memory-max", "64M"], &[program]);
+    expect(&ran, "bare forks right");
+    assert!(ran.err.contains("without libc's fork"), "{}", ran.err);
+}
+
+#[test]
+fn p10_signal_handlers_that_fault_map_and_fork_do_not_hang() {
+    let program = compile("timer", &[]);
+    let program = program.to_str().expect("path");
+    let ran = run(&["--memory-max", "64M"], &[program, "5"]);
+    expect(&ran, "timer right");
 }

@@ -17,6 +17,9 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// Pages that a fault finds for certain if so much is free: a folio of 64 KiB for each task.
 const ROOM: u64 = 64;
 
+/// How often it is looked whether memory is out still, before anybody is killed.
+const LOOKS: u32 = 20;
+
 /// What the pager asks its owner.
 pub struct Last;
 
@@ -50,9 +53,13 @@ fn out_of_memory(process: &Process, report: &OomReport) {
     if group.fold_stale() > 0 || process.account.stop_lending(process.pager.mm()) {
         return;
     }
-    // Others have given something back since the fault was refused: it is tried again.
-    if group.usage() + ROOM <= process.account.max() {
-        return;
+    // Others may have given something back since the fault was refused, or are about to: a
+    // forked child is charged for what it shares with its parent, and often ends at once.
+    for _ in 0..LOOKS {
+        if group.usage() + ROOM <= process.account.max() {
+            return;
+        }
+        sleep(PAUSE);
     }
     process.publish();
     let Some(victim) = group.choose_victim() else {
