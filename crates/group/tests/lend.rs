@@ -45,7 +45,11 @@ fn p20_a_borrower_pays_for_itself_when_its_sponsor_is_gone() {
     assert!(g.stop_borrowing(one.1));
     end(g, sponsor);
     assert_eq!(g.fold_stale(), 1);
-    assert_eq!(g.usage(), 30 + 300, "what the other borrowed is its own now");
+    assert_eq!(
+        g.usage(),
+        30 + 300,
+        "what the other borrowed is its own now"
+    );
     assert!(!g.is_sponsored(two.1));
     assert!(!g.stop_borrowing(two.1), "charged already");
     assert!(!g.borrow_from(one.1, sponsor.1, 100), "nobody to pay");
