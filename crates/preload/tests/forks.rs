@@ -68,7 +68,8 @@ def orphan():
     return ok
 def middle():
     b[0] = 1; b[N // 2] = 2
-    os.fork() == 0 and os._exit(0 if (b[0], b[N // 2]) == (1, 2) and right(b, 7, 1 << 15) is False else 9)
+    if os.fork() == 0:
+        os._exit(0 if (b[0], b[N // 2]) == (1, 2) and not right(b, 7, 1 << 15) else 9)
     well_ = os.waitpid(-1, 0)[1]
     b[0:400] = random.Random(7).randbytes(400)
     r2 = random.Random(7)
