@@ -16,18 +16,12 @@ fn p20_p7_forks_of_every_kind_while_memory_is_away() {
 }
 
 #[test]
-fn p20_a_fork_with_more_than_the_limit_is_right_or_refused() {
+fn p20_a_fork_with_more_than_the_limit_is_right() {
     let _turn = turn();
     let program = compile("spawns", &[]);
     let ran = run("--memory-max 96M", &[&program, "150"]);
-    match ran.code {
-        3 => {
-            eprintln!("KNOWN: fork of a process larger than the limit fails with ENOMEM");
-            assert!(ran.out.contains("fork refused: Cannot allocate memory"));
-            assert!(ran.out.contains("data right"), "{}{}", ran.out, ran.err);
-        }
-        _ => ran.expect("all right"),
-    }
+    ran.tell("forks with 150M under 96M");
+    ran.expect("all right");
 }
 
 #[test]

@@ -21,10 +21,8 @@ fn r98_torture_of_threads_loses_no_byte() {
 #[test]
 fn r98_p20_torture_of_forks_loses_no_byte() {
     let _turn = turn();
-    // A limit that holds two copies: a fork brings everything in, and the child charges what
-    // it shares as its own.
-    let ran = lab("--memory-max 1536M", "torture 384M --threads 4 --seconds 6");
-    ran.tell("torture with forks, 384M in 1536M");
+    let ran = lab("--memory-max 128M", "torture 512M --threads 4 --seconds 10");
+    ran.tell("torture with forks, 512M in 128M");
     eprint!("{}", ran.out);
     ran.ended(0);
     assert!(ran.out.contains("every page right"));

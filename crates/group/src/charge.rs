@@ -36,7 +36,7 @@ fn pack(charged: i64, unspent: u64) -> u64 {
     ((charged << UNSPENT_BITS) as u64) | (unspent & UNSPENT_MASK)
 }
 
-fn change(word: &AtomicU64, f: impl Fn(i64, u64) -> Option<(i64, u64)>) -> bool {
+pub(crate) fn change(word: &AtomicU64, f: impl Fn(i64, u64) -> Option<(i64, u64)>) -> bool {
     word.fetch_update(SeqCst, Relaxed, |w| {
         let (charged, unspent) = unpack(w);
         f(charged, unspent).map(|(c, u)| pack(c, u))

@@ -9,7 +9,7 @@ use deckle_mm::Item;
 /// "deckle" and the sort of file.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"deckleGP");
 /// Changed with every change of the layout.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Processes of one group.
 pub const LINES: usize = 256;
 /// Slots per line between which the CPUs of a process are spread.
@@ -42,6 +42,10 @@ pub struct Line {
     pub(crate) pad: AtomicU32,
     /// Swap charged, pages.
     pub(crate) swap: AtomicU64,
+    /// Who pays for memory that this process shares since a fork, see `lend`; 0: nobody.
+    pub(crate) sponsor: AtomicU64,
+    /// How much that was at the fork, pages.
+    pub(crate) borrowed: AtomicU64,
     // Gauges, published by the service.
     pub(crate) resident: AtomicU64,
     pub(crate) inactive: AtomicU64,

@@ -19,6 +19,7 @@ pub mod estimate;
 pub mod handover;
 pub mod knobs;
 pub mod layout;
+pub mod lend;
 pub mod line;
 pub mod oom;
 pub mod program;

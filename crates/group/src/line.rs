@@ -149,6 +149,8 @@ impl Group {
         line.namespace.store(namespace, Relaxed);
         line.service.store(service, Relaxed);
         line.killed.store(0, Relaxed);
+        line.sponsor.store(0, Relaxed);
+        line.borrowed.store(0, Relaxed);
         let generation = page.generation.fetch_add(1, Relaxed).wrapping_add(1);
         line.generation.store(generation, Release);
         page.joins.fetch_add(1, Relaxed);
@@ -237,7 +239,10 @@ impl Group {
         {
             return false;
         }
-        // From here on `line()` finds no tenant, so nothing is charged to it any more.
+        // From here on `line()` finds no tenant, so nothing is charged to it any more. First
+        // of all those who share its memory pay for themselves.
+        self.stop_sponsoring(line);
+        line.sponsor.store(0, SeqCst);
         for slot in &line.slots {
             slot.word.store(0, SeqCst);
         }

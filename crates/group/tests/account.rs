@@ -209,7 +209,7 @@ fn another_layout_version_is_a_clear_error() {
     let e = attach().unwrap();
     assert!(matches!(e, AttachError::Version { found: 77, .. }));
     assert!(e.to_string().contains("layout version 77"), "{e}");
-    patch(8, &1u32.to_le_bytes());
+    patch(8, &deckle_group::layout::VERSION.to_le_bytes());
     assert!(attach().is_none());
     patch(12, &3u32.to_le_bytes()); // another number of counters
     assert!(matches!(attach().unwrap(), AttachError::Size { .. }));

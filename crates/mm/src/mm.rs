@@ -150,8 +150,8 @@ impl<E: Env> Mm<E> {
 
     /// Brings the charge of the store's RAM up to date; returns by how many pages it grew
     /// (negative: shrank). Called after pages were put or freed.
-    pub(crate) fn settle_store(&self) -> i64 {
-        let now = bytes_to_pages(self.store.ram_bytes());
+    pub fn settle_store(&self) -> i64 {
+        let now = bytes_to_pages(self.store.charged_bytes());
         let before = self.store_charged.swap(now, Ordering::AcqRel);
         if now > before {
             self.charge.force_charge(now - before);
@@ -159,6 +159,14 @@ impl<E: Env> Mm<E> {
             self.charge.uncharge(before - now);
         }
         now as i64 - before as i64
+    }
+
+    /// Counts the store's pages anew without charging: for a copy of a manager (in a child of
+    /// fork), whose account starts with what this returns.
+    pub fn recount_store(&self) -> u64 {
+        let now = bytes_to_pages(self.store.charged_bytes());
+        self.store_charged.store(now, Ordering::Release);
+        now
     }
 
     /// Pages of the store's RAM that are charged now.

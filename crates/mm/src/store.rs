@@ -70,6 +70,11 @@ pub trait Store: Send + Sync {
     fn free(&self, first: Slot, count: u32);
     /// RAM the store uses now, in bytes, everything included.
     fn ram_bytes(&self) -> u64;
+    /// Bytes that the group is charged for: [`Store::ram_bytes`], less what another process
+    /// pays for and more what others hold still of what was given back here.
+    fn charged_bytes(&self) -> u64 {
+        self.ram_bytes()
+    }
     /// Pages stored now.
     fn stored_pages(&self) -> u64;
 }

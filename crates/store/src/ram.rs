@@ -90,6 +90,7 @@ pub struct Ram<S: Segments = Heap> {
 struct Part {
     shard: Mutex<Shard>,
     bytes: AtomicU64,
+    charged: AtomicU64,
     pages: AtomicU64,
 }
 
@@ -118,6 +119,7 @@ impl<S: Segments> Ram<S> {
             let bytes = AtomicU64::new(shard.bytes());
             Part {
                 shard: Mutex::new(shard),
+                charged: AtomicU64::new(bytes.load(Ordering::Relaxed)),
                 bytes,
                 pages: AtomicU64::new(0),
             }
@@ -216,6 +218,35 @@ impl<S: Segments> Ram<S> {
         self.shards.iter().map(each).sum()
     }
 
+    /// Before a fork: what will not be written any more is shared with the child from now on,
+    /// and charged here ([`Store::charged_bytes`]) also after it is unmapped, until
+    /// [`unlend`](Self::unlend). What was borrowed is charged here.
+    pub fn lend(&self) {
+        self.each(|shard| shard.segments.lend());
+    }
+
+    /// No child holds anything any more of what was lent.
+    pub fn unlend(&self) {
+        self.each(|shard| shard.segments.unlend());
+    }
+
+    /// In a child of fork: what its parent [lent](Self::lend) is not charged here. Returns its
+    /// bytes.
+    pub fn borrow_lent(&self) -> u64 {
+        self.each(|shard| shard.segments.borrow_lent(&self.hooks));
+        let borrowed = |part: &Part| part.lock().segments.borrowed();
+        self.shards.iter().map(borrowed).sum()
+    }
+
+    /// What is borrowed is charged here from now on: its lender does not pay any more.
+    pub fn own(&self) {
+        self.each(|shard| shard.segments.own());
+    }
+
+    fn each(&self, f: impl Fn(&mut Shard)) {
+        self.shards.iter().for_each(|part| part.change(&f));
+    }
+
     /// What is stored, by encoding, and what compaction did.
     pub fn counts(&self) -> Counts {
         let mut c = Counts::default();
@@ -271,7 +302,10 @@ impl Part {
     fn change<R>(&self, f: impl FnOnce(&mut Shard) -> R) -> R {
         let mut shard = self.lock();
         let result = f(&mut shard);
-        self.bytes.store(shard.bytes(), Ordering::Relaxed);
+        let bytes = shard.bytes();
+        let charged = bytes - shard.segments.borrowed() + shard.segments.ghost();
+        self.bytes.store(bytes, Ordering::Relaxed);
+        self.charged.store(charged, Ordering::Relaxed);
         self.pages.store(shard.pages(), Ordering::Relaxed);
         result
     }
@@ -360,6 +394,15 @@ impl<S: Segments> Store for Ram<S> {
             .shards
             .iter()
             .map(|p| p.bytes.load(Ordering::Relaxed))
+            .sum();
+        parts + self.writers.bytes() + self.readers.bytes()
+    }
+
+    fn charged_bytes(&self) -> u64 {
+        let parts: u64 = self
+            .shards
+            .iter()
+            .map(|p| p.charged.load(Ordering::Relaxed))
             .sum();
         parts + self.writers.bytes() + self.readers.bytes()
     }

@@ -4,7 +4,10 @@
 //! the kernel goes on sharing its pages. Freeing an object only lowers its segment's count
 //! of live bytes; a sealed segment without any is unmapped at once.
 
+mod share;
+
 use crate::table::Place;
+use share::Share;
 use std::alloc::{Layout, alloc, dealloc};
 use std::ptr::NonNull;
 
@@ -90,6 +93,7 @@ enum State {
 }
 
 struct Segment {
+    share: Share,
     base: NonNull<u8>,
     /// Bytes appended.
     used: u32,
@@ -117,6 +121,10 @@ pub(crate) struct SegmentSet {
     open: Option<u32>,
     mapped: u64,
     live: u64,
+    /// Bytes of segments that a parent is charged for.
+    borrowed: u64,
+    /// Bytes of segments that were lent and are unmapped here.
+    ghost: u64,
 }
 
 impl SegmentSet {
@@ -130,6 +138,8 @@ impl SegmentSet {
             open: None,
             mapped: 0,
             live: 0,
+            borrowed: 0,
+            ghost: 0,
         }
     }
 
@@ -245,6 +255,7 @@ impl SegmentSet {
         }
         let base = hooks.map(self.size as usize)?;
         let new = Segment {
+            share: Share::Own,
             base,
             used: 0,
             live: 0,
@@ -267,6 +278,11 @@ impl SegmentSet {
     fn unmap(&mut self, hooks: &dyn Segments, i: u32) {
         let segment = &mut self.segments[i as usize];
         segment.state = State::Free;
+        match core::mem::replace(&mut segment.share, Share::Own) {
+            Share::Own => {}
+            Share::Lent => self.ghost += u64::from(self.size),
+            Share::Borrowed => self.borrowed -= u64::from(self.size),
+        }
         segment.next = self.free;
         self.free = i;
         self.mapped -= 1;

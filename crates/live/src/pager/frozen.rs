@@ -15,7 +15,7 @@ use super::Pager;
 use super::queue::Fault;
 
 /// Most pages that the forking thread may have filled: what libc touches of its own.
-const ROOM: usize = 64;
+const ROOM: usize = 1024;
 /// How often an operation is repeated that finds the address space changing.
 const PATIENCE: u32 = 100_000;
 
@@ -157,13 +157,19 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
                     write: write || wp,
                 };
                 let forker = self.still.forker.load(Ordering::SeqCst);
-                if ptid != 0 && ptid == forker && self.still.note(fault.page) {
-                    let served = self.serve_frozen(self.platform().program_uffd(), fault);
-                    if let Err(error) = served {
-                        self.hooks.fatal(fault, &error);
+                if ptid == 0 || ptid != forker {
+                    if !self.queue.push(fault) {
+                        self.platform().wake(fault.page, 1);
                     }
-                } else if !self.queue.push(fault) {
-                    self.platform().wake(fault.page, 1);
+                    return;
+                }
+                let served = match self.still.note(fault.page) {
+                    true => self.serve_frozen(self.platform().program_uffd(), fault),
+                    // To let it wait would be for ever: it is the one who opens the gate.
+                    false => Err(FaultError::Busy),
+                };
+                if let Err(error) = served {
+                    self.hooks.fatal(fault, &error);
                 }
             }
             Some(Event::Fork { child }) => self.hooks.forked(child),

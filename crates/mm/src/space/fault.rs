@@ -11,7 +11,7 @@ use crate::charge::Charge;
 use crate::env::Env;
 use crate::folio::order_of;
 use crate::mm::Mm;
-use crate::platform::{Content, Flush, Platform, PlatformError, Prot, Stop};
+use crate::platform::{Content, Cow, Flush, Platform, PlatformError, Prot, Stop};
 use crate::reclaim::lru::Which;
 use crate::reclaim::oom::OomReport;
 use crate::space::block::{BlockState, Table};
@@ -167,7 +167,12 @@ impl<E: Env> Mm<E> {
         let i = page.index();
         match &mut *state {
             BlockState::Busy => return Ok(Step::Wait(block.ticket())),
-            BlockState::Huge(h) if h.mapped => return Ok(Step::Done(Served::Spurious)),
+            BlockState::Huge(h) if h.mapped => {
+                let start = page.block().start();
+                self.lift(PageRun::new(space.id, start, BLOCK_PAGES), write)
+                    .map_err(FaultError::Platform)?;
+                return Ok(Step::Done(Served::Spurious));
+            }
             BlockState::Huge(h) => {
                 let run = PageRun::new(space.id, page.block().start(), BLOCK_PAGES);
                 self.map_all(run, h.pfn, Content::Parked, h.prot)
@@ -183,7 +188,11 @@ impl<E: Env> Mm<E> {
             BlockState::Empty | BlockState::HugeSwapped(_) | BlockState::Table(_) => {}
         }
         match state.entry(i).kind() {
-            Kind::Mapped(_) => Ok(Step::Done(Served::Spurious)),
+            Kind::Mapped(_) => {
+                self.lift(PageRun::new(space.id, page, 1), write)
+                    .map_err(FaultError::Platform)?;
+                Ok(Step::Done(Served::Spurious))
+            }
             Kind::Busy => Ok(Step::Wait(block.ticket())),
             Kind::Swapped(_) => Ok(Step::SwapIn(vma, seq)),
             Kind::Inactive(pfn) => {
@@ -208,6 +217,17 @@ impl<E: Env> Mm<E> {
                 Ok(Step::Done(Served::Mapped(run.pages)))
             }
         }
+    }
+
+    /// Lifts a protection that a write to a present page may have met: where the kernel copies
+    /// on write, a page without a reason to be protected would fault for ever. Block locked, so
+    /// that nobody counts on a protection of the run now.
+    fn lift(&self, run: PageRun, write: bool) -> Result<(), PlatformError> {
+        if write && <E::P as Platform>::COW == Cow::Kernel {
+            let token = self.platform().write_protect(run, false)?;
+            self.platform().flush(&mut core::iter::once(token));
+        }
+        Ok(())
     }
 
     /// Maps the zero page over a run of holes and unmapped zero entries. A page that the

@@ -1,7 +1,7 @@
 //! The group's account as the manager of this process sees it, and where its pages go.
 
-use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicBool, AtomicU64};
 use core::time::Duration;
 use deckle_group::{Answer, Group, GroupCharge, LineId, SwapKind};
 use deckle_mm::{Charge, OverLimit, Slot, Store, StoreError};
@@ -17,6 +17,10 @@ pub struct Account {
     charge: core::sync::atomic::AtomicPtr<GroupCharge>,
     /// Pages of our own metadata that are charged.
     own: AtomicU64,
+    /// Pages of the store that were borrowed from the parent at a fork; 0: nothing is.
+    borrowed: AtomicU64,
+    /// Whether children may share parts of the store.
+    lending: AtomicBool,
 }
 
 impl Account {
@@ -26,6 +30,8 @@ impl Account {
             group,
             charge: core::sync::atomic::AtomicPtr::new(leak(group, line)),
             own: AtomicU64::new(0),
+            borrowed: AtomicU64::new(0),
+            lending: AtomicBool::new(false),
         }
     }
 
@@ -51,6 +57,57 @@ impl Account {
         self.own.store(0, Relaxed);
         self.charge().force_charge(pages);
         self.charge().force_charge_swap(swapped);
+    }
+
+    /// In a child: `sponsor` pays for `pages` of the store that are shared with it. False: it
+    /// is gone.
+    pub fn borrow_from(&self, line: LineId, sponsor: LineId, pages: u64) -> bool {
+        let granted = self.group.borrow_from(line, sponsor, pages);
+        self.borrowed
+            .store(if granted { pages } else { 0 }, Relaxed);
+        self.lending.store(false, Relaxed);
+        granted
+    }
+
+    /// Pays for what is borrowed, if its lender is gone or `now`.
+    pub fn stop_borrowing(&self, mm: &super::Manager, now: bool) {
+        if self.borrowed.load(Relaxed) == 0 || !now && self.group.is_sponsored(self.line()) {
+            return;
+        }
+        let pages = self.borrowed.swap(0, Relaxed);
+        mm.store().own();
+        mm.settle_store();
+        if pages > 0 && !self.group.stop_borrowing(self.line()) {
+            // Whoever returned the lender's charge has charged all of it.
+            self.charge().uncharge(pages);
+        }
+    }
+
+    /// Before a fork: the child will share the store, at this process's charge.
+    pub fn lend(&self, mm: &super::Manager) {
+        self.stop_borrowing(mm, true);
+        mm.store().lend();
+        self.lending.store(true, Relaxed);
+    }
+
+    /// Whether children may share parts of the store.
+    pub fn is_lending(&self) -> bool {
+        self.lending.load(Relaxed)
+    }
+
+    /// Stops paying for what only children had, when there are none any more. True if that
+    /// has returned pages.
+    pub fn stop_lending(&self, mm: &super::Manager) -> bool {
+        if !self.is_lending() {
+            return false;
+        }
+        self.group.fold_stale();
+        if self.group.has_borrowers(self.line()) {
+            return false;
+        }
+        self.lending.store(false, Relaxed);
+        mm.store().unlend();
+        mm.settle_store() < 0
     }
 
     /// Brings the charge of our own metadata, `pages` now, up to date.
@@ -150,6 +207,35 @@ impl Swap {
         }
     }
 
+    /// See [`Ram::lend`].
+    pub fn lend(&self) {
+        if let Swap::Ram(store) = self {
+            store.lend();
+        }
+    }
+
+    /// See [`Ram::unlend`].
+    pub fn unlend(&self) {
+        if let Swap::Ram(store) = self {
+            store.unlend();
+        }
+    }
+
+    /// See [`Ram::borrow_lent`].
+    pub fn borrow_lent(&self) -> u64 {
+        match self {
+            Swap::Off(_) => 0,
+            Swap::Ram(store) => store.borrow_lent(),
+        }
+    }
+
+    /// See [`Ram::own`].
+    pub fn own(&self) {
+        if let Swap::Ram(store) = self {
+            store.own();
+        }
+    }
+
     /// Gives back what compaction can win.
     pub fn compact(&self) {
         if let Swap::Ram(store) = self {
@@ -173,6 +259,9 @@ impl Store for Swap {
     }
     fn ram_bytes(&self) -> u64 {
         self.inner().ram_bytes()
+    }
+    fn charged_bytes(&self) -> u64 {
+        self.inner().charged_bytes()
     }
     fn stored_pages(&self) -> u64 {
         self.inner().stored_pages()

@@ -8,11 +8,17 @@ use crate::sys;
 use core::time::Duration;
 use deckle_group::{Kill, OomError};
 use deckle_live::{Hooks, pager::Fault};
-use deckle_mm::{FaultError, OomReport};
+use deckle_mm::{Charge, FaultError, OomReport};
 use deckle_uffd::{Errno, Uffd};
 
 /// Pause before a fault is tried again while somebody else is being killed for it.
 const PAUSE: Duration = Duration::from_millis(5);
+
+/// Pages that a fault finds for certain if so much is free: a folio of 64 KiB for each task.
+const ROOM: u64 = 64;
+
+/// How often it is looked whether memory is out still, before anybody is killed.
+const LOOKS: u32 = 20;
 
 /// What the pager asks its owner.
 pub struct Last;
@@ -44,8 +50,16 @@ impl Hooks for Last {
 
 fn out_of_memory(process: &Process, report: &OomReport) {
     let group = process.account.group();
-    if group.fold_stale() > 0 {
+    if group.fold_stale() > 0 || process.account.stop_lending(process.pager.mm()) {
         return;
+    }
+    // Others may have given something back since the fault was refused, or are about to: a
+    // forked child is charged for what it shares with its parent, and often ends at once.
+    for _ in 0..LOOKS {
+        if group.usage() + ROOM <= process.account.max() {
+            return;
+        }
+        sleep(PAUSE);
     }
     process.publish();
     let Some(victim) = group.choose_victim() else {

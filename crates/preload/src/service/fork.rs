@@ -27,6 +27,9 @@ impl Process {
             handover::expect_no_more();
             return Err(libc::ENOMEM);
         }
+        if self.pager.platform().fork_events() {
+            self.account.lend(self.pager.mm());
+        }
         Ok(0)
     }
 
@@ -216,11 +219,19 @@ pub extern "C" fn first_in_child(start: *mut c_void) -> ! {
 fn rebuild(process: &mut Process, start: &super::Start) -> Result<(), String> {
     let platform = process.pager.platform();
     platform.reserve_after_fork().map_err(|e| e.to_string())?;
-    let taken = match process.pager.platform().fork_events() {
-        true => Some(handover::take(process)?),
-        false => None,
-    };
+    let handed = process.pager.platform().fork_events();
     let said = tasks::announce(start)?;
+    let lender = process.account.line();
+    let mut taken = None;
+    if handed {
+        // Before the parent may go on: from here on it pays for what both share.
+        let mm = process.pager.mm();
+        let shared = deckle_mm::units::bytes_to_pages(mm.store().borrow_lent());
+        if !process.account.borrow_from(said.line, lender, shared) {
+            mm.store().own();
+        }
+        taken = Some(handover::take(process)?);
+    }
     // The old descriptors mean nothing here: not closed.
     core::mem::forget(core::mem::replace(&mut process.watch, said.watch));
     core::mem::forget(core::mem::replace(&mut process.link, said.link));
@@ -232,7 +243,7 @@ fn rebuild(process: &mut Process, start: &super::Start) -> Result<(), String> {
     // What the parent counted stays its own.
     mm.stats().forget(|item| !deckle_group::is_gauge(item));
     let gauge = |item| mm.stats().get(item);
-    let pages = gauge(deckle_mm::Item::NrAnon) + mm.store_charged();
+    let pages = gauge(deckle_mm::Item::NrAnon) + mm.recount_store();
     let swapped = gauge(deckle_mm::Item::NrSwapped);
     process.account.move_to(said.line, pages, swapped);
     process.pager.adopt_filled().map_err(|e| e.to_string())?;
@@ -240,6 +251,7 @@ fn rebuild(process: &mut Process, start: &super::Start) -> Result<(), String> {
         let adopted = process.pager.adopt(deckle_mm::Vpn(page));
         adopted.map_err(|e| e.to_string())?;
     }
+    process.publish();
     process.pager.gate().open();
     Ok(())
 }

@@ -153,6 +153,8 @@ fn look_after(process: &'static Process) -> ! {
             Ok(State::Running) => {
                 if let Some(_inside) = process.pager.gate().try_enter() {
                     process.settle();
+                    process.account.stop_borrowing(process.pager.mm(), false);
+                    process.account.stop_lending(process.pager.mm());
                     let faults = process.pager.mm().stats().get(deckle_mm::Item::Pgfault);
                     if crate::config::fault() == Some(b"panic") && faults > 1000 {
                         panic!("as DECKLE_FAULT asks");

@@ -1,0 +1,140 @@
+//! Forks of programs whose memory is partly in the store.
+
+mod common;
+use common::{compile, expect, run};
+
+const FILL: &str = "
+import os, random, sys, time
+N = 100 << 20
+def fill(k):
+    b = bytearray(N); r = random.Random(k)
+    for o in range(0, N, 4096): b[o:o+400] = r.randbytes(400)
+    return b
+def right(b, k, step=4096):
+    r = random.Random(k)
+    for o in range(0, N, 4096):
+        want = r.randbytes(400)
+        if o % step == 0 and b[o:o+400] != want: return False
+    return True
+def child(work):
+    p = os.fork()
+    if p == 0:
+        try: os._exit(0 if work() else 3)
+        except BaseException as e: print('child:', e, file=sys.stderr); os._exit(4)
+    return p
+def well(p): assert os.waitpid(p, 0)[1] == 0
+b = fill(7)
+";
+
+fn python(limit: &str, script: &str) -> common::Ran {
+    run(
+        &["--memory-max", limit],
+        &["python3", "-c", &format!("{FILL}{script}")],
+    )
+}
+
+#[test]
+fn p20_a_child_reads_what_its_parent_had_in_the_store_and_both_write_on() {
+    let ran = python(
+        "64M",
+        "
+def work():
+    if not right(b, 7, 1 << 14): return False
+    for o in range(0, N, 1 << 16): b[o] = 255
+    return all(b[o] == 255 for o in range(0, N, 1 << 16))
+well(child(work))
+p = child(lambda: right(b, 7))
+for o in range(4096, N, 1 << 16): b[o] = 254
+well(p)
+assert all(b[o] == 254 for o in range(4096, N, 1 << 16))
+well(child(lambda: all(b[o] == 254 for o in range(4096, N, 1 << 16))))
+print('both right')
+",
+    );
+    expect(&ran, "both right");
+    assert!(ran.err.contains("from swap"), "{}", ran.err);
+}
+
+#[test]
+fn p20_grandchildren_and_children_who_outlive_their_parent_read_their_own_bytes() {
+    let ran = python(
+        "64M",
+        "
+r, w = os.pipe()
+def orphan():
+    time.sleep(1)
+    ok = right(b, 7, 1 << 14)
+    os.write(w, b'y' if ok else b'n')
+    return ok
+def middle():
+    b[0] = 1; b[N // 2] = 2
+    if os.fork() == 0:
+        os._exit(0 if (b[0], b[N // 2]) == (1, 2) and not right(b, 7, 1 << 15) else 9)
+    well_ = os.waitpid(-1, 0)[1]
+    b[0:400] = random.Random(7).randbytes(400)
+    r2 = random.Random(7)
+    for o in range(0, N, 4096):
+        x = r2.randbytes(400)
+        if o == N // 2: b[o:o+400] = x
+    child(orphan)
+    return well_ == 0
+well(child(middle))
+b = None
+assert os.read(r, 1) == b'y'
+print('all right')
+",
+    );
+    expect(&ran, "all right");
+}
+
+#[test]
+fn forks_that_execute_programs_leave_no_charge_behind() {
+    let ran = python(
+        "64M",
+        "
+for n in range(40):
+    p = os.fork()
+    if p == 0: os.execvp('true', ['true'])
+    well(p)
+assert right(b, 7)
+c = bytearray(30 << 20)
+for o in range(0, len(c), 4096): c[o] = 1
+assert right(b, 7) and sum(c[::4096]) == len(c) // 4096
+print('no charge left')
+",
+    );
+    expect(&ran, "no charge left");
+}
+
+#[test]
+fn multiprocessing_pools_share_what_is_in_the_store() {
+    let ran = python(
+        "96M",
+        "
+import multiprocessing as mp
+def part(k):
+    return sum(b[o] for o in range(k * 4096, N, 8 * 4096))
+want = [part(k) for k in range(8)]
+with mp.get_context('fork').Pool(3) as pool: assert pool.map(part, range(8)) == want
+print('pool right')
+",
+    );
+    expect(&ran, "pool right");
+}
+
+#[test]
+fn p20_a_child_that_the_library_does_not_know_gets_no_wrong_byte() {
+    let program = compile("bare_fork", &[]);
+    let program = program.to_str().expect("path");
+    let ran = run(&["--memory-max", "64M"], &[program]);
+    expect(&ran, "bare forks right");
+    assert!(ran.err.contains("without libc's fork"), "{}", ran.err);
+}
+
+#[test]
+fn p10_signal_handlers_that_fault_map_and_fork_do_not_hang() {
+    let program = compile("timer", &[]);
+    let program = program.to_str().expect("path");
+    let ran = run(&["--memory-max", "64M"], &[program, "5"]);
+    expect(&ran, "timer right");
+}

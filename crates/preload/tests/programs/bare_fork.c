@@ -1,0 +1,45 @@
+// Children made by a bare system call, of which the library hears only from the kernel: one that
+// executes a program is fine; one that uses memory which is away gets SIGBUS, never wrong bytes.
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define BYTES ((size_t)100 << 20)
+static unsigned char *memory;
+
+static unsigned char want(size_t i) { return (i >> 12) % 250 + 1; }
+
+static int right(void) {
+    for (size_t i = 0; i < BYTES; i += 4096)
+        if (memory[i] != want(i)) return 0;
+    return 1;
+}
+
+int main(void) {
+    memory = mmap(0, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) return 2;
+    for (size_t i = 0; i < BYTES; i += 4096) {
+        for (int k = 0; k < 300; k++) memory[i + k] = rand();
+        memory[i] = want(i);
+    }
+    int status = 0;
+    long pid = syscall(SYS_fork);
+    if (pid == 0) {
+        execlp("true", "true", (char *)0);
+        _exit(9);
+    }
+    waitpid(pid, &status, 0);
+    if (status != 0) return printf("exec: status %#x\n", status), 3;
+    pid = syscall(SYS_fork);
+    if (pid == 0) syscall(SYS_exit_group, right() ? 0 : 5);
+    waitpid(pid, &status, 0);
+    if (!WIFSIGNALED(status) || WTERMSIG(status) != SIGBUS)
+        return printf("touching child: status %#x\n", status), 4;
+    if (!right()) return puts("parent: wrong byte"), 5;
+    puts("bare forks right");
+    return 0;
+}
