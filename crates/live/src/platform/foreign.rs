@@ -3,25 +3,25 @@
 use super::LivePlatform;
 
 impl LivePlatform {
-    /// Takes a range of the arena back after a foreign mapping; see [`Arena::adopt`].
+    /// Takes a range of the arena back after a foreign mapping; see [`Arena::adopt`](super::Arena::adopt).
     ///
     /// # Safety
     /// Nobody counts on what is mapped there.
     ///
     /// # Errors
-    /// As [`Arena::adopt`].
+    /// As [`Arena::adopt`](super::Arena::adopt).
     pub unsafe fn adopt(&self, start: usize, len: usize) -> Result<(), deckle_uffd::Errno> {
         // SAFETY: the caller's promise.
         unsafe { self.arena.adopt(start, len, &self.program) }
     }
 
-    /// Gives a range of the arena to the kernel; see [`Arena::leave`].
+    /// Gives a range of the arena to the kernel; see [`Arena::leave`](super::Arena::leave).
     ///
     /// # Safety
-    /// As [`Arena::leave`].
+    /// As [`Arena::leave`](super::Arena::leave).
     ///
     /// # Errors
-    /// As [`Arena::leave`].
+    /// As [`Arena::leave`](super::Arena::leave).
     pub unsafe fn leave(&self, start: usize, len: usize) -> Result<(), deckle_uffd::Errno> {
         // SAFETY: the caller's promise.
         unsafe { self.arena.leave(start, len, &self.program) }
