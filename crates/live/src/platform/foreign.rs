@@ -3,7 +3,8 @@
 use super::LivePlatform;
 
 impl LivePlatform {
-    /// Takes a range of the arena back after a foreign mapping; see [`Arena::adopt`](super::Arena::adopt).
+    /// Takes a range of the arena back after a foreign mapping; see
+    /// [`Arena::adopt`](super::Arena::adopt).
     ///
     /// # Safety
     /// Nobody counts on what is mapped there.
