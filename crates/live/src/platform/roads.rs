@@ -7,7 +7,7 @@
 
 use std::os::fd::AsRawFd;
 
-use deckle_mm::{Done, PlatformError, Prot, Stop};
+use deckle_mm::{Done, PlatformError, Prot, Stop, Vpn};
 use deckle_uffd::{Categories, CopyMode, Errno, MoveMode, Partial, ProtectMode, Uffd, Why, finish};
 
 use super::LivePlatform;
@@ -109,8 +109,33 @@ impl LivePlatform {
                 let rest = self.copy_in_parked(dst + at, src + at, len - at);
                 shift(rest, at, len)
             }
-            Err(partial) => Err(half_done(partial)),
+            Err(partial) => {
+                // A call that is interrupted by another fault may have moved a page more than
+                // it says: what is there counts.
+                let at = partial.done + self.present_from(dst + partial.done, len - partial.done);
+                if at > partial.done {
+                    self.wake(Vpn::of_addr(dst as u64), (at / PAGE) as u64);
+                }
+                if at == len {
+                    return Ok(done(len));
+                }
+                Err(half_done(Partial {
+                    done: at,
+                    ..partial
+                }))
+            }
         }
+    }
+
+    /// Bytes from `start` on that are present without a gap.
+    fn present_from(&self, start: usize, len: usize) -> usize {
+        let none = Categories::empty();
+        let is = |at: usize| {
+            self.pagemap
+                .count(start + at, start + at + PAGE, Categories::PRESENT, none)
+                == Ok(PAGE)
+        };
+        (0..len).step_by(PAGE).take_while(|&at| is(at)).count() * PAGE
     }
 
     /// Frees the page table of an empty block of the program, which the fault that is being
