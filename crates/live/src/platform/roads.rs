@@ -112,7 +112,8 @@ impl LivePlatform {
             Err(partial) => {
                 // A call that is interrupted by another fault may have moved a page more than
                 // it says: what is there counts.
-                let at = partial.done + self.present_from(dst + partial.done, len - partial.done);
+                let at = partial.done;
+                let at = at + self.moved_from(dst + at, src + at, len - at);
                 if at > partial.done {
                     self.wake(Vpn::of_addr(dst as u64), (at / PAGE) as u64);
                 }
@@ -127,15 +128,14 @@ impl LivePlatform {
         }
     }
 
-    /// Bytes from `start` on that are present without a gap.
-    fn present_from(&self, start: usize, len: usize) -> usize {
-        let none = Categories::empty();
-        let is = |at: usize| {
-            self.pagemap
-                .count(start + at, start + at + PAGE, Categories::PRESENT, none)
-                == Ok(PAGE)
+    /// Bytes that are at `dst` and no longer at `src`, without a gap: moved.
+    fn moved_from(&self, dst: usize, src: usize, len: usize) -> usize {
+        let there = |at: usize| {
+            let none = Categories::empty();
+            self.pagemap.count(at, at + PAGE, Categories::PRESENT, none) == Ok(PAGE)
         };
-        (0..len).step_by(PAGE).take_while(|&at| is(at)).count() * PAGE
+        let moved = |at: &usize| there(dst + at) && !there(src + at);
+        (0..len).step_by(PAGE).take_while(moved).count() * PAGE
     }
 
     /// Frees the page table of an empty block of the program, which the fault that is being
