@@ -66,6 +66,7 @@ pub use {
     area::Area,
     locks::real_locks,
     spawn::{Entry, Options, Task, exit, spawn, spawn_thread},
+    sys::call,
     tcb::in_service_task,
 };
 

@@ -16,7 +16,7 @@ use libc::c_long;
 ///
 /// As the call with these arguments demands.
 #[inline(always)]
-pub(crate) unsafe fn call(number: c_long, args: [usize; 6]) -> Result<usize, i32> {
+pub unsafe fn call(number: c_long, args: [usize; 6]) -> Result<usize, i32> {
     let [a, b, c, d, e, f] = args;
     let ret: isize;
     // SAFETY: the kernel's calling convention: it changes rax, rcx and r11 only, besides what the

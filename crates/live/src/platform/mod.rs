@@ -17,7 +17,7 @@ use std::fs::File;
 
 use deckle_mm::platform::{Content, Cow, Done, Flush, Harvest, PlatformError, Prot, Stop, Zones};
 use deckle_mm::{BlockNr, FrameRun, PageMask, PageRun, Pfn, Platform, SpaceId, Vpn};
-use deckle_uffd::{Categories, Features, MoveMode, Pagemap, ProtectMode, Uffd, Why};
+use deckle_uffd::{Categories, Features, Pagemap, ProtectMode, Uffd, Why};
 
 pub use arena::Arena;
 pub use caps::{Capabilities, Capability};
@@ -210,14 +210,9 @@ impl LivePlatform {
             let src = nursling.addr();
             let mut tries = 0;
             let moved = loop {
-                let moved = roads::patiently(BLOCK, |at, rest| {
-                    // SAFETY: the block is a hole of the caller's; the nursling holds zeros
-                    // that nobody else knows of.
-                    unsafe {
-                        self.program
-                            .move_pages(dst + at, src + at, rest, MoveMode::empty())
-                    }
-                });
+                // The block is a hole of the caller's; the nursling holds zeros that nobody
+                // else knows of.
+                let moved = self.moved(&self.program, dst, src, BLOCK);
                 // Another thread's fault on the block has left a page table again, between
                 // the clearing and the move: nothing is there but the table.
                 match moved {

@@ -31,14 +31,6 @@ pub fn patiently(
     })
 }
 
-fn moved(uffd: &Uffd, dst: usize, src: usize, len: usize) -> Result<deckle_uffd::Done, Partial> {
-    patiently(len, |at, rest| {
-        // SAFETY: callers of the platform own the run and its frames: nobody else fills the
-        // holes at dst, and an access to the program's side finds a registered hole and waits.
-        unsafe { uffd.move_pages(dst + at, src + at, rest, MoveMode::empty()) }
-    })
-}
-
 fn done(len: usize) -> Done {
     Done {
         pages: (len / PAGE) as u32,
@@ -99,7 +91,7 @@ impl LivePlatform {
         if len == BLOCK && dst.is_multiple_of(BLOCK) && src.is_multiple_of(BLOCK) {
             self.clear_program_block(dst);
         }
-        match moved(&self.program, dst, src, len) {
+        match self.moved(&self.program, dst, src, len) {
             Ok(_) => Ok(done(len)),
             Err(Partial {
                 done: at,
@@ -109,22 +101,41 @@ impl LivePlatform {
                 let rest = self.copy_in_parked(dst + at, src + at, len - at);
                 shift(rest, at, len)
             }
-            Err(partial) => {
-                // A call that is interrupted by another fault may have moved a page more than
-                // it says: what is there counts.
-                let at = partial.done;
-                let at = at + self.moved_from(dst + at, src + at, len - at);
-                if at > partial.done {
-                    self.wake(Vpn::of_addr(dst as u64), (at / PAGE) as u64);
-                }
-                if at == len {
-                    return Ok(done(len));
-                }
-                Err(half_done(Partial {
-                    done: at,
-                    ..partial
-                }))
-            }
+            Err(partial) => Err(half_done(partial)),
+        }
+    }
+
+    /// Moves pages. A call that another fault interrupts may have moved a page more than it
+    /// says, so after a failure what is there counts, not what the call admits to: a page
+    /// that nobody knows of would be cleared away with what the program has written to it.
+    pub(super) fn moved(
+        &self,
+        uffd: &Uffd,
+        dst: usize,
+        src: usize,
+        len: usize,
+    ) -> Result<deckle_uffd::Done, Partial> {
+        let result = patiently(len, |at, rest| {
+            // SAFETY: callers of the platform own the run and its frames: nobody else fills
+            // the holes at dst, and an access to the program's side finds a registered hole
+            // and waits.
+            unsafe { uffd.move_pages(dst + at, src + at, rest, MoveMode::empty()) }
+        });
+        let Err(partial) = result else { return result };
+        let at = partial.done;
+        let at = at + self.moved_from(dst + at, src + at, len - at);
+        if at == partial.done {
+            return Err(partial);
+        }
+        // Who waits for a page that the call did not admit to was not woken.
+        self.wake(Vpn::of_addr(dst as u64), (at / PAGE) as u64);
+        if at == len {
+            Ok(deckle_uffd::Done { bytes: len })
+        } else {
+            Err(Partial {
+                done: at,
+                ..partial
+            })
         }
     }
 
@@ -166,7 +177,7 @@ impl LivePlatform {
         let mut at = 0;
         let mut cured = None;
         loop {
-            match moved(&self.park, dst + at, src + at, len - at) {
+            match self.moved(&self.park, dst + at, src + at, len - at) {
                 Ok(_) => return Ok(done(len)),
                 Err(partial) => {
                     at += partial.done;
