@@ -5,25 +5,41 @@ mod common;
 
 use accept::*;
 
-#[test]
-fn r150_an_idle_process_makes_room_for_one_that_grows() {
-    let _turn = turn();
+/// 200 MiB that wait beside a process that does what the arguments of the keeper say.
+fn beside_an_idle_one(what: &str, active: &str) -> Ran {
     let keeper = compile("keeper", &[]);
     let s = common::Scratch::new("group");
     let said = s.0.join("said");
     let script = "
         $0 200 wait >$1 & idle=$!
         until grep -q filled $1; do sleep 0.05; done
-        $0 200 check || exit 2
+        $0 $2 || exit 2
         kill -USR1 $idle
         wait $idle || exit 3
         cat $1";
-    let program = ["bash", "-c", script, &keeper, said.to_str().unwrap()];
+    let script = script.replace("$2", active);
+    let program = ["bash", "-c", &script, &keeper, said.to_str().unwrap()];
     let ran = run("--memory-max 256M", &program);
-    ran.tell("200M idle, 200M growing, in 256M");
+    ran.tell(what);
     ran.ended(0);
     assert_eq!(ran.out.matches("all right").count(), 2, "{}", ran.out);
     assert_eq!(ran.stats["oom_kills"], 0);
+    ran
+}
+
+#[test]
+fn r150_an_idle_process_makes_room_for_one_that_grows() {
+    let _turn = turn();
+    beside_an_idle_one("200M idle, 200M growing, in 256M", "200 check");
+}
+
+#[test]
+fn r150_the_idle_process_is_evicted_and_not_the_busy_one() {
+    let _turn = turn();
+    let ran = beside_an_idle_one("200M idle, 160M checked ten times, in 256M", "160 ten");
+    // Without an eye on what comes back, every round evicts what the next one reads: 3 GiB.
+    let out = ran.counter("pswpout") << 12;
+    assert!(out < 768 << 20, "{} MiB were swapped out", out >> 20);
 }
 
 #[test]

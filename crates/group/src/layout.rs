@@ -9,7 +9,7 @@ use deckle_mm::Item;
 /// "deckle" and the sort of file.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"deckleGP");
 /// Changed with every change of the layout.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// Processes of one group.
 pub const LINES: usize = 256;
 /// Slots per line between which the CPUs of a process are spread.
@@ -54,6 +54,7 @@ pub struct Line {
     pub(crate) stored_pages: AtomicU64,
     pub(crate) stored_bytes: AtomicU64,
     pub(crate) oldest_inactive: AtomicU64,
+    pub(crate) refaults: AtomicU64,
     pub(crate) unmanaged_anon: AtomicU64,
     // Cross-process reclaim.
     pub(crate) request: AtomicU64,

@@ -56,6 +56,8 @@ pub struct Gauges {
     pub stored_bytes: u64,
     /// Age of the oldest inactive folio, in reclaim rounds.
     pub oldest_inactive: u64,
+    /// Pages that come back for each hundred that are evicted (see `Mm::refault_percent`).
+    pub refaults: u64,
     /// Anonymous memory of the process that is not managed (stacks, .bss, shared), pages.
     pub unmanaged_anon: u64,
 }
@@ -255,6 +257,7 @@ impl Group {
             &line.stored_pages,
             &line.stored_bytes,
             &line.oldest_inactive,
+            &line.refaults,
             &line.unmanaged_anon,
             &line.request,
         ] {
@@ -285,6 +288,7 @@ impl Group {
         line.stored_pages.store(level(g.stored_pages), Relaxed);
         line.stored_bytes.store(level(g.stored_bytes), Relaxed);
         line.oldest_inactive.store(g.oldest_inactive, Relaxed);
+        line.refaults.store(g.refaults, Relaxed);
         line.unmanaged_anon.store(level(g.unmanaged_anon), Relaxed);
         for item in Item::ALL {
             let n = stats.get(*item);
@@ -310,13 +314,13 @@ impl Group {
             .fold(self.page().dead[i].load(Relaxed), u64::saturating_add)
     }
 
-    /// Gauges summed over the group; `oldest_inactive` is the largest.
+    /// Gauges summed over the group; `oldest_inactive` and `refaults` are the largest.
     pub fn gauges(&self) -> Gauges {
         self.processes()
             .fold(Gauges::default(), |sum, p| sum.plus(&p.gauges))
     }
 
-    /// Peaks of the sums: `oldest_inactive`, `inactive`, `droppable` and `stored_pages` have none.
+    /// Peaks of the sums: those of resident, swapped and stored bytes and of unmanaged memory.
     pub fn peak_gauges(&self) -> Gauges {
         let page = self.page();
         Gauges {
@@ -354,6 +358,7 @@ impl Group {
                     stored_pages: line.stored_pages.load(Relaxed),
                     stored_bytes: line.stored_bytes.load(Relaxed),
                     oldest_inactive: line.oldest_inactive.load(Relaxed),
+                    refaults: line.refaults.load(Relaxed),
                     unmanaged_anon: line.unmanaged_anon.load(Relaxed),
                 },
                 killed: line.killed.load(Relaxed) != 0,
@@ -383,6 +388,7 @@ impl Gauges {
             stored_pages: self.stored_pages.saturating_add(o.stored_pages),
             stored_bytes: self.stored_bytes.saturating_add(o.stored_bytes),
             oldest_inactive: self.oldest_inactive.max(o.oldest_inactive),
+            refaults: self.refaults.max(o.refaults),
             unmanaged_anon: self.unmanaged_anon.saturating_add(o.unmanaged_anon),
         }
     }

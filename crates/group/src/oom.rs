@@ -91,6 +91,19 @@ impl Group {
             })
     }
 
+    /// Whom to ask for memory rather than evict what comes back, `refaults` per cent of it, in
+    /// the process `me`: the process of whose evicted pages fewest come back, then with most
+    /// resident pages, if that is less than half as many and it has something worth the
+    /// trouble.
+    pub fn choose_colder(&self, me: LineId, refaults: u32) -> Option<Process> {
+        /// Pages: 4 MiB.
+        const WORTH: u64 = 1024;
+        self.processes()
+            .filter(|p| p.line != me && p.service != 0 && p.gauges.resident >= WORTH)
+            .filter(|p| p.gauges.refaults < u64::from(refaults / 2))
+            .min_by_key(|p| (p.gauges.refaults, u64::MAX - p.gauges.resident))
+    }
+
     /// Whom to kill: the process that holds most. Resident plus stored, or what it has charged
     /// if that is more (it may not have published yet). `None` in an empty group.
     pub fn choose_victim(&self) -> Option<Process> {

@@ -45,6 +45,13 @@ pub trait Charge: Send + Sync {
         let _ = pages;
         false
     }
+    /// Of what this manager evicts, `refaults` per cent come back: gets pages from another
+    /// manager of the group of whose pages fewer come back, if there is one, and waits for it.
+    /// False: there is none, or it had nothing. No lock is held.
+    fn reclaim_colder(&self, pages: u64, refaults: u32) -> bool {
+        let _ = (pages, refaults);
+        false
+    }
     /// What the whole group uses now (may lag by the per-CPU batches).
     fn usage(&self) -> u64;
     /// `memory.max`; `u64::MAX` for none.

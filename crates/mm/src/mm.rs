@@ -7,6 +7,7 @@ use crate::huge::queue::SplitQueue;
 use crate::machine::{LockClass, Machine};
 use crate::platform::Platform;
 use crate::reclaim::lru::Lru;
+use crate::reclaim::refault::Refault;
 use crate::scratch::Scratch;
 use crate::space::Space;
 use crate::stat::Stats;
@@ -45,6 +46,7 @@ pub struct Mm<E: Env> {
     pub(crate) scratch: Scratch,
     /// Changes after each round of reclaim: who found everything isolated waits on it.
     pub(crate) reclaim_seq: AtomicU32,
+    pub(crate) refault: Refault,
 }
 
 impl<E: Env> Mm<E> {
@@ -77,6 +79,7 @@ impl<E: Env> Mm<E> {
             contended: AtomicU64::new(0),
             scratch: Scratch::new(),
             reclaim_seq: AtomicU32::new(0),
+            refault: Refault::default(),
         })
     }
 

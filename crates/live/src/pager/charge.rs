@@ -106,6 +106,9 @@ impl<C: Charge> Charge for Shared<C> {
     fn reclaim_elsewhere(&self, pages: u64) -> bool {
         self.0.reclaim_elsewhere(pages)
     }
+    fn reclaim_colder(&self, pages: u64, refaults: u32) -> bool {
+        self.0.reclaim_colder(pages, refaults)
+    }
     fn usage(&self) -> u64 {
         self.0.usage()
     }

@@ -47,6 +47,9 @@ impl<E: Env> Mm<E> {
             AllocError::NoFrame { order } => order_pages(order) as u64,
         };
         let target = want.max(CLUSTER);
+        if self.others_gave(target) {
+            return Ok(());
+        }
         let mut fruitless = 0;
         for _ in 0..PATIENCE {
             let seq = self.reclaim_seq.load(Ordering::Acquire);
@@ -105,8 +108,9 @@ impl<E: Env> Mm<E> {
         if over == 0 {
             return false;
         }
-        let freed = self.reclaim_round(over.clamp(CLUSTER, 1024), Who::Kswapd);
-        freed > 0 && self.charge().usage() > self.charge().high()
+        let target = over.clamp(CLUSTER, 1024);
+        let freed = self.others_gave(target) || self.reclaim_round(target, Who::Kswapd) > 0;
+        freed && self.charge().usage() > self.charge().high()
     }
 
     /// One round; returns the pages freed, less what the store grew by meanwhile.

@@ -5,3 +5,4 @@ pub mod evict;
 pub mod lru;
 pub mod oom;
 pub mod pageout;
+pub mod refault;

@@ -1,7 +1,7 @@
 //! The group's account as the manager of this process sees it, and where its pages go.
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use core::sync::atomic::{AtomicBool, AtomicU64};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use core::time::Duration;
 use deckle_group::{Answer, Group, GroupCharge, LineId, SwapKind};
 use deckle_mm::{Charge, OverLimit, Slot, Store, StoreError};
@@ -9,6 +9,10 @@ use deckle_store::{Algorithm, Disabled, Ram};
 
 /// How long a process that was asked for memory may take to answer.
 const ANSWER_TIME: Duration = Duration::from_secs(5);
+/// The same where the asker can help itself.
+const SHORT_TIME: Duration = Duration::from_millis(100);
+/// How many times such a process is not asked again after it was late.
+const PENALTY: u32 = 256;
 
 /// The account. A child of fork gets another line: hence the indirection.
 pub struct Account {
@@ -21,6 +25,8 @@ pub struct Account {
     borrowed: AtomicU64,
     /// Whether children may share parts of the store.
     lending: AtomicBool,
+    /// How many times nobody is asked to give instead of us: the last one was late.
+    unasked: AtomicU32,
 }
 
 impl Account {
@@ -32,6 +38,7 @@ impl Account {
             own: AtomicU64::new(0),
             borrowed: AtomicU64::new(0),
             lending: AtomicBool::new(false),
+            unasked: AtomicU32::new(0),
         }
     }
 
@@ -171,6 +178,26 @@ impl Charge for Account {
             }
         }
         false
+    }
+
+    fn reclaim_colder(&self, pages: u64, refaults: u32) -> bool {
+        let tick = |n: u32| n.checked_sub(1);
+        if self.unasked.fetch_update(Relaxed, Relaxed, tick).is_ok() {
+            return false;
+        }
+        let donor = self.group.choose_colder(self.line(), refaults);
+        let Some(ring) = donor.and_then(|d| self.group.ask(d.line, pages)) else {
+            return false;
+        };
+        let deadline = deckle_group::sys::now() + SHORT_TIME;
+        match self.group.wait_answer(ring, deadline) {
+            Answer::Freed(pages) => pages > 0,
+            Answer::Gone => self.group.fold_stale() > 0,
+            Answer::Late => {
+                self.unasked.store(PENALTY, Relaxed);
+                false
+            }
+        }
     }
 }
 

@@ -263,6 +263,7 @@ impl Process {
             stored_pages: mm.store_charged(),
             stored_bytes: mm.store().live_bytes(),
             oldest_inactive: self.oldest_inactive(),
+            refaults: u64::from(mm.refault_percent()),
             // `deckle run` measures it for the whole tree.
             unmanaged_anon: 0,
         };

@@ -1,5 +1,5 @@
 // keeper MIB MODE: fills MIB with content of about 4:1, says so, and then, by MODE:
-// check: checks it and ends; loop: checks it again and again; wait: until SIGUSR1, then checks.
+// check: checks it and ends; ten: ten times; loop: again and again; wait: until SIGUSR1, then checks.
 // SIGTERM and SIGINT are told and end it after a last check; SIGCONT is told.
 #define _GNU_SOURCE
 #include <signal.h>
@@ -37,7 +37,8 @@ int main(int argc, char **argv) {
     for (long p = 0; p < pages; p++) for (int w = 0; w < 512; w++) m[p * 512 + w] = word(p, w);
     printf("filled %d\n", getpid());
     if (!strcmp(argv[2], "wait")) while (!go) usleep(1000);
-    do check(); while (!strcmp(argv[2], "loop") && !end);
+    int left = !strcmp(argv[2], "ten") ? 9 : 0;
+    do check(); while ((!strcmp(argv[2], "loop") || left-- > 0) && !end);
     puts("all right");
     return 0;
 }
