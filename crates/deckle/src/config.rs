@@ -80,9 +80,63 @@ pub struct Thp {
     pub enabled: Option<String>,
     /// As `--shrink-underused`.
     pub shrink_underused: Option<bool>,
+    /// `fixed`: the largest folio that is allowed; `auto`: what the faults have shown to pay.
+    pub fault_order: Option<String>,
+    /// `hugepages-16kB/*`.
+    #[serde(rename = "hugepages-16kB")]
+    pub hugepages_16kb: Option<HugepageSize>,
+    /// `hugepages-32kB/*`.
+    #[serde(rename = "hugepages-32kB")]
+    pub hugepages_32kb: Option<HugepageSize>,
+    /// `hugepages-64kB/*`.
+    #[serde(rename = "hugepages-64kB")]
+    pub hugepages_64kb: Option<HugepageSize>,
+    /// `hugepages-128kB/*`.
+    #[serde(rename = "hugepages-128kB")]
+    pub hugepages_128kb: Option<HugepageSize>,
+    /// `hugepages-256kB/*`.
+    #[serde(rename = "hugepages-256kB")]
+    pub hugepages_256kb: Option<HugepageSize>,
+    /// `hugepages-512kB/*`.
+    #[serde(rename = "hugepages-512kB")]
+    pub hugepages_512kb: Option<HugepageSize>,
+    /// `hugepages-1024kB/*`.
+    #[serde(rename = "hugepages-1024kB")]
+    pub hugepages_1024kb: Option<HugepageSize>,
+    /// `hugepages-2048kB/*`.
+    #[serde(rename = "hugepages-2048kB")]
+    pub hugepages_2048kb: Option<HugepageSize>,
     /// `transparent_hugepage.khugepaged.*`.
     #[serde(default)]
     pub khugepaged: Khugepaged,
+}
+
+impl Thp {
+    /// What the file says of each size: its order, its name, its `enabled`.
+    pub fn sizes(&self) -> impl Iterator<Item = (u8, &'static str, &str)> {
+        let all: [(_, &Option<HugepageSize>); 8] = [
+            ("hugepages-16kB", &self.hugepages_16kb),
+            ("hugepages-32kB", &self.hugepages_32kb),
+            ("hugepages-64kB", &self.hugepages_64kb),
+            ("hugepages-128kB", &self.hugepages_128kb),
+            ("hugepages-256kB", &self.hugepages_256kb),
+            ("hugepages-512kB", &self.hugepages_512kb),
+            ("hugepages-1024kB", &self.hugepages_1024kb),
+            ("hugepages-2048kB", &self.hugepages_2048kb),
+        ];
+        let sizes = (2..).zip(all);
+        sizes.filter_map(|(order, (name, size))| {
+            Some((order, name, size.as_ref()?.enabled.as_str()))
+        })
+    }
+}
+
+/// `hugepages-<size>/*`.
+#[derive(Deserialize, Debug, Default)]
+#[serde(deny_unknown_fields)]
+pub struct HugepageSize {
+    /// `always`, `madvise`, `inherit` or `never`.
+    pub enabled: String,
 }
 
 /// `transparent_hugepage.khugepaged.*`.

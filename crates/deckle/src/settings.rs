@@ -1,7 +1,7 @@
 //! What a run is to be: the file, then the command line, checked.
 
 use deckle_group::{Limits, SwapKind};
-use deckle_mm::{PAGE_SIZE, Profile, ThpMode, Tunables};
+use deckle_mm::{FaultOrder, PAGE_SIZE, Profile, SizeMode, ThpMode, Tunables};
 
 use crate::args::RunArgs;
 use crate::config::{self, Config};
@@ -196,6 +196,19 @@ fn tunables(args: &RunArgs, file: &Config) -> Result<Tunables, Fail> {
         t.shrink_underused = choice("--shrink-underused", text, &[("on", true), ("off", false)])?;
     } else if let Some(on) = thp.shrink_underused {
         t.shrink_underused = on;
+    }
+    if let Some(text) = &thp.fault_order {
+        let all = [("fixed", FaultOrder::Fixed), ("auto", FaultOrder::Auto)];
+        t.fault_order = choice("fault_order", text, &all)?;
+    }
+    for (order, name, enabled) in thp.sizes() {
+        let all = [
+            ("always", SizeMode::Always),
+            ("madvise", SizeMode::Madvise),
+            ("inherit", SizeMode::Inherit),
+            ("never", SizeMode::Never),
+        ];
+        t.sizes = t.sizes.with(order, choice(name, enabled, &all)?);
     }
     t.validate().map_err(|e| Fail::own(e.to_string()))?;
     Ok(t)

@@ -126,6 +126,21 @@ fn settings_files_are_refused_with_the_line() {
             "transparent_hugepage.enabled = \"maybe\"\n",
             &["maybe", "always"],
         ),
+        (
+            "i",
+            "transparent_hugepage.fault_order = \"best\"\n",
+            &["best", "fixed", "auto"],
+        ),
+        (
+            "j",
+            "[transparent_hugepage.hugepages-64kB]\nenabled = \"yes\"\n",
+            &["hugepages-64kB", "yes", "inherit"],
+        ),
+        (
+            "k",
+            "[transparent_hugepage.hugepages-8kB]\nenabled = \"always\"\n",
+            &["line 1", "hugepages-8kB"],
+        ),
         ("h", "memory.max = \"2M\"\n", &["too small"]),
     ];
     for (name, text, needles) in cases {
@@ -141,7 +156,9 @@ fn settings_files_are_refused_with_the_line() {
                memory.high = 10485760\nmemory.swap.max = \"1G\"\n\
                transparent_hugepage.enabled = \"always\"\n\
                transparent_hugepage.shrink_underused = true\n\
-               transparent_hugepage.khugepaged.max_ptes_none = 450\n";
+               transparent_hugepage.khugepaged.max_ptes_none = 450\n\
+               transparent_hugepage.fault_order = \"auto\"\n\
+               transparent_hugepage.hugepages-64kB.enabled = \"inherit\"\n";
     let path = s.file("all", all.as_bytes(), 0o644);
     let run = |more: &[&str]| {
         let mut args = vec!["run", "--quiet", "--unmanaged", "--config", &path];

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-use deckle_mm::{Profile, ThpMode, TunableError, Tunables};
+use deckle_mm::{FaultOrder, Profile, Sizes, ThpMode, TunableError, Tunables};
 
 use crate::attach::Group;
 use crate::layout::CAPS;
@@ -87,8 +87,13 @@ impl Group {
             .store(u32::from(t.shrink_underused), Relaxed);
         page.oom_zero_drop
             .store(u32::from(t.oom_zero_drop), Relaxed);
-        page.fault_order_max
-            .store(u32::from(t.fault_order_max), Relaxed);
+        page.fault_max.store(t.fault_max, Relaxed);
+        page.fault_max_advised.store(t.fault_max_advised, Relaxed);
+        page.sizes.store(t.sizes.bits(), Relaxed);
+        page.fault_order
+            .store(u32::from(t.fault_order == FaultOrder::Auto), Relaxed);
+        page.fault_attempts
+            .store(u32::from(t.fault_attempts), Relaxed);
         page.swap_kind.store(swap as u32, Relaxed);
     }
 
@@ -110,7 +115,14 @@ impl Group {
             max_ptes_none: narrow(page.max_ptes_none.load(Relaxed)),
             shrink_underused: page.shrink_underused.load(Relaxed) != 0,
             oom_zero_drop: page.oom_zero_drop.load(Relaxed) != 0,
-            fault_order_max: narrow(page.fault_order_max.load(Relaxed)).min(255) as u8,
+            fault_max: page.fault_max.load(Relaxed),
+            fault_max_advised: page.fault_max_advised.load(Relaxed),
+            sizes: Sizes::from_bits(page.sizes.load(Relaxed)),
+            fault_order: match page.fault_order.load(Relaxed) {
+                1 => FaultOrder::Auto,
+                _ => FaultOrder::Fixed,
+            },
+            fault_attempts: page.fault_attempts.load(Relaxed).min(255) as u8,
             ..Tunables::of_profile(profile)
         };
         t.validate().map(|()| t)

@@ -9,7 +9,7 @@ use deckle_mm::Item;
 /// "deckle" and the sort of file.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"deckleGP");
 /// Changed with every change of the layout.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 /// Processes of one group.
 pub const LINES: usize = 256;
 /// Slots per line between which the CPUs of a process are spread.
@@ -84,7 +84,11 @@ pub struct Page {
     pub(crate) max_ptes_none: AtomicU32,
     pub(crate) shrink_underused: AtomicU32,
     pub(crate) oom_zero_drop: AtomicU32,
-    pub(crate) fault_order_max: AtomicU32,
+    pub(crate) fault_max: AtomicU32,
+    pub(crate) fault_max_advised: AtomicU32,
+    pub(crate) sizes: AtomicU32,
+    pub(crate) fault_order: AtomicU32,
+    pub(crate) fault_attempts: AtomicU32,
     pub(crate) swap_kind: AtomicU32,
     pub(crate) strict: AtomicU32,
     pub(crate) caps_valid: AtomicU32,

@@ -37,6 +37,7 @@ mod verify;
 
 pub use charge::{Charge, OverLimit};
 pub use env::Env;
+pub use huge::order::{SizeMode, Sizes};
 pub use machine::{LockClass, Machine, Site, Work};
 pub use mm::Mm;
 pub use platform::{
@@ -49,7 +50,7 @@ pub use space::fault::{FaultError, FaultMode, Served};
 pub use space::freeze::Frozen;
 pub use stat::{Item, Stats};
 pub use store::{Store, StoreError, StoreStop};
-pub use tunables::{Profile, ThpMode, TunableError, Tunables};
+pub use tunables::{FaultOrder, Profile, ThpMode, TunableError, Tunables};
 pub use units::{
     BLOCK_ORDER, BLOCK_PAGES, BlockNr, FrameRun, MAX_ORDER, PAGE_SIZE, PageMask, PageRun, Pfn,
     Slot, SpaceId, Vpn,

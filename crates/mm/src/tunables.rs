@@ -1,5 +1,7 @@
 //! The knobs, with the kernel's names, and the two policy profiles.
 
+use crate::huge::order::{SizeMode, Sizes};
+use crate::units::{BLOCK_ORDER, PAGE_SIZE};
 use core::fmt;
 
 /// Which decisions the manager makes where the kernel's and our own differ.
@@ -25,6 +27,17 @@ pub enum ThpMode {
     Never,
 }
 
+/// How the order of a fault is found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum FaultOrder {
+    /// The largest that the knobs allow.
+    #[default]
+    Fixed,
+    /// What the faults of the VMA have shown, up to what the knobs allow; where huge pages are
+    /// allowed, up to these. VMAs advised `MADV_HUGEPAGE` get what they ask for.
+    Auto,
+}
+
 /// The knobs of one manager. Plain values: a change of a knob makes a new set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Tunables {
@@ -40,13 +53,29 @@ pub struct Tunables {
     /// Before an out-of-memory kill, look at every huge folio for droppable zero pages,
     /// whatever the other knobs say.
     pub oom_zero_drop: bool,
-    /// Largest order, below the block's, that a fault may allocate.
-    pub fault_order_max: u8,
+    /// Largest folio below the huge size that a fault may allocate, bytes; less than four
+    /// pages for none.
+    pub fault_max: u32,
+    /// The same where the VMA is advised `MADV_HUGEPAGE`.
+    pub fault_max_advised: u32,
+    /// `hugepages-<size>/enabled` of each size.
+    pub sizes: Sizes,
+    /// How the order of a fault is found.
+    pub fault_order: FaultOrder,
+    /// Large orders that a fault tries before it takes one page.
+    pub fault_attempts: u8,
 }
+
+/// 64 KiB.
+const FAULT_MAX: u32 = 64 << 10;
+/// Bytes of a huge page.
+const HUGE: u32 = (PAGE_SIZE as u32) << BLOCK_ORDER;
 
 impl Tunables {
     /// Defaults of a profile. `Linux`: those of Linux 6.18, where the sizes below the PMD's
     /// are off; `Deckle`: huge pages always, 409 (80 %), folios up to 64 KiB besides.
+    /// 64 KiB is the cap of the series that brought such folios: about where more stops to
+    /// pay.
     pub const fn of_profile(profile: Profile) -> Tunables {
         match profile {
             Profile::Linux => Tunables {
@@ -55,7 +84,11 @@ impl Tunables {
                 max_ptes_none: 511,
                 shrink_underused: true,
                 oom_zero_drop: false,
-                fault_order_max: 0,
+                fault_max: FAULT_MAX,
+                fault_max_advised: HUGE,
+                sizes: Sizes::NEVER.with(BLOCK_ORDER, SizeMode::Inherit),
+                fault_order: FaultOrder::Fixed,
+                fault_attempts: BLOCK_ORDER,
             },
             Profile::Deckle => Tunables {
                 profile,
@@ -63,7 +96,19 @@ impl Tunables {
                 max_ptes_none: 409,
                 shrink_underused: true,
                 oom_zero_drop: true,
-                fault_order_max: 4,
+                fault_max: FAULT_MAX,
+                fault_max_advised: HUGE,
+                sizes: Sizes::NEVER
+                    .with(2, SizeMode::Always)
+                    .with(3, SizeMode::Always)
+                    .with(4, SizeMode::Always)
+                    .with(5, SizeMode::Inherit)
+                    .with(6, SizeMode::Inherit)
+                    .with(7, SizeMode::Inherit)
+                    .with(8, SizeMode::Inherit)
+                    .with(BLOCK_ORDER, SizeMode::Inherit),
+                fault_order: FaultOrder::Fixed,
+                fault_attempts: 3,
             },
         }
     }
@@ -73,8 +118,10 @@ impl Tunables {
         if self.max_ptes_none > 511 {
             return Err(TunableError::MaxPtesNone(self.max_ptes_none));
         }
-        if self.fault_order_max > 8 || self.fault_order_max == 1 {
-            return Err(TunableError::FaultOrder(self.fault_order_max));
+        for bytes in [self.fault_max, self.fault_max_advised] {
+            if bytes > HUGE {
+                return Err(TunableError::FaultMax(bytes));
+            }
         }
         Ok(())
     }
@@ -91,8 +138,8 @@ impl Default for Tunables {
 pub enum TunableError {
     /// `max_ptes_none` above 511.
     MaxPtesNone(u16),
-    /// `fault_order_max` is 1 (a large folio needs order 2 at least) or above 8.
-    FaultOrder(u8),
+    /// `fault_max` or `fault_max_advised` is above the huge size.
+    FaultMax(u32),
 }
 
 impl fmt::Display for TunableError {
@@ -104,8 +151,8 @@ impl fmt::Display for TunableError {
                     "max_ptes_none is {n}, but must be 0 to 511 (zero pages of 512)"
                 )
             }
-            TunableError::FaultOrder(n) => {
-                write!(f, "fault_order_max is {n}, but must be 0 or 2 to 8")
+            TunableError::FaultMax(n) => {
+                write!(f, "a fault of {n} bytes at most, but must be 0 to {HUGE}")
             }
         }
     }

@@ -2,9 +2,11 @@
 //! every invariant after every step.
 
 mod common;
+#[path = "memory/order.rs"]
+mod order;
 
 use common::{BASE, Program, Rig, WINDOW};
-use deckle_mm::{Profile, ThpMode, Tunables};
+use deckle_mm::{FaultOrder, Profile, ThpMode, Tunables};
 use deckle_model::Rng;
 
 /// Runs one seed; on a failure the seed and the last operations are printed.
@@ -13,6 +15,7 @@ fn run(seed: u64, steps: u32) {
     let mut t = Tunables::of_profile([Profile::Deckle, Profile::Linux][rng.below(2) as usize]);
     t.thp = [ThpMode::Always, ThpMode::Madvise, ThpMode::Never][rng.below(3) as usize];
     t.max_ptes_none = [0, 64, 255, 409, 510, 511][rng.below(6) as usize];
+    t.fault_order = [FaultOrder::Fixed, FaultOrder::Auto][rng.below(2) as usize];
     let swap = rng.below(3) > 0;
     let rig = Rig::new(64, 1, seed, swap, t);
     let limit = [u64::MAX, 6000, 3000, 1500][rng.below(4) as usize];

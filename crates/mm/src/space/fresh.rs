@@ -9,9 +9,10 @@ use crate::reclaim::lru::Which;
 use crate::space::block::{BlockState, HugeMap};
 use crate::space::entry::{Entry, Kind};
 use crate::space::fault::{FaultError, FaultMode, Served};
-use crate::space::vma::Vma;
+use crate::space::vma::{ThpAdvice, Vma};
 use crate::space::{BlockRef, Space};
 use crate::stat::Item;
+use crate::tunables::FaultOrder;
 use crate::units::{BLOCK_ORDER, BLOCK_PAGES, PageMask, PageRun, Pfn, Vpn, order_pages};
 
 impl<E: Env> Mm<E> {
@@ -26,11 +27,15 @@ impl<E: Env> Mm<E> {
         mode: FaultMode,
     ) -> Result<Option<Served>, FaultError> {
         let t = self.tunables();
-        let mut cap = BLOCK_ORDER;
+        let adapts = t.fault_order == FaultOrder::Auto && vma.advice != ThpAdvice::Huge;
+        let mut cap = match adapts {
+            true => space.adapt.cap(vma.start),
+            false => BLOCK_ORDER,
+        };
         loop {
             // Estimate with the lock, then let go of it to allocate.
             let estimate = order::window(&t, vma, &block.lock(self), page, cap);
-            let (pfn, got) = match self.alloc_fresh(space, page, estimate, mode)? {
+            let (pfn, got) = match self.alloc_fresh(space, vma, page, estimate, mode)? {
                 Some(found) => found,
                 None => return Ok(None),
             };
@@ -50,8 +55,12 @@ impl<E: Env> Mm<E> {
                 cap = want.order;
                 continue;
             }
+            let near = adapts && order::is_near(&state, page);
             if !self.map_fresh(space, &mut state, vma, got, pfn)? {
                 return Ok(None);
+            }
+            if adapts {
+                space.adapt.note(vma.start, page, got, near);
             }
             return Ok(Some(Served::Mapped(order_pages(got.order))));
         }
@@ -61,12 +70,14 @@ impl<E: Env> Mm<E> {
     fn alloc_fresh(
         &self,
         space: &Space,
+        vma: &Vma,
         page: Vpn,
         estimate: Window,
         mode: FaultMode,
     ) -> Result<Option<(Pfn, Window)>, FaultError> {
         let t = self.tunables();
         let mut w = estimate;
+        let mut tried = 0;
         loop {
             let refs = if w.order == BLOCK_ORDER {
                 1
@@ -92,11 +103,8 @@ impl<E: Env> Mm<E> {
                     } else {
                         self.stats().add(Item::AnonFaultFallback, 1);
                     }
-                    let order = order::lower(&t, w.order);
-                    w = Window {
-                        start: Vpn(page.0 & !(order_pages(order) as u64 - 1)),
-                        order,
-                    };
+                    tried += 1;
+                    w = Window::around(page, order::lower(&t, vma, w.order, tried));
                 }
                 Err(_) if mode == FaultMode::NoWait => return Err(FaultError::NeedReclaim),
                 Err(e) => {

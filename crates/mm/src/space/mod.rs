@@ -15,6 +15,7 @@ pub mod vma;
 pub mod zap;
 
 use crate::env::Env;
+use crate::huge::order::Adapt;
 use crate::machine::LockClass;
 use crate::mm::Mm;
 use crate::platform::{Platform, PlatformError};
@@ -84,6 +85,8 @@ pub struct Space {
     /// finds out under the block's lock whether what it saw still holds.
     seq: AtomicU64,
     leaves: Lock<BTreeMap<u64, Arc<Leaf>>>,
+    /// What the faults of its VMAs have shown.
+    pub(crate) adapt: Adapt,
 }
 
 /// A block kept alive by its leaf.
@@ -110,6 +113,7 @@ impl Space {
             vmas: Lock::new(LockClass::VmaTree, id.0 as u64, VmaTree::new()),
             seq: AtomicU64::new(0),
             leaves: Lock::new(LockClass::BlockDir, id.0 as u64, BTreeMap::new()),
+            adapt: Adapt::default(),
         }
     }
 

@@ -1,0 +1,93 @@
+//! The window that a folio may fill: the largest that block, VMA and neighbours leave.
+
+use super::{LEAST_ORDER, cap_below_huge, enabled};
+use crate::space::block::BlockState;
+use crate::space::entry::Kind;
+use crate::space::vma::Vma;
+use crate::tunables::{Profile, Tunables};
+use crate::units::{BLOCK_ORDER, BLOCK_PAGES, Vpn, order_pages};
+
+/// A window `[start, start + 2^order)` that a folio may fill.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Window {
+    /// First page.
+    pub start: Vpn,
+    /// Order of the folio.
+    pub order: u8,
+}
+
+impl Window {
+    /// The aligned window of `order` around a page.
+    pub fn around(page: Vpn, order: u8) -> Window {
+        let start = Vpn(page.0 & !(u64::from(order_pages(order)) - 1));
+        Window { start, order }
+    }
+}
+
+/// Whether a page may be covered by a new folio although the fault was not on it.
+///
+/// Holes may. What a read fault left (the zero page, mapped by nothing but curiosity) may in
+/// profile `deckle`; in Linux only the faulting entry itself may be the zero page. What
+/// reclaim left never may: memory was short there, and a large folio would undo its work.
+fn coverable(t: &Tunables, kind: Kind) -> bool {
+    match kind {
+        Kind::None => true,
+        Kind::Zero { dropped: false, .. } => t.profile == Profile::Deckle,
+        _ => false,
+    }
+}
+
+/// The pages of the block around `i` that a folio may cover, `[first, end)`, found in one walk
+/// however many sizes are tried.
+fn room(t: &Tunables, state: &BlockState, i: u32) -> (u32, u32) {
+    let table = match state {
+        BlockState::Empty => return (0, BLOCK_PAGES),
+        BlockState::Table(table) => table,
+        _ => return (i, i + 1),
+    };
+    let free = |k: u32| coverable(t, table.get(k).kind());
+    let (mut first, mut end) = (i, i + 1);
+    while first > 0 && free(first - 1) {
+        first -= 1;
+    }
+    while end < BLOCK_PAGES && free(end) {
+        end += 1;
+    }
+    (first, end)
+}
+
+/// The window for a write fault on `page`, which is a hole or a zero entry; `order_cap`
+/// bounds the order (lowered after a failure, or by what the VMA has shown). Block locked.
+pub fn window(t: &Tunables, vma: &Vma, state: &BlockState, page: Vpn, order_cap: u8) -> Window {
+    let one = Window::around(page, 0);
+    if order_cap < LEAST_ORDER {
+        return one;
+    }
+    let (first, end) = room(t, state, page.index());
+    let fits = |w: &Window| {
+        let pages = order_pages(w.order);
+        w.start >= vma.start
+            && w.start.0 + u64::from(pages) <= vma.end().0
+            && w.start.index() >= first
+            && w.start.index() + pages <= end
+    };
+    let huge = Window::around(page, BLOCK_ORDER);
+    // Linux gives a huge page only where there is no table.
+    let whole = matches!(state, BlockState::Empty) || t.profile == Profile::Deckle;
+    if order_cap >= BLOCK_ORDER && whole && enabled(t, vma, BLOCK_ORDER) && fits(&huge) {
+        return huge;
+    }
+    (LEAST_ORDER..=order_cap.min(cap_below_huge(t, vma)))
+        .rev()
+        .filter(|order| enabled(t, vma, *order))
+        .map(|order| Window::around(page, order))
+        .find(fits)
+        .unwrap_or(one)
+}
+
+/// Whether a page next to `page`, in its block, was touched before. Block locked.
+pub fn is_near(state: &BlockState, page: Vpn) -> bool {
+    let i = page.index();
+    let touched = |k: u32| !matches!(state.entry(k).kind(), Kind::None | Kind::Zero { .. });
+    i > 0 && touched(i - 1) || i + 1 < BLOCK_PAGES && touched(i + 1)
+}

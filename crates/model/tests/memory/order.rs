@@ -1,0 +1,90 @@
+//! How large the folios of faults are, and what that costs.
+
+use super::common::{BASE, Rig, WINDOW};
+use deckle_mm::{FaultMode, FaultOrder, Item, Profile, Prot, Sizes, ThpMode, Tunables, Vpn};
+
+fn auto() -> Tunables {
+    Tunables {
+        fault_order: FaultOrder::Auto,
+        ..Tunables::of_profile(Profile::Deckle)
+    }
+}
+
+fn base_pages() -> Tunables {
+    Tunables {
+        sizes: Sizes::NEVER,
+        ..auto()
+    }
+}
+
+/// Writes to every `stride`-th page of the window; how many faults that took and how many
+/// pages are resident then.
+fn touch(t: Tunables, stride: usize) -> (u64, u64) {
+    let rig = Rig::new(64, 1, 1, false, t);
+    rig.mm
+        .mmap(rig.space, Some(BASE), WINDOW, 1, Prot::RW)
+        .unwrap();
+    for page in (0..WINDOW).step_by(stride) {
+        let addr = BASE.add(page).addr();
+        while let Err(f) = rig.model.store(0, rig.space, addr, &[1]) {
+            rig.mm
+                .fault(rig.space, f.page, f.write, FaultMode::NoWait)
+                .unwrap();
+        }
+    }
+    rig.verify(&"touching");
+    let stats = rig.mm.stats();
+    (stats.get(Item::Pgfault), stats.get(Item::NrAnon))
+}
+
+#[test]
+fn r47_one_touch_in_64_kib_costs_one_page_where_the_order_adapts() {
+    let (_, base) = touch(base_pages(), 16);
+    assert_eq!(base, WINDOW / 16);
+    let madvise = Tunables {
+        thp: ThpMode::Madvise,
+        ..Tunables::of_profile(Profile::Deckle)
+    };
+    let (_, fixed) = touch(madvise, 16);
+    assert_eq!(fixed, 16 * base, "64 KiB for each");
+    let (_, adaptive) = touch(auto(), 16);
+    assert!(adaptive <= base * 2, "{adaptive} pages for {base}");
+}
+
+#[test]
+fn r32_r48_a_sequence_is_filled_by_ever_larger_folios() {
+    let (base, pages) = touch(base_pages(), 1);
+    assert_eq!((base, pages), (WINDOW, WINDOW));
+    let madvise = Tunables {
+        thp: ThpMode::Madvise,
+        ..Tunables::of_profile(Profile::Deckle)
+    };
+    assert_eq!(touch(madvise, 1), (WINDOW / 16, WINDOW));
+    // 24 blocks: eleven faults for the first, one for each other.
+    let (faults, pages) = touch(auto(), 1);
+    assert_eq!(pages, WINDOW);
+    assert!(faults <= 11 + 23, "{faults} faults");
+    // Without huge pages the cap of 64 KiB holds, whatever the faults show.
+    let capped = Tunables {
+        thp: ThpMode::Madvise,
+        ..auto()
+    };
+    let (faults, _) = touch(capped, 1);
+    assert!((WINDOW / 16..WINDOW / 16 + 8).contains(&faults), "{faults}");
+}
+
+#[test]
+fn r45_a_charge_that_fails_gets_a_smaller_folio_not_an_end() {
+    let rig = Rig::new(64, 1, 1, false, Tunables::of_profile(Profile::Deckle));
+    rig.charge.set_max(300);
+    rig.mm
+        .mmap(rig.space, Some(BASE), WINDOW, 1, Prot::RW)
+        .unwrap();
+    let fault = |page: Vpn| rig.mm.fault(rig.space, page, true, FaultMode::MayWait);
+    fault(BASE).unwrap();
+    let stats = rig.mm.stats();
+    assert_eq!(stats.get(Item::ThpFaultFallbackCharge), 1);
+    assert_eq!(stats.get(Item::NrAnon), 16, "64 KiB instead of 2 MiB");
+    assert_eq!(stats.get(Item::OomKill), 0);
+    rig.verify(&"a fault at the limit");
+}
