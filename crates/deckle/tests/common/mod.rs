@@ -122,6 +122,11 @@ pub fn state(pid: u32) -> char {
     deckle_group::sys::proc_stat(pid).map_or('-', |s| s.state as char)
 }
 
+/// The parent of a process; of the first program of `deckle run`: its supervisor.
+pub fn parent(pid: u32) -> u32 {
+    deckle_group::sys::proc_stat(pid).unwrap().parent
+}
+
 /// Waits until `f` holds.
 pub fn until(what: &str, mut f: impl FnMut() -> bool) {
     let from = Instant::now();
