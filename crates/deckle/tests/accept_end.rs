@@ -24,7 +24,7 @@ fn start(mode: &str) -> (Running, u32) {
         "128",
         mode,
     ];
-    let mut run = Running::start(&args);
+    let mut run = Running::start_job(&args);
     run.wait_for("filled ");
     let program = run.wait_for("\n").trim().parse().unwrap();
     (run, program)

@@ -6,7 +6,6 @@ mod common;
 use accept::{compile, deckle_path, turn};
 use common::*;
 use std::os::unix::process::CommandExt;
-use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 /// What counts as at once on a loaded machine; the goal is one second.
@@ -27,12 +26,7 @@ impl Marked {
         deckle_path();
         let mut c = deckle(&["run", "--memory-max", "96M", "--", "sh", "-c", script]);
         c.env(variable, value).process_group(0);
-        let run = Running(
-            c.stdout(Stdio::null())
-                .stderr(Stdio::piped())
-                .spawn()
-                .unwrap(),
-        );
+        let run = Running::spawn(&mut c);
         let it = Marked { run, mark };
         let mut before = Vec::new();
         until(&format!("{processes} processes of {name}"), || {

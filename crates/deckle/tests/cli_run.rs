@@ -99,7 +99,7 @@ fn signals_reach_the_program() {
 
 #[test]
 fn stop_and_continue_reach_the_program_and_are_mirrored() {
-    let mut run = Running::start(&sh("echo $$; exec sleep 1000"));
+    let mut run = Running::start_job(&sh("echo $$; exec sleep 1000"));
     let program: u32 = run.wait_for("\n").trim().parse().unwrap();
     let deckle = run.pid();
     run.signal(libc::SIGTSTP);

@@ -1,6 +1,8 @@
 //! Running the real `deckle` from tests.
 #![allow(dead_code)]
 
+pub mod host;
+
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -10,6 +12,7 @@ use std::time::{Duration, Instant};
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 pub fn deckle(args: &[&str]) -> Command {
+    drop(host::guard());
     let mut c = Command::new(env!("CARGO_BIN_EXE_deckle"));
     c.args(args)
         .stdin(Stdio::null())
@@ -37,13 +40,17 @@ pub struct Running(pub Child);
 
 impl Running {
     pub fn start(args: &[&str]) -> Running {
-        let mut c = deckle(args);
-        Running(
-            c.stdout(Stdio::piped())
-                .stderr(Stdio::piped())
-                .spawn()
-                .unwrap(),
-        )
+        Running::spawn(&mut deckle(args))
+    }
+    /// In a process group of its own, as a shell starts it. The kernel ignores SIGTSTP for a
+    /// group that nobody outside of it could continue, which that of the tests may be.
+    pub fn start_job(args: &[&str]) -> Running {
+        use std::os::unix::process::CommandExt;
+        Running::spawn(deckle(args).process_group(0))
+    }
+    pub fn spawn(c: &mut Command) -> Running {
+        let piped = c.stdout(Stdio::piped()).stderr(Stdio::piped());
+        Running(piped.spawn().unwrap())
     }
     pub fn pid(&self) -> u32 {
         self.0.id()
