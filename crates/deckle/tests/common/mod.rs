@@ -4,6 +4,7 @@
 pub mod host;
 
 use std::io::Read;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -18,6 +19,17 @@ pub fn deckle(args: &[&str]) -> Command {
         .stdin(Stdio::null())
         .env_remove("container")
         .env_remove("LD_PRELOAD");
+    // What the tests were started with may be otherwise: nohup and a shell's background
+    // ignore some.
+    // SAFETY: system calls on numbers.
+    unsafe {
+        c.pre_exec(|| {
+            for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT] {
+                libc::signal(signal, libc::SIG_DFL);
+            }
+            Ok(())
+        })
+    };
     c
 }
 
@@ -45,7 +57,6 @@ impl Running {
     /// In a process group of its own, as a shell starts it. The kernel ignores SIGTSTP for a
     /// group that nobody outside of it could continue, which that of the tests may be.
     pub fn start_job(args: &[&str]) -> Running {
-        use std::os::unix::process::CommandExt;
         Running::spawn(deckle(args).process_group(0))
     }
     pub fn spawn(c: &mut Command) -> Running {
