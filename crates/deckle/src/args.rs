@@ -56,13 +56,18 @@ Settings file (--config), with the kernel's names; options on the command line w
   transparent_hugepage.shrink_underused = true
   transparent_hugepage.khugepaged.max_ptes_none = 409
 
-Signals (TERM, INT, HUP, QUIT, USR1, USR2, TSTP, CONT, WINCH) are passed on, and deckle run
-ends when the program does. A program that ignores SIGTERM is not killed for it: SIGKILL to
-deckle run ends the program and everything that it started.
+Signals (TERM, INT, HUP, QUIT, USR1, USR2, TSTP, CONT, WINCH) are passed on. deckle run ends
+when the program and everything that it started have ended. A program that ignores SIGTERM is
+not killed for it: SIGKILL to deckle run ends it within a second, daemons that it started too.
 
-What the summary says: the peak is the largest amount charged against the limit, exactly.
-unmanaged_anon, which the limit does not hold, is sampled, every 20 ms at first and every
-second later: each process's RssAnon and RssShmem minus what it has charged.
+What the summary says, on standard error:
+  memory   the largest amount charged against the limit, exactly: pages in use, and the
+           compressed ones. Resident: pages in use alone, as the programs told it last.
+  swap     what was compressed and what came back; the peak, and the memory it was kept in.
+  zeros    pages that held only zeros: they were dropped, and cost nothing.
+  faults   page faults; huge pages of 2 MiB given to them, and how often there was none.
+  outside  memory that the limit does not hold, sampled every 20 ms at first and every second
+           later: each process's RssAnon and RssShmem minus what it has charged.
 
 Exit status: that of the program (128 + N if signal N ended it; 137 when it was killed at
 the limit); 125 when deckle itself fails, 126 when the program cannot be executed, 127 when
@@ -81,22 +86,24 @@ pub struct RunArgs {
     /// it or 4M, whichever is more; with --profile linux none.
     #[arg(long, value_name = "SIZE|max", allow_hyphen_values = true)]
     pub memory_high: Option<String>,
-    /// Where cold pages go: compressed memory, or nowhere.
+    /// Where cold pages go: compressed memory, or nowhere. Default: zram:lz4, which zram alone
+    /// means too.
     #[arg(long, value_name = "none|zram|zram:lz4|zram:zstd")]
     pub swap: Option<String>,
-    /// Most memory, as the program counts it, that may be in swap; `max`: no limit.
+    /// Most memory, as the program counts it, that may be in swap; `max`: no limit, the default.
     #[arg(long, value_name = "SIZE|max", allow_hyphen_values = true)]
     pub swap_max: Option<String>,
-    /// Where page faults get huge pages.
+    /// Where page faults get huge pages. Default: always.
     #[arg(long, value_name = "always|madvise|never")]
     pub thp: Option<String>,
     /// A huge page with more zero-filled subpages than this, 0 to 511, is split under pressure.
+    /// Default: 409; with --profile linux 511, as there.
     #[arg(long, value_name = "N", allow_hyphen_values = true)]
     pub max_ptes_none: Option<String>,
-    /// Whether huge pages that are mostly zeros are split under pressure.
+    /// Whether huge pages that are mostly zeros are split under pressure. Default: on.
     #[arg(long, value_name = "on|off")]
     pub shrink_underused: Option<String>,
-    /// Whose decisions: deckle's own, or those of Linux 6.18.
+    /// Whose decisions: deckle's own, the default, or those of Linux 6.18.
     #[arg(long, value_name = "deckle|linux")]
     pub profile: Option<String>,
     /// Read settings from a TOML file (see below).
@@ -105,7 +112,8 @@ pub struct RunArgs {
     /// Write all counters to FILE as JSON at the end.
     #[arg(long, value_name = "FILE")]
     pub stats: Option<PathBuf>,
-    /// Refuse programs that cannot be managed instead of running them outside the limit.
+    /// Refuse programs that cannot be managed (statically linked, setuid) instead of running
+    /// them outside the limit.
     #[arg(long)]
     pub strict: bool,
     /// Do not print the summary at the end.

@@ -67,16 +67,44 @@ fn usage(e: &clap::Error) -> i32 {
             125
         }
         _ => {
-            let text = e.to_string();
-            let text = text.strip_prefix("error: ").unwrap_or(&text);
-            let what: Vec<&str> = text
-                .lines()
-                .take_while(|l| !l.starts_with("Usage:"))
-                .map(str::trim)
-                .collect();
-            let what = what.join(" ");
-            say(format_args!("{}: see `deckle --help`", what.trim()));
+            say(format_args!("{}", mistake(e)));
             125
         }
     }
+}
+
+/// A mistake on the command line, in one line with what to do.
+fn mistake(e: &clap::Error) -> String {
+    use clap::error::{ContextKind, ContextValue, ErrorKind};
+    let verb = std::env::args_os().nth(1);
+    let run = verb.is_some_and(|v| v == "run");
+    let argument = match e.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(text)) => text.as_str(),
+        _ => "",
+    };
+    match e.kind() {
+        ErrorKind::MissingRequiredArgument if run => {
+            return "which program? deckle run [OPTIONS] -- PROGRAM ARGS; see `deckle run --help`"
+                .to_owned();
+        }
+        ErrorKind::UnknownArgument if run && !argument.starts_with('-') => {
+            return format!(
+                "`{argument}`: `--` must stand before the program: deckle run [OPTIONS] -- \
+                 PROGRAM ARGS"
+            );
+        }
+        _ => {}
+    }
+    let text = e.to_string();
+    let text = text.strip_prefix("error: ").unwrap_or(&text);
+    let lines = text.lines().take_while(|l| !l.starts_with("Usage:"));
+    // An option that is misspelt is not meant for the program.
+    let lines = lines.filter(|l| !l.contains("as a value, use") && !l.contains("try '--help'"));
+    let what: Vec<&str> = lines.map(str::trim).filter(|l| !l.is_empty()).collect();
+    let help = if run {
+        "deckle run --help"
+    } else {
+        "deckle --help"
+    };
+    format!("{}; see `{help}`", what.join("; "))
 }

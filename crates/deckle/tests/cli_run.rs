@@ -99,7 +99,7 @@ fn signals_reach_the_program() {
 
 #[test]
 fn stop_and_continue_reach_the_program_and_are_mirrored() {
-    let mut run = Running::start(&sh("echo $$; exec sleep 1000"));
+    let mut run = Running::start_job(&sh("echo $$; exec sleep 1000"));
     let program: u32 = run.wait_for("\n").trim().parse().unwrap();
     let deckle = run.pid();
     run.signal(libc::SIGTSTP);
@@ -121,7 +121,7 @@ fn stop_and_continue_reach_the_program_and_are_mirrored() {
 
 #[test]
 fn orphans_are_reaped_and_deckle_dies_last() {
-    // The grandchild outlives the program and becomes a child of deckle.
+    // The grandchild outlives the program and becomes a child of the supervisor.
     let script = "(sh -c 'sleep 0.3; echo late' &); exit 4";
     let (code, out, _) = output(&sh(script));
     assert_eq!((code, out.as_str()), (4, "late\n"));
@@ -132,7 +132,7 @@ fn signals_reach_what_is_left_after_the_program() {
     let mut run = Running::start(&sh("(sleep 1000 & echo $!); exit 5"));
     let left: u32 = run.wait_for("\n").trim().parse().unwrap();
     until("the orphan is deckle's child", || {
-        deckle_group::sys::proc_stat(left).is_ok_and(|s| s.parent == run.pid())
+        parent(parent(left)) == run.pid()
     });
     // A moment until the program itself has been reaped.
     until("the orphan ends", || {

@@ -94,7 +94,7 @@ fn ctrl_z_and_ctrl_c_work_as_without_deckle() {
     ));
     t.wait_for("\npid=");
     let program: u32 = t.wait_for("=").trim_end_matches('=').parse().unwrap();
-    let deckle = deckle_group::sys::proc_stat(program).unwrap().parent;
+    let deckle = parent(parent(program));
     until("the program sleeps", || state(program) == 'S');
 
     for _ in 0..3 {

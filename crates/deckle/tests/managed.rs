@@ -156,7 +156,7 @@ fn killing_deckle_ends_the_whole_tree() {
     if !library("killing_deckle_ends_the_whole_tree") {
         return;
     }
-    // A grandchild, which the kernel does not end with deckle: its service does.
+    // A grandchild, which the kernel does not end with deckle.
     let mut run = Running::start(&[
         "run",
         "--quiet",

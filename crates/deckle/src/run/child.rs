@@ -7,6 +7,7 @@ use std::process::Command;
 
 use deckle_group::Name;
 
+use super::signals::Signals;
 use crate::fail::{Fail, plain};
 
 /// What to execute.
@@ -20,17 +21,17 @@ pub struct Program {
 }
 
 impl Program {
-    /// Starts it with signal mask `mask`; its pid.
-    pub fn start(&self, group: Name, mask: libc::sigset_t) -> Result<u32, Fail> {
+    /// Starts it with signals as they were before `signals`; its pid.
+    pub fn start(&self, group: Name, signals: &Signals) -> Result<u32, Fail> {
         let first = self.argv.first().cloned().unwrap_or_default();
         let mut direct = Command::new(&self.path);
         direct.arg0(&first).args(&self.argv[1..]);
-        match self.spawn(&mut direct, group, mask) {
+        match self.spawn(&mut direct, group, signals) {
             // No format that the kernel knows: as execvp and every shell do.
             Err(e) if e.raw_os_error() == Some(libc::ENOEXEC) => {
                 let mut shell = Command::new("/bin/sh");
                 shell.arg(&self.path).args(&self.argv[1..]);
-                self.spawn(&mut shell, group, mask)
+                self.spawn(&mut shell, group, signals)
             }
             other => other,
         }
@@ -45,12 +46,7 @@ impl Program {
         })
     }
 
-    fn spawn(
-        &self,
-        command: &mut Command,
-        group: Name,
-        mask: libc::sigset_t,
-    ) -> std::io::Result<u32> {
+    fn spawn(&self, command: &mut Command, group: Name, signals: &Signals) -> std::io::Result<u32> {
         if let Some(library) = &self.library {
             let mut preload = library.clone().into_os_string();
             if let Some(users) = std::env::var_os("LD_PRELOAD").filter(|v| !v.is_empty()) {
@@ -62,6 +58,7 @@ impl Program {
                 .env("DECKLE_GROUP", group.as_str());
         }
         let parent = std::process::id();
+        let before = signals.before();
         // SAFETY: between fork and exec only system calls are made, on values copied before.
         unsafe {
             command.pre_exec(move || {
@@ -70,7 +67,7 @@ impl Program {
                 if libc::getppid() as u32 != parent {
                     libc::_exit(125);
                 }
-                libc::sigprocmask(libc::SIG_SETMASK, &mask, std::ptr::null_mut());
+                before.restore();
                 Ok(())
             })
         };

@@ -1,6 +1,8 @@
 //! `deckle run`: check everything, then start the program and stay until its tree has ended.
 
 mod child;
+mod ending;
+mod front;
 mod report;
 mod services;
 mod signals;
@@ -16,6 +18,8 @@ use deckle_group::program::{self, PATH_MAX, Verdict};
 use deckle_group::{Group, Name};
 use deckle_live::{Capabilities, Capability};
 
+use self::front::{Link, Side};
+use self::signals::Signals;
 use crate::access::Facts;
 use crate::args::RunArgs;
 use crate::fail::{Fail, plain};
@@ -27,6 +31,25 @@ const LIBRARY: &str = "libdeckle.so";
 
 /// Runs the program; the exit status of `deckle`.
 pub fn run(args: &RunArgs) -> Result<i32, Fail> {
+    let name = Name::new(random_name()?.as_bytes()).map_err(|e| Fail::own(e.to_string()))?;
+    let signals =
+        Signals::open().map_err(|e| Fail::own(format!("signals cannot be received: {e}")))?;
+    if std::process::id() == 1 {
+        return supervisor(args, name, &signals, None);
+    }
+    match front::split(&signals, name)? {
+        Side::Front(status) => Ok(status),
+        Side::Supervisor(link) => supervisor(args, name, &signals, Some(link)),
+    }
+}
+
+/// All but the front's part; the exit status.
+fn supervisor(
+    args: &RunArgs,
+    name: Name,
+    signals: &Signals,
+    front: Option<Link>,
+) -> Result<i32, Fail> {
     let settings = Settings::of(args)?;
     let (path, verdict) = find_program(&args.program)?;
     let stats = match &args.stats {
@@ -58,7 +81,6 @@ pub fn run(args: &RunArgs) -> Result<i32, Fail> {
     }
     let found = managed.then(tried).transpose()?;
     let library = if managed { Some(library()?) } else { None };
-    let name = Name::new(random_name()?.as_bytes()).map_err(|e| Fail::own(e.to_string()))?;
     let group =
         Group::create(name, settings.limits, &settings.tunables, settings.swap).map_err(|e| {
             Fail::own(format!(
@@ -80,7 +102,10 @@ pub fn run(args: &RunArgs) -> Result<i32, Fail> {
         argv: args.program.clone(),
         library,
     };
-    let end = supervise::supervise(&group, &program)?;
+    let Some(end) = supervise::supervise(&group, &program, signals, front)? else {
+        // Nobody is there who would want to know.
+        return Ok(137);
+    };
     let report = report::Report::gather(&group, &settings, &end, args.unmanaged);
     if let Some(file) = stats {
         report

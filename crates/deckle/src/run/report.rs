@@ -187,7 +187,10 @@ impl Report {
         if self.killed > 0 {
             line(
                 "killed",
-                format!("{} process(es) at the limit", self.killed),
+                match self.killed {
+                    1 => "one process at the limit".to_owned(),
+                    n => format!("{n} processes at the limit"),
+                },
             );
         }
         out

@@ -24,10 +24,30 @@ pub struct Signal {
     pub from_terminal: bool,
 }
 
+/// How signals were before [`Signals::open`].
+#[derive(Clone, Copy)]
+pub struct Before {
+    mask: libc::sigset_t,
+    children: libc::sigaction,
+}
+
+impl Before {
+    /// Makes it so again in the calling process. Only system calls: may be called between fork
+    /// and exec.
+    pub fn restore(&self) {
+        // SAFETY: live values that the kernel gave; the handler of a program that has not run
+        // any code of ours before is none, only "default" or "ignored".
+        unsafe {
+            libc::sigaction(libc::SIGCHLD, &self.children, std::ptr::null_mut());
+            libc::sigprocmask(libc::SIG_SETMASK, &self.mask, std::ptr::null_mut());
+        }
+    }
+}
+
 /// A signalfd; while it exists these signals do nothing else.
 pub struct Signals {
     fd: Fd,
-    before: libc::sigset_t,
+    before: Before,
 }
 
 impl Signals {
@@ -35,15 +55,19 @@ impl Signals {
     pub fn open() -> Result<Signals, Errno> {
         // SAFETY: sigset_t is plain data; sigemptyset and sigaddset initialise it.
         let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
+        // SAFETY: plain data too; all zeros is the default action and an empty mask.
+        let mut before: Before = unsafe { std::mem::zeroed() };
         // SAFETY: as above.
-        let mut before: libc::sigset_t = unsafe { std::mem::zeroed() };
+        let default: libc::sigaction = unsafe { std::mem::zeroed() };
         // SAFETY: live sets, valid signal numbers.
         let raw = unsafe {
             libc::sigemptyset(&mut set);
             for signal in FORWARDED.iter().chain(&[libc::SIGCHLD]) {
                 libc::sigaddset(&mut set, *signal);
             }
-            libc::sigprocmask(libc::SIG_BLOCK, &set, &mut before);
+            libc::sigprocmask(libc::SIG_BLOCK, &set, &mut before.mask);
+            // Where it is ignored, children end without a status.
+            libc::sigaction(libc::SIGCHLD, &default, &mut before.children);
             libc::signalfd(-1, &set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK)
         };
         if raw < 0 {
@@ -60,8 +84,8 @@ impl Signals {
         self.fd.raw()
     }
 
-    /// The mask before, for the program.
-    pub fn mask_before(&self) -> libc::sigset_t {
+    /// How they were before, for the program.
+    pub fn before(&self) -> Before {
         self.before
     }
 

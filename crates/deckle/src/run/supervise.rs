@@ -6,8 +6,10 @@ use std::time::{Duration, Instant};
 use deckle_group::Group;
 
 use super::child::Program;
+use super::ending;
+use super::front::{GOES_ON, Heard, Link, STOPPED};
 use super::services::Services;
-use super::signals::{Signal, Signals};
+use super::signals::Signals;
 use super::tree;
 use crate::fail::Fail;
 use crate::say;
@@ -35,33 +37,36 @@ struct Supervisor {
     main: u32,
     /// Raw wait status of the main program, once it ended.
     ended: Option<(i32, Instant)>,
-    /// SIGTSTP came: stop with the program.
-    stop_with_it: bool,
-    /// The program is stopped.
-    stopped: bool,
-    first_process: bool,
+    /// None: this is the first process of a pid namespace.
+    front: Option<Link>,
     told: bool,
     terminated: bool,
 }
 
-/// Starts the program and stays until the last process of its tree has ended.
-pub fn supervise(group: &Group, program: &Program) -> Result<End, Fail> {
+/// Starts the program and stays until the last process of its tree has ended. `None`: the
+/// front was gone before, and the tree has been ended.
+pub fn supervise(
+    group: &Group,
+    program: &Program,
+    signals: &Signals,
+    front: Option<Link>,
+) -> Result<Option<End>, Fail> {
     let start = Instant::now();
-    let signals =
-        Signals::open().map_err(|e| Fail::own(format!("signals cannot be received: {e}")))?;
-    let first_process = std::process::id() == 1;
-    if !first_process {
-        // SAFETY: a system call on numbers. Orphans of the tree become our children.
-        unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1) };
+    if front.is_some() {
+        ending::adopt_orphans();
     }
     let mut services = Services::listen(group.name())?;
-    let main = program.start(group.name(), signals.mask_before())?;
+    let main = program.start(group.name(), signals)?;
+    if front.is_some() {
+        // The program stays in the front's session and group, and nothing that is sent there
+        // is for us.
+        // SAFETY: a call without arguments.
+        unsafe { libc::setsid() };
+    }
     let mut s = Supervisor {
         main,
         ended: None,
-        stop_with_it: false,
-        stopped: false,
-        first_process,
+        front,
         told: false,
         terminated: false,
     };
@@ -69,11 +74,11 @@ pub fn supervise(group: &Group, program: &Program) -> Result<End, Fail> {
     let mut sample = Duration::from_millis(20);
     let mut next_sample = start + sample;
     loop {
-        while let Some(signal) = signals.take() {
-            s.signal(signal, &mut services);
+        if !s.hear(signals, &mut services) {
+            ending::end_tree();
+            return Ok(None);
         }
         let any_left = s.reap();
-        s.stop_too();
         // After reaping: what a service said before its end is read below, before we leave.
         services.work(group);
         if !any_left {
@@ -96,6 +101,11 @@ pub fn supervise(group: &Group, program: &Program) -> Result<End, Fail> {
             events: libc::POLLIN,
             revents: 0,
         });
+        set.extend(s.front.iter().map(|link| libc::pollfd {
+            fd: link.fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        }));
         services.poll_set(&mut set);
         let wait = patience.as_millis() as i32 + 1;
         // SAFETY: a live array of that length.
@@ -105,33 +115,37 @@ pub fn supervise(group: &Group, program: &Program) -> Result<End, Fail> {
     let raw = s.ended.map_or(0, |(raw, _)| raw);
     let signal = libc::WIFSIGNALED(raw).then(|| libc::WTERMSIG(raw));
     let status = signal.map_or(libc::WEXITSTATUS(raw), |n| 128 + n);
-    Ok(End {
+    Ok(Some(End {
         status,
         signal,
         wall: start.elapsed(),
-    })
+    }))
 }
 
 impl Supervisor {
-    fn signal(&mut self, signal: Signal, services: &mut Services) {
-        if signal.number == libc::SIGCHLD {
-            return;
+    /// Passes on the signals that came, to the front if there is one, and else to us; false:
+    /// the front is gone.
+    fn hear(&mut self, signals: &Signals, services: &mut Services) -> bool {
+        while let Some(signal) = signals.take() {
+            if self.front.is_none() && signal.number != libc::SIGCHLD && !signal.from_terminal {
+                self.forward(signal.number, services);
+            }
         }
-        if signal.number == libc::SIGTSTP {
-            self.stop_with_it = true;
+        loop {
+            match self.front.as_ref().map_or(Heard::Nothing, Link::hear) {
+                Heard::Byte(number) => self.forward(i32::from(number), services),
+                Heard::Nothing => return true,
+                Heard::End => return false,
+            }
         }
-        if signal.number == libc::SIGCONT {
-            self.stop_with_it = false;
-        }
-        // We share the program's process group, so what the terminal sent it has already.
-        if signal.from_terminal {
-            return;
-        }
+    }
+
+    fn forward(&self, signal: i32, services: &mut Services) {
         if self.ended.is_none() {
-            send(self.main, signal.number);
+            send(self.main, signal);
         } else {
             for pid in left(services) {
-                send(pid, signal.number);
+                send(pid, signal);
             }
         }
     }
@@ -153,8 +167,12 @@ impl Supervisor {
                 }
             }
             if libc::WIFSTOPPED(raw) || libc::WIFCONTINUED(raw) {
-                if pid as u32 == self.main {
-                    self.stopped = libc::WIFSTOPPED(raw);
+                if let Some(front) = self.front.as_ref().filter(|_| pid as u32 == self.main) {
+                    front.tell(if libc::WIFSTOPPED(raw) {
+                        STOPPED
+                    } else {
+                        GOES_ON
+                    });
                 }
                 continue;
             }
@@ -162,18 +180,6 @@ impl Supervisor {
                 self.ended = Some((raw, Instant::now()));
             }
         }
-    }
-
-    /// Ctrl-Z: the program stopped, so the shell must see us stop. Only when we were asked to:
-    /// somebody who stops and continues the program alone must not leave us stopped. The
-    /// terminal's signal may reach us before or after we hear of the program.
-    fn stop_too(&mut self) {
-        if !self.stopped || !self.stop_with_it || self.first_process {
-            return;
-        }
-        self.stop_with_it = false;
-        // SAFETY: stops this process until SIGCONT, which is then forwarded.
-        unsafe { libc::raise(libc::SIGSTOP) };
     }
 
     /// The main program has ended but its tree has not. The first process of a container ends
@@ -185,7 +191,7 @@ impl Supervisor {
         };
         let waited = since.elapsed();
         let left = left(services);
-        if self.first_process {
+        if self.front.is_none() {
             if !self.terminated {
                 self.terminated = true;
                 left.into_iter().for_each(|pid| send(pid, libc::SIGTERM));

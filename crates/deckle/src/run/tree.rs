@@ -21,20 +21,38 @@ pub fn children() -> Vec<u32> {
         .collect()
 }
 
-/// Every descendant of this process, with its parent.
-fn descendants() -> Vec<(u32, u32)> {
-    let mut by_parent: HashMap<u32, Vec<u32>> = HashMap::new();
+/// A process, as it was seen.
+#[derive(Clone, Copy)]
+pub struct Process {
+    /// Its pid.
+    pub pid: u32,
+    /// Its parent.
+    pub parent: u32,
+    /// Start time: with the pid it names a process for good.
+    pub start: u64,
+    /// Some thread of it has not ended.
+    pub alive: bool,
+}
+
+/// Every descendant of this process, parents before their children.
+pub fn descendants() -> Vec<Process> {
+    let mut by_parent: HashMap<u32, Vec<Process>> = HashMap::new();
     for pid in all_pids() {
         if let Ok(s) = proc_stat(pid) {
-            by_parent.entry(s.parent).or_default().push(pid);
+            by_parent.entry(s.parent).or_default().push(Process {
+                pid,
+                parent: s.parent,
+                start: s.start,
+                alive: s.state != b'Z' || s.threads > 1,
+            });
         }
     }
     let mut found = Vec::new();
     let mut next = vec![std::process::id()];
     while let Some(parent) = next.pop() {
         let children = by_parent.remove(&parent).unwrap_or_default();
-        found.extend(children.iter().map(|pid| (*pid, parent)));
-        next.extend(children);
+        next.extend(children.iter().map(|p| p.pid));
+        found.extend(children);
     }
     found
 }
@@ -51,7 +69,7 @@ pub fn unmanaged_anon_pages(group: &Group) -> u64 {
     let lines: Vec<_> = group.processes().collect();
     let line_of = |pid: u32| lines.iter().find(|p| p.pid == pid);
     let mut sum = 0u64;
-    for (pid, parent) in descendants() {
+    for Process { pid, parent, .. } in descendants() {
         // Counted where the memory belongs: a service has its program's, a child of vfork its
         // parent's.
         let service = lines.iter().any(|p| p.service == pid) || is_service_task(pid);

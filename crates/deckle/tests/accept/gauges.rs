@@ -7,6 +7,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
+use crate::common::host;
 use deckle_lab::host::{Guard, cgroup::Cgroup, pss};
 
 /// Permission to change the host, restored whatever happens; one holder at a time.
@@ -30,8 +31,12 @@ pub fn measure<T>(
     name: &str,
     work: impl FnOnce(&dyn Fn(&mut Command), &AtomicU32) -> T,
 ) -> (T, Peaks) {
-    let mut guard = guard();
-    let cgroup = Cgroup::new(&mut guard, name).unwrap();
+    // One guard at a time: where one holds the host already, the cgroup goes with that.
+    let mut own = (!host::is_set()).then(guard);
+    let cgroup = match &mut own {
+        Some(guard) => Cgroup::new(guard, name).unwrap(),
+        None => Cgroup::new(&mut host::guard().unwrap(), name).unwrap(),
+    };
     let (root, end) = (AtomicU32::new(0), AtomicBool::new(false));
     let enter = |c: &mut Command| {
         let mut doors = cgroup.doors().unwrap();
@@ -68,6 +73,8 @@ pub fn measure<T>(
         drop(ends);
         (result, sampler.join().unwrap())
     });
-    guard.finish().unwrap();
+    if let Some(guard) = own {
+        guard.finish().unwrap();
+    }
     measured
 }

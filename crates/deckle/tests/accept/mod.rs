@@ -28,7 +28,7 @@ pub fn deckle_path() -> &'static str {
     let library = Path::new(exe).with_file_name("libdeckle.so");
     assert!(
         library.is_file(),
-        "{} is missing: run scripts/test, or cargo build --release -p deckle -p deckle-preload",
+        "{} is missing: run scripts/test, or build deckle-preload in the profile of the tests",
         library.display()
     );
     exe

@@ -1,7 +1,10 @@
 //! Running the real `deckle` from tests.
 #![allow(dead_code)]
 
+pub mod host;
+
 use std::io::Read;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -10,11 +13,23 @@ use std::time::{Duration, Instant};
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 pub fn deckle(args: &[&str]) -> Command {
+    drop(host::guard());
     let mut c = Command::new(env!("CARGO_BIN_EXE_deckle"));
     c.args(args)
         .stdin(Stdio::null())
         .env_remove("container")
         .env_remove("LD_PRELOAD");
+    // What the tests were started with may be otherwise: nohup and a shell's background
+    // ignore some.
+    // SAFETY: system calls on numbers.
+    unsafe {
+        c.pre_exec(|| {
+            for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT] {
+                libc::signal(signal, libc::SIG_DFL);
+            }
+            Ok(())
+        })
+    };
     c
 }
 
@@ -37,13 +52,16 @@ pub struct Running(pub Child);
 
 impl Running {
     pub fn start(args: &[&str]) -> Running {
-        let mut c = deckle(args);
-        Running(
-            c.stdout(Stdio::piped())
-                .stderr(Stdio::piped())
-                .spawn()
-                .unwrap(),
-        )
+        Running::spawn(&mut deckle(args))
+    }
+    /// In a process group of its own, as a shell starts it. The kernel ignores SIGTSTP for a
+    /// group that nobody outside of it could continue, which that of the tests may be.
+    pub fn start_job(args: &[&str]) -> Running {
+        Running::spawn(deckle(args).process_group(0))
+    }
+    pub fn spawn(c: &mut Command) -> Running {
+        let piped = c.stdout(Stdio::piped()).stderr(Stdio::piped());
+        Running(piped.spawn().unwrap())
     }
     pub fn pid(&self) -> u32 {
         self.0.id()
@@ -120,6 +138,11 @@ pub fn kill(pid: u32, signal: i32) {
 /// State letter of a process, `-` if it is gone.
 pub fn state(pid: u32) -> char {
     deckle_group::sys::proc_stat(pid).map_or('-', |s| s.state as char)
+}
+
+/// The parent of a process; of the first program of `deckle run`: its supervisor.
+pub fn parent(pid: u32) -> u32 {
+    deckle_group::sys::proc_stat(pid).unwrap().parent
 }
 
 /// Waits until `f` holds.

@@ -1,0 +1,220 @@
+//! The process that the user started, in front of the supervisor.
+//!
+//! ```text
+//!   front        in the user's process group and session; forwards signals, mirrors stops
+//!     supervisor in a session of its own, subreaper: serves, reaps, reports
+//!       program  in the front's group and session, as if the front had started it
+//! ```
+//!
+//! Each of the two ends the tree when the other is gone, however it went: orphans of the tree,
+//! daemons too, become children of the supervisor, and if that dies, of the front. The
+//! supervisor has a session of its own so that no signal to the job reaches it: a SIGKILL for
+//! the whole group ends front and program, and the supervisor ends the rest.
+//!
+//! They talk over one socket, a byte each time: numbers of signals down, [`STOPPED`] and
+//! [`GOES_ON`] up. Its end is how the supervisor hears that the front is gone. The first
+//! process of a pid namespace needs no front: the kernel ends the namespace with it.
+
+use deckle_group::sys::{Errno, Fd};
+use deckle_group::{Group, Name};
+
+use super::ending;
+use super::signals::Signals;
+use crate::fail::Fail;
+use crate::say;
+
+/// The program has been stopped.
+pub const STOPPED: u8 = b'T';
+/// The program has been continued.
+pub const GOES_ON: u8 = b'C';
+
+/// One end of the socket between the two.
+pub struct Link(Fd);
+
+/// What was heard from the other end.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Heard {
+    /// A byte.
+    Byte(u8),
+    /// Nothing yet.
+    Nothing,
+    /// The other process is gone.
+    End,
+}
+
+impl Link {
+    fn pair() -> Result<(Link, Link), Errno> {
+        let mut fds = [-1; 2];
+        let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+        // SAFETY: an array of two live words.
+        if unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, fds.as_mut_ptr()) } < 0 {
+            return Err(Errno::last());
+        }
+        Ok((Link(Fd::own(fds[0])), Link(Fd::own(fds[1]))))
+    }
+
+    /// The descriptor, to poll.
+    pub fn fd(&self) -> i32 {
+        self.0.raw()
+    }
+
+    /// Sends a byte. Lost if the other is gone, or has not listened for thousands of them.
+    pub fn tell(&self, byte: u8) {
+        // SAFETY: one live byte.
+        unsafe { libc::send(self.fd(), (&raw const byte).cast(), 1, libc::MSG_NOSIGNAL) };
+    }
+
+    /// The next byte; never waits.
+    pub fn hear(&self) -> Heard {
+        let mut byte = 0u8;
+        // SAFETY: one live byte.
+        match unsafe { libc::recv(self.fd(), (&raw mut byte).cast(), 1, 0) } {
+            1 => Heard::Byte(byte),
+            0 => Heard::End,
+            _ if matches!(Errno::last().0, libc::EAGAIN | libc::EINTR) => Heard::Nothing,
+            _ => Heard::End,
+        }
+    }
+}
+
+/// Who goes on after [`split`].
+pub enum Side {
+    /// The front, when everything is over: the exit status.
+    Front(i32),
+    /// The supervisor, with its end of the link.
+    Supervisor(Link),
+}
+
+/// Forks the supervisor. The front stays in here until that has ended, and removes the name of
+/// its group. To be called while there is no other thread.
+///
+/// # Errors
+/// If there is no process or socket to be had.
+pub fn split(signals: &Signals, name: Name) -> Result<Side, Fail> {
+    let fail = |what: &str| Fail::own(format!("{what}: {}", Errno::last()));
+    let (ours, theirs) = Link::pair().map_err(|e| Fail::own(format!("socket: open: {e}")))?;
+    // SAFETY: there is one thread, so the child may do whatever this process may.
+    match unsafe { libc::fork() } {
+        -1 => Err(fail("no process for the supervisor")),
+        0 => {
+            drop(ours);
+            Ok(Side::Supervisor(theirs))
+        }
+        supervisor => {
+            drop(theirs);
+            // Orphans come here when the supervisor is gone.
+            ending::adopt_orphans();
+            let front = Front {
+                supervisor,
+                link: ours,
+                stop_with_it: false,
+                stopped: false,
+            };
+            let raw = front.stay(signals);
+            let status = after(supervisor, raw);
+            Group::unlink(name);
+            Ok(Side::Front(status))
+        }
+    }
+}
+
+struct Front {
+    supervisor: i32,
+    link: Link,
+    /// SIGTSTP came: stop with the program.
+    stop_with_it: bool,
+    /// The program is stopped.
+    stopped: bool,
+}
+
+impl Front {
+    /// Passes on whatever comes until the supervisor has ended; its raw wait status.
+    fn stay(mut self, signals: &Signals) -> i32 {
+        let mut set = [signals.fd(), self.link.fd()].map(|fd| libc::pollfd {
+            fd,
+            events: libc::POLLIN,
+            revents: 0,
+        });
+        loop {
+            while let Some(signal) = signals.take() {
+                match signal.number {
+                    libc::SIGCHLD => continue,
+                    libc::SIGTSTP => self.stop_with_it = true,
+                    libc::SIGCONT => self.stop_with_it = false,
+                    _ => {}
+                }
+                // We share the program's process group: what the terminal sent it has already.
+                if !signal.from_terminal {
+                    self.link.tell(signal.number as u8);
+                }
+            }
+            loop {
+                match self.link.hear() {
+                    Heard::Byte(what) => self.stopped = what == STOPPED,
+                    Heard::Nothing => break,
+                    Heard::End => {
+                        // Not to be woken by it until the process itself has ended.
+                        set[1].fd = -1;
+                        break;
+                    }
+                }
+            }
+            let mut raw = 0;
+            // SAFETY: a live status word; a child of ours.
+            let ended = unsafe { libc::waitpid(self.supervisor, &mut raw, libc::WNOHANG) };
+            if ended == self.supervisor {
+                return raw;
+            }
+            self.stop_too();
+            // SAFETY: a live array of two.
+            unsafe { libc::poll(set.as_mut_ptr(), 2, -1) };
+        }
+    }
+
+    /// Ctrl-Z: the program stopped, so the shell must see us stop. Only when we were asked to:
+    /// somebody who stops and continues the program alone must not leave us stopped. The
+    /// terminal's signal may reach us before or after we hear of the program.
+    fn stop_too(&mut self) {
+        if self.stopped && self.stop_with_it {
+            self.stop_with_it = false;
+            // SAFETY: stops this process until SIGCONT, which is then forwarded.
+            unsafe { libc::raise(libc::SIGSTOP) };
+        }
+    }
+}
+
+/// The supervisor has ended: in order, or the tree must end with it. The exit status.
+fn after(supervisor: i32, raw: i32) -> i32 {
+    let left = ending::end_tree();
+    if libc::WIFSIGNALED(raw) {
+        say(format_args!(
+            "my supervisor (process {supervisor}) was killed by signal {}: the program was \
+             ended with it",
+            libc::WTERMSIG(raw)
+        ));
+        return 125;
+    }
+    if left > 0 {
+        say(format_args!(
+            "my supervisor (process {supervisor}) failed: the program was ended with it"
+        ));
+        return 125;
+    }
+    libc::WEXITSTATUS(raw)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_one_side_is_heard_after_its_bytes() {
+        let (a, b) = Link::pair().unwrap();
+        assert_eq!(b.hear(), Heard::Nothing);
+        a.tell(7);
+        drop(a);
+        assert_eq!(b.hear(), Heard::Byte(7));
+        assert_eq!(b.hear(), Heard::End);
+        b.tell(1);
+    }
+}
