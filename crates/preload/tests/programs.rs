@@ -71,6 +71,16 @@ fn p19_calls_on_managed_memory_mean_what_the_kernel_means() {
     );
 }
 
+#[test]
+fn p18_p19_what_the_kernel_refuses_for_want_of_mappings_changes_nothing() {
+    let program = compile("mappings", &[]);
+    let ran = run(&LIMIT, &[program.to_str().expect("path")]);
+    if ran.out.contains("SKIPPED") {
+        eprint!("{}", ran.out);
+    }
+    expect(&ran, "refusals right");
+}
+
 /// Found a folio that was put on the LRU only after its block's lock was dropped: a munmap in
 /// between freed it first.
 #[test]

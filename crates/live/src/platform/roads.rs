@@ -19,12 +19,25 @@ use super::kernel::{self, Advice, BLOCK, PAGE};
 const PATIENCE: u32 = 8;
 
 /// Repeats a range operation over what is left, with bounded patience.
+///
+/// The kernel may have cut the range into several mappings where the core sees one (rights that
+/// are just being changed, `MADV_DONTDUMP`), and says `ENOENT` to what lies in two of them: so
+/// it is done page by page then.
 pub fn patiently(
     len: usize,
-    step: impl FnMut(usize, usize) -> Result<deckle_uffd::Done, Partial>,
+    mut step: impl FnMut(usize, usize) -> Result<deckle_uffd::Done, Partial>,
 ) -> Result<deckle_uffd::Done, Partial> {
     let mut left = PATIENCE;
-    finish(len, step, || {
+    let one_by_one = |at, rest| match step(at, rest) {
+        Err(partial) if partial.why == Why::NoEntry && partial.done == 0 && rest > PAGE => {
+            step(at, PAGE).and(Err(Partial {
+                done: PAGE,
+                why: Why::Again { changing: false },
+            }))
+        }
+        result => result,
+    };
+    finish(len, one_by_one, || {
         left = left.saturating_sub(1);
         kernel::yield_now();
         left > 0

@@ -1,6 +1,7 @@
 //! The program's calls, as the service carries them out.
 
 use super::Process;
+use super::mappings::Mappings;
 use super::request::{self, Op, Request};
 use crate::sys::{self, PAGE};
 use core::ffi::c_int;
@@ -18,6 +19,7 @@ pub struct Calls {
     pub lock_future: Option<OnFault>,
     /// MADV_DONTDUMP was given at some time.
     pub undumped: bool,
+    pub mappings: Mappings,
 }
 
 /// From this size on a mapping is taken for room that its owner fills as needed (allocators
@@ -74,6 +76,7 @@ impl Calls {
             still: false,
             lock_future: None,
             undumped: false,
+            mappings: Mappings::new(),
         }
     }
 
@@ -96,9 +99,7 @@ impl Calls {
             Op::Map => self.map(args),
             Op::MapFixed => self.map_fixed(args),
             Op::Unmap => self.unmap(args[0], args[1]),
-            Op::Protect => self.on(libc::SYS_mprotect, args, |mm, space, start, n| {
-                mm.mprotect(space, start, n, prot(args[2]))
-            }),
+            Op::Protect => self.protect(args),
             Op::Advise => self.advise(args),
             Op::Lock => self.lock(args),
             Op::Unlock => self.on(libc::SYS_munlock, args, |mm, space, start, n| {
@@ -143,11 +144,21 @@ impl Calls {
         Ok(0)
     }
 
+    fn protect(&mut self, args: [usize; 6]) -> Result<usize, i32> {
+        self.may_cut(args[0], args[1])?;
+        self.on(libc::SYS_mprotect, args, |mm, space, start, n| {
+            mm.mprotect(space, start, n, prot(args[2]))
+        })
+    }
+
     fn map(&mut self, args: [usize; 6]) -> Result<usize, i32> {
         let [hint, bytes, align, rights, flags, _] = args;
         let pager = &self.process.pager;
         if hint != 0 && self.is_free(hint, bytes) {
             return self.map_fixed([hint, bytes, 0, rights, flags, 0]);
+        }
+        if self.mappings.is_full(self.process) {
+            return Err(libc::ENOMEM);
         }
         let start = pager
             .mm()
@@ -167,6 +178,7 @@ impl Calls {
         if flags as c_int & libc::MAP_FIXED_NOREPLACE != 0 && !self.is_free(addr, bytes) {
             return Err(libc::EEXIST);
         }
+        self.may_cut(addr, bytes)?;
         self.adopt(addr, bytes)?;
         let pager = &self.process.pager;
         pager
@@ -222,6 +234,7 @@ impl Calls {
     }
 
     pub fn unmap(&mut self, addr: usize, bytes: usize) -> Result<usize, i32> {
+        self.may_cut(addr, bytes)?;
         self.adopt(addr, bytes)?;
         let pager = &self.process.pager;
         pager
@@ -255,6 +268,9 @@ impl Calls {
             || old == 0
         {
             return Err(libc::EINVAL);
+        }
+        if self.mappings.is_full(self.process) {
+            return Err(libc::ENOMEM);
         }
         let size = |bytes: usize| pages(bytes.next_multiple_of(PAGE));
         let whole = old.next_multiple_of(PAGE);
