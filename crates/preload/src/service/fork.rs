@@ -247,6 +247,7 @@ fn rebuild(process: &mut Process, start: &super::Start) -> Result<(), String> {
     let swapped = gauge(deckle_mm::Item::NrSwapped);
     process.account.move_to(said.line, pages, swapped);
     process.pager.adopt_filled().map_err(|e| e.to_string())?;
+    process.forget_locks().map_err(|e| e.to_string())?;
     for page in filled {
         let adopted = process.pager.adopt(deckle_mm::Vpn(page));
         adopted.map_err(|e| e.to_string())?;

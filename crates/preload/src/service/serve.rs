@@ -1,6 +1,7 @@
 //! The program's calls, as the service carries them out.
 
 use super::Process;
+use super::lock::{forget_room, is_room, note_room};
 use super::mappings::Mappings;
 use super::request::{self, Op, Request};
 use crate::sys::{self, PAGE};
@@ -21,10 +22,6 @@ pub struct Calls {
     pub undumped: bool,
     pub mappings: Mappings,
 }
-
-/// From this size on a mapping is taken for room that its owner fills as needed (allocators
-/// map such): mlockall for what comes does not populate it.
-const ROOM: usize = 32 << 20;
 
 /// Whether pages are locked as they come, not at once.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -105,7 +102,7 @@ impl Calls {
             Op::Unlock => self.on(libc::SYS_munlock, args, |mm, space, start, n| {
                 mm.munlock(space, start, n)
             }),
-            Op::LockAll => self.lock_all(args[0] as c_int),
+            Op::LockAll => self.lock_all(args[0] as c_int, args[1]),
             Op::UnlockAll => self.unlock_all(),
             Op::Surrender => self.surrender(args[0], args[1]),
             Op::Free => Ok(usize::from(self.is_free(args[0], args[1]))),
@@ -152,14 +149,15 @@ impl Calls {
     }
 
     fn map(&mut self, args: [usize; 6]) -> Result<usize, i32> {
-        let [hint, bytes, align, rights, flags, _] = args;
+        let [hint, bytes, align, rights, flags, most] = args;
         let pager = &self.process.pager;
         if hint != 0 && self.is_free(hint, bytes) {
-            return self.map_fixed([hint, bytes, 0, rights, flags, 0]);
+            return self.map_fixed([hint, bytes, 0, rights, flags, most]);
         }
         if self.mappings.is_full(self.process) {
             return Err(libc::ENOMEM);
         }
+        self.may_map(bytes, flags as c_int, most)?;
         let start = pager
             .mm()
             .mmap(
@@ -174,12 +172,14 @@ impl Calls {
     }
 
     fn map_fixed(&mut self, args: [usize; 6]) -> Result<usize, i32> {
-        let [addr, bytes, _, rights, flags, _] = args;
+        let [addr, bytes, _, rights, flags, most] = args;
         if flags as c_int & libc::MAP_FIXED_NOREPLACE != 0 && !self.is_free(addr, bytes) {
             return Err(libc::EEXIST);
         }
         self.may_cut(addr, bytes)?;
+        self.may_map(bytes, flags as c_int, most)?;
         self.adopt(addr, bytes)?;
+        forget_room(addr, bytes);
         let pager = &self.process.pager;
         pager
             .mm()
@@ -204,15 +204,15 @@ impl Calls {
     ) -> Result<usize, i32> {
         let (pager, at, n) = (&self.process.pager, vpn(addr), pages(bytes));
         let future = self.lock_future;
+        if is_room(bytes, flags) {
+            note_room(addr, bytes);
+        }
         if flags & libc::MAP_LOCKED != 0 || future.is_some() {
-            let locked = match future {
-                Some(OnFault(on_fault))
-                    if (on_fault || bytes >= ROOM)
-                        && flags & (libc::MAP_LOCKED | libc::MAP_POPULATE) == 0 =>
-                {
-                    pager.mm().lock_present(pager.space(), at, n)
-                }
-                _ => pager.mm().mlock(pager.space(), at, n),
+            let on_fault = future == Some(OnFault(true)) && flags & libc::MAP_LOCKED == 0;
+            let as_it_comes = on_fault || is_room(bytes, flags);
+            let locked = match as_it_comes && flags & libc::MAP_POPULATE == 0 {
+                true => pager.mm().lock_present(pager.space(), at, n),
+                false => self.lock_now(at, n),
             };
             if let Err(error) = locked {
                 let _ = pager.mm().munmap(pager.space(), at, n);
@@ -236,6 +236,7 @@ impl Calls {
     pub fn unmap(&mut self, addr: usize, bytes: usize) -> Result<usize, i32> {
         self.may_cut(addr, bytes)?;
         self.adopt(addr, bytes)?;
+        forget_room(addr, bytes);
         let pager = &self.process.pager;
         pager
             .mm()
