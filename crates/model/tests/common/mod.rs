@@ -10,6 +10,9 @@ use deckle_model::{Chance, Injection, Model, ModelCharge, ModelMachine, Rng};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
 
+#[allow(dead_code)] // Not every test binary has a program that is alone.
+pub mod leave;
+
 /// A store as plain as can be: what it is worth is that it cannot be wrong. It stands for
 /// compression 4:1 and refuses pages that begin with an odd byte 0xEE.
 #[derive(Clone, Default)]
