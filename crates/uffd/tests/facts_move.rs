@@ -6,18 +6,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use common::mem::{Map, PAGE, advise, has_page, is_zero, peek, present, write_page};
+use common::pair::mv;
 use common::process::{fork, is_quiet, next_fault, task, writer};
 use common::{fact, skip, uffd};
 use deckle_uffd::{
     Categories, CopyMode, Done, Errno, Features, MoveMode, Pagemap, Partial, ProtectMode,
-    RegisterMode, Uffd, WakeMode, Why,
+    RegisterMode, WakeMode, Why,
 };
-
-/// MOVE between ranges of a test.
-fn mv(uffd: &Uffd, dst: usize, src: usize, len: usize) -> Result<Done, Partial> {
-    // SAFETY: both ranges belong to the test, which reads them by raw address only.
-    unsafe { uffd.move_pages(dst, src, len, MoveMode::empty()) }
-}
 
 const fn stopped(done: usize, why: Why) -> Result<Done, Partial> {
     Err(Partial { done, why })

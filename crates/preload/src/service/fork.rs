@@ -84,16 +84,16 @@ extern "C" fn prepare() {
             Err(_) => REFUSED.store(gate::tid(), Relaxed),
         }
     }
-    boot::acquire();
-    internal::acquire();
+    boot::HEAP.acquire();
+    internal::HEAP.acquire();
     sys::set_errno(before);
 }
 
 /// The first handler after it, in the parent.
 extern "C" fn in_parent() {
     let before = sys::errno();
-    internal::release();
-    boot::release();
+    internal::HEAP.release();
+    boot::HEAP.release();
     if STILL.swap(false, Relaxed) {
         let _ = request::request(request::Op::ForkEnd, [0; 6]);
     }
@@ -106,8 +106,8 @@ extern "C" fn in_parent() {
 /// The first handler after it, in the child.
 extern "C" fn in_child() {
     let before = sys::errno();
-    internal::release();
-    boot::release();
+    internal::HEAP.release();
+    boot::HEAP.release();
     let mask = MASK.load(Relaxed);
     FORKING.release();
     if REFUSED.load(Relaxed) != 0 {
