@@ -91,6 +91,15 @@ impl Prot {
         write: false,
         exec: false,
     };
+
+    /// What either of the two allows.
+    pub fn or(self, other: Prot) -> Prot {
+        Prot {
+            read: self.read || other.read,
+            write: self.write || other.write,
+            exec: self.exec || other.exec,
+        }
+    }
 }
 
 /// Who copies a page on the first write after a fork.

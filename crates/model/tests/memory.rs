@@ -26,7 +26,11 @@ fn run(seed: u64, steps: u32) {
     let mut last = Vec::new();
     let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         for step in 0..steps {
-            let op = program.step();
+            let op = match rng.below(24) {
+                0 => program.give_away(),
+                1 => program.leave_behind(),
+                _ => program.step(),
+            };
             last.push(op);
             rig.verify(&(step, last.last()));
         }

@@ -28,6 +28,17 @@ pub fn c_result(result: Result<usize, i32>) -> usize {
     }
 }
 
+/// Whether the calling thread has a capability (one of the first 32) in effect.
+pub fn has_capability(number: u32) -> bool {
+    const VERSION_3: u32 = 0x2008_0522;
+    let head = [VERSION_3, 0];
+    let mut data = [0_u32; 6];
+    let (head, data_at) = (head.as_ptr() as usize, data.as_mut_ptr() as usize);
+    // SAFETY: reads the one, and writes the other, which is as long as this version's answer.
+    let asked = unsafe { call(libc::SYS_capget, [head, data_at, 0, 0, 0, 0]) };
+    asked.is_ok() && data[0] >> number & 1 == 1
+}
+
 /// Maps `bytes` of private anonymous memory at an address of the kernel's choice.
 ///
 /// # Errors

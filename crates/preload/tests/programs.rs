@@ -71,6 +71,24 @@ fn p19_calls_on_managed_memory_mean_what_the_kernel_means() {
     );
 }
 
+#[test]
+fn p18_p19_what_the_kernel_refuses_for_want_of_mappings_changes_nothing() {
+    let program = compile("mappings", &[]);
+    let ran = run(&LIMIT, &[program.to_str().expect("path")]);
+    if ran.out.contains("SKIPPED") {
+        eprint!("{}", ran.out);
+    }
+    expect(&ran, "refusals right");
+}
+
+#[test]
+fn p6_p19_locks_bring_in_and_keep_and_have_the_limits_of_the_kernel() {
+    let program = compile("locks", &[]);
+    let program = program.to_str().expect("path");
+    expect(&common::without(&[program]), "locks right");
+    expect(&run(&LIMIT, &[program, "64"]), "locks right");
+}
+
 /// Found a folio that was put on the LRU only after its block's lock was dropped: a munmap in
 /// between freed it first.
 #[test]

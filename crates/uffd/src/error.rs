@@ -76,7 +76,8 @@ pub struct Done {
 /// `Again { changing: false }`, and the call for the rest gives the reason.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Partial {
-    /// Bytes finished, from the start of the range; less than its length.
+    /// Bytes finished, from the start of the range; less than its length. At least so many: some
+    /// kernels forget a part (see [`Uffd::move_pages`](crate::Uffd::move_pages)).
     pub done: usize,
     /// What stopped it.
     pub why: Why,

@@ -95,6 +95,15 @@ impl Uffd {
     /// See [`Why`]. `Busy`: pinned or shared. `Exists`: `dst` is occupied. `NoEntry`: a hole in
     /// `src`. `Invalid`: not private anonymous, or protection or locking of the two differ.
     ///
+    /// **After an error more may have been moved than it says.** Linux 6.17 and 6.18 work in
+    /// steps of up to a page table. A step that meets contention (a folio's lock, an entry that
+    /// changes meanwhile) is repeated without its error being taken back: the pages that the
+    /// repetition moves are not counted, the step comes a third time and fails with `Exists`
+    /// (`NoEntry` where holes are allowed). Their waiters are not woken either. Before anything
+    /// is done on the strength of [`Partial::done`], look (with
+    /// [`Pagemap`](crate::Pagemap)): a page that is present at `dst` and no longer at `src` has
+    /// been moved. Others have to be kept from both ranges until then.
+    ///
     /// # Safety
     /// 1. The holes at `dst` are the caller's to fill: no one else keeps their bytes.
     /// 2. Nobody relies on the bytes at `src`, or `src` is registered for missing faults and the

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::mem::{Map, PAGE, has_page, is_zero, peek, present, write_page};
+use common::pair::mv;
 use common::process::{Task, fork, is_quiet, next_event, next_fault, task};
 use common::{fact, is_root, skip, uffd};
 use deckle_uffd::{
-    Categories, CopyMode, Done, Event, Features, MoveMode, Partial, ProtectMode, RegisterMode,
-    Uffd, Why,
+    Categories, CopyMode, Done, Event, Features, Partial, ProtectMode, RegisterMode, Uffd, Why,
 };
 
 const ONE: Result<Done, Partial> = Ok(Done { bytes: PAGE });
@@ -37,8 +37,7 @@ fn evicted(features: Features) -> Evicted {
     park_uffd
         .register(park.addr, park.len, RegisterMode::WP)
         .expect("register");
-    // SAFETY: pages of the test.
-    let done = unsafe { park_uffd.move_pages(park.addr, map.addr, PAGE, MoveMode::empty()) };
+    let done = mv(&park_uffd, park.addr, map.addr, PAGE);
     assert_eq!(done, ONE);
     Evicted {
         uffd: Arc::new(uffd),
@@ -143,8 +142,8 @@ fn p20_move_does_not_reach_into_another_process() {
         let child = fork(move || i32::from(has_page(addr, 0)));
         let child_uffd = handler.join();
         assert_eq!(next_fault(&child_uffd), (addr, false, false));
-        // SAFETY: a hole in the child's memory; expected to be refused.
-        let done = unsafe { child_uffd.move_pages(addr, park.addr, PAGE, MoveMode::empty()) };
+        // A hole in the child's memory; expected to be refused.
+        let done = mv(&child_uffd, addr, park.addr, PAGE);
         assert_eq!(
             done,
             Err(Partial {
@@ -252,8 +251,8 @@ fn p30_a_duplicate_elsewhere_keeps_faults_delivered_after_the_own_close() {
             park_uffd: _open,
         } = evicted(Features::empty());
         let second = map.page(1);
-        // SAFETY: pages of the test. Both evicted pages are without their bytes now.
-        let done = unsafe { uffd.move_pages(park.page(1), second, PAGE, MoveMode::empty()) };
+        // Both evicted pages are without their bytes now.
+        let done = mv(&uffd, park.page(1), second, PAGE);
         assert!(
             done.is_err(),
             "the parking range belongs to its own descriptor"

@@ -10,7 +10,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use crate::LabError;
-use crate::size;
+use crate::size::{self, PAGE};
 
 pub mod fill;
 pub mod pageout;
@@ -114,6 +114,21 @@ pub(crate) fn check(page_no: usize, found: &[u8], want: &[u8]) -> Result<(), Fai
         found: found[offset],
         want: want[offset],
     })
+}
+
+/// Compares every page with what `want` says it holds (a page, by its number), and says so.
+pub(crate) fn check_all(
+    bytes: &[u8],
+    mut want: impl FnMut(usize, &mut [u8; PAGE]),
+) -> Result<(), Failure> {
+    let mut page = [0; PAGE];
+    for (n, found) in bytes.chunks_exact(PAGE).enumerate() {
+        want(n, &mut page);
+        check(n, found, &page)?;
+    }
+    let pages = bytes.len() / PAGE;
+    say(format_args!("checked: {pages} pages, every byte right"))?;
+    Ok(())
 }
 
 /// Takes the value of `--name` out of `args`, if it is there.

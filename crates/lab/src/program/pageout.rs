@@ -11,7 +11,7 @@
 use std::io::{self, BufRead};
 use std::time::Instant;
 
-use super::{Failure, check, number, say, switch};
+use super::{Failure, check_all, number, say, switch};
 use crate::LabError;
 use crate::content::Recipe;
 use crate::region::Region;
@@ -120,21 +120,12 @@ pub(crate) fn run(
     say(format_args!("{PAGED_OUT_LINE}"))?;
     wait().map_err(|e| LabError::io("waiting for a line on stdin", e))?;
     meddle(region.bytes_mut());
-    let mut want = vec![0; PAGE];
-    for (n, page) in region.bytes().chunks_exact(PAGE).enumerate() {
-        match content {
-            Content::Byte { offset, dirty } => {
-                want[offset] = if n % (BLOCK / PAGE) < dirty { 0xff } else { 0 };
-            }
-            Content::Text => text_page(&templates, n, &mut want),
+    check_all(region.bytes(), |n, want| match content {
+        Content::Byte { offset, dirty } => {
+            want[offset] = if n % (BLOCK / PAGE) < dirty { 0xff } else { 0 };
         }
-        check(n, page, &want)?;
-    }
-    say(format_args!(
-        "checked: {} pages, every byte right",
-        len / PAGE
-    ))?;
-    Ok(())
+        Content::Text => text_page(&templates, n, want),
+    })
 }
 
 /// The pages that [`text_page`] stamps.

@@ -8,7 +8,7 @@
 use std::thread;
 use std::time::Duration;
 
-use super::{Failure, check, option, pages_of, say, switch};
+use super::{Failure, check_all, option, pages_of, switch};
 use crate::LabError;
 use crate::region::Region;
 use crate::size::{self, PAGE};
@@ -40,16 +40,7 @@ pub(crate) fn run(
     }
     thread::sleep(HOLD);
     meddle(region.bytes_mut());
-    let mut want = [0; PAGE];
-    for (n, page) in region.bytes().chunks_exact(PAGE).enumerate() {
-        self::page(n, stride, zeros, &mut want);
-        check(n, page, &want)?;
-    }
-    say(format_args!(
-        "checked: {} pages, every byte right",
-        len / PAGE
-    ))?;
-    Ok(())
+    check_all(region.bytes(), |n, want| page(n, stride, zeros, want))
 }
 
 /// What is written, in order: bytes by their place.

@@ -19,12 +19,25 @@ use super::kernel::{self, Advice, BLOCK, PAGE};
 const PATIENCE: u32 = 8;
 
 /// Repeats a range operation over what is left, with bounded patience.
+///
+/// The kernel may have cut the range into several mappings where the core sees one (rights that
+/// are just being changed, `MADV_DONTDUMP`), and says `ENOENT` to what lies in two of them: so
+/// it is done page by page then.
 pub fn patiently(
     len: usize,
-    step: impl FnMut(usize, usize) -> Result<deckle_uffd::Done, Partial>,
+    mut step: impl FnMut(usize, usize) -> Result<deckle_uffd::Done, Partial>,
 ) -> Result<deckle_uffd::Done, Partial> {
     let mut left = PATIENCE;
-    finish(len, step, || {
+    let one_by_one = |at, rest| match step(at, rest) {
+        Err(partial) if partial.why == Why::NoEntry && partial.done == 0 && rest > PAGE => {
+            step(at, PAGE).and(Err(Partial {
+                done: PAGE,
+                why: Why::Again { changing: false },
+            }))
+        }
+        result => result,
+    };
+    finish(len, one_by_one, || {
         left = left.saturating_sub(1);
         kernel::yield_now();
         left > 0
@@ -105,9 +118,14 @@ impl LivePlatform {
         }
     }
 
-    /// Moves pages. A call that another fault interrupts may have moved a page more than it
-    /// says, so after a failure what is there counts, not what the call admits to: a page
-    /// that nobody knows of would be cleared away with what the program has written to it.
+    /// Moves pages, and believes what is there rather than what the call admits to.
+    ///
+    /// Linux 6.17 and 6.18 move in steps of up to a page table. A step that meets contention (a
+    /// folio's lock is taken, an entry ages meanwhile) is repeated, but its error is still set
+    /// when the repetition has moved its pages: so these are not counted, and the same step
+    /// comes once more, finds the destination occupied and ends the call. As many pages as one
+    /// step moves are at `dst` then, and nobody was told. A page that nobody knows of would be
+    /// cleared away with what the program has written to it.
     pub(super) fn moved(
         &self,
         uffd: &Uffd,
@@ -115,28 +133,39 @@ impl LivePlatform {
         src: usize,
         len: usize,
     ) -> Result<deckle_uffd::Done, Partial> {
-        let result = patiently(len, |at, rest| {
-            // SAFETY: callers of the platform own the run and its frames: nobody else fills
-            // the holes at dst, and an access to the program's side finds a registered hole
-            // and waits.
-            unsafe { uffd.move_pages(dst + at, src + at, rest, MoveMode::empty()) }
-        });
-        let Err(partial) = result else { return result };
-        let at = partial.done;
-        let at = at + self.moved_from(dst + at, src + at, len - at);
-        if at == partial.done {
-            return Err(partial);
+        let (mut at, mut hidden) = (0, false);
+        let result = loop {
+            let result = patiently(len - at, |more, rest| {
+                let (dst, src) = (dst + at + more, src + at + more);
+                // SAFETY: callers of the platform own the run and its frames: nobody else
+                // fills the holes at dst, and an access to the program's side finds a
+                // registered hole and waits.
+                unsafe { uffd.move_pages(dst, src, rest, MoveMode::empty()) }
+            });
+            let Err(partial) = result else {
+                break Ok(deckle_uffd::Done { bytes: len });
+            };
+            at += partial.done;
+            let more = self.moved_from(dst + at, src + at, len - at);
+            at += more;
+            hidden |= more > 0;
+            match more {
+                _ if at == len => break Ok(deckle_uffd::Done { bytes: len }),
+                0 => {
+                    break Err(Partial {
+                        done: at,
+                        ..partial
+                    });
+                }
+                // Its own trace stopped it; the rest may go on.
+                _ => {}
+            }
+        };
+        if hidden {
+            // Who waits for a page that the call did not admit to was not woken.
+            self.wake(Vpn::of_addr(dst as u64), (at / PAGE) as u64);
         }
-        // Who waits for a page that the call did not admit to was not woken.
-        self.wake(Vpn::of_addr(dst as u64), (at / PAGE) as u64);
-        if at == len {
-            Ok(deckle_uffd::Done { bytes: len })
-        } else {
-            Err(Partial {
-                done: at,
-                ..partial
-            })
-        }
+        result
     }
 
     /// Bytes that are at `dst` and no longer at `src`, without a gap: moved.

@@ -72,35 +72,24 @@ impl Gaps {
         align: u64,
         from: Search,
     ) -> Option<u64> {
-        self.find_within(start, end, pages, align, from, LOOKS)
-            .or_else(|| self.find_within(start, end, pages, align, from, usize::MAX))
-    }
-
-    fn find_within(
-        &self,
-        start: u64,
-        end: u64,
-        pages: u64,
-        align: u64,
-        from: Search,
-        looks: usize,
-    ) -> Option<u64> {
         let fits = |(low, high): (&u64, &u64)| {
             place(*low.max(&start), *high.min(&end), pages, align, from)
         };
-        let found = self.classes[class(pages)..].iter().filter_map(|gaps| {
-            // The gap that reaches into the window from below, then those that start in it.
-            let below = gaps.range(..start).next_back();
-            let inside = gaps.range(start..end);
+        [LOOKS, usize::MAX].into_iter().find_map(|looks| {
+            let found = self.classes[class(pages)..].iter().filter_map(|gaps| {
+                // The gap that reaches into the window from below, then those that start in it.
+                let below = gaps.range(..start).next_back();
+                let inside = gaps.range(start..end);
+                match from {
+                    Search::Bottom => below.into_iter().chain(inside).take(looks).find_map(fits),
+                    Search::Top => inside.rev().chain(below).take(looks).find_map(fits),
+                }
+            });
             match from {
-                Search::Bottom => below.into_iter().chain(inside).take(looks).find_map(fits),
-                Search::Top => inside.rev().chain(below).take(looks).find_map(fits),
+                Search::Bottom => found.min(),
+                Search::Top => found.max(),
             }
-        });
-        match from {
-            Search::Bottom => found.min(),
-            Search::Top => found.max(),
-        }
+        })
     }
 
     /// Whether the index holds exactly `gaps`.

@@ -1,4 +1,4 @@
-//! mmap, munmap, mprotect, mlock.
+//! mmap, munmap, mlock.
 
 use crate::charge::Charge;
 use crate::env::Env;
@@ -8,7 +8,7 @@ use crate::space::block::BlockState;
 use crate::space::fault::{FaultError, FaultMode};
 use crate::space::vma::{Search, ThpAdvice, Vma};
 use crate::space::{BlockRef, MapError, Space};
-use crate::units::{BLOCK_PAGES, PageMask, SpaceId, Vpn};
+use crate::units::{SpaceId, Vpn};
 use alloc::vec::Vec;
 
 impl<E: Env> Mm<E> {
@@ -41,7 +41,7 @@ impl<E: Env> Mm<E> {
             advice: ThpAdvice::None,
             locked: false,
         };
-        self.protect_range(&space, start, pages, prot)?;
+        self.protect_new(&space, start, pages, prot)?;
         space
             .edit_vmas(self, |tree| tree.insert(vma))
             .map_err(|_| MapError::BadRange(start, pages))?;
@@ -77,12 +77,35 @@ impl<E: Env> Mm<E> {
         start: Vpn,
         pages: u64,
     ) -> Result<(), MapError> {
-        let removed = space.edit_vmas(self, |tree| tree.remove(start, pages));
-        for vma in &removed {
+        let parts = space.read_vmas(self, |t| t.range(start, pages).collect::<Vec<_>>());
+        self.break_edges(space, start, pages);
+        // First what can be refused (a part of a mapping is one mapping more for the platform).
+        for vma in &parts {
+            if let Err(error) = self.protect_range(space, vma.start, vma.pages, Prot::NONE) {
+                let _ = self.rights_back(space, &parts);
+                return Err(error);
+            }
+        }
+        space.edit_vmas(self, |tree| tree.remove(start, pages));
+        for vma in &parts {
             self.zap_range(space, vma.start, vma.pages);
-            self.protect_range(space, vma.start, vma.pages, Prot::NONE)?;
         }
         Ok(())
+    }
+
+    /// Rights for a range that was not mapped; without access again if that is refused.
+    pub(crate) fn protect_new(
+        &self,
+        space: &Space,
+        start: Vpn,
+        pages: u64,
+        prot: Prot,
+    ) -> Result<(), MapError> {
+        let done = self.protect_range(space, start, pages, prot);
+        if done.is_err() {
+            let _ = self.protect_range(space, start, pages, Prot::NONE);
+        }
+        done
     }
 
     pub(crate) fn protect_range(
@@ -100,24 +123,13 @@ impl<E: Env> Mm<E> {
         Ok(())
     }
 
-    /// Changes the rights of a range, all of which must be mapped.
-    pub fn mprotect(
-        &self,
-        space: SpaceId,
-        start: Vpn,
-        pages: u64,
-        prot: Prot,
-    ) -> Result<(), MapError> {
-        self.change(space, start, pages, |vma| vma.prot = prot)
-    }
-
     /// Keeps a range resident: brings every page in and exempts it from reclaim. Fails with
     /// [`MapError::Limit`] when it does not fit; what was brought in stays, unlocked.
     pub fn mlock(&self, space: SpaceId, start: Vpn, pages: u64) -> Result<(), MapError> {
         if pages > self.charge().max() {
             return Err(MapError::Limit);
         }
-        self.change(space, start, pages, |vma| vma.locked = true)?;
+        self.set_locked(space, start, pages, true)?;
         let populated = self.populate(space, start, pages, true);
         if populated.is_err() {
             self.munlock(space, start, pages)?;
@@ -127,87 +139,12 @@ impl<E: Env> Mm<E> {
 
     /// Keeps what is resident of a range, and what becomes so (mlock2 with MLOCK_ONFAULT).
     pub fn lock_present(&self, space: SpaceId, start: Vpn, pages: u64) -> Result<(), MapError> {
-        self.change(space, start, pages, |vma| vma.locked = true)
+        self.set_locked(space, start, pages, true)
     }
 
     /// Ends what [`Mm::mlock`] began.
     pub fn munlock(&self, space: SpaceId, start: Vpn, pages: u64) -> Result<(), MapError> {
-        self.change(space, start, pages, |vma| vma.locked = false)
-    }
-
-    /// Changes attributes of the VMAs of a range, and of the pages in it.
-    fn change(
-        &self,
-        space: SpaceId,
-        start: Vpn,
-        pages: u64,
-        edit: impl Fn(&mut Vma),
-    ) -> Result<(), MapError> {
-        let space = self.space(space)?;
-        if !space.contains(start, pages) {
-            return Err(MapError::BadRange(start, pages));
-        }
-        let _mmap = space.mmap_lock.lock(self.machine());
-        let before = space.read_vmas(self, |t| t.range(start, pages).collect::<Vec<_>>());
-        space
-            .edit_vmas(self, |tree| tree.update(start, pages, &edit))
-            .map_err(|hole| MapError::Hole(hole.0))?;
-        let after = space.read_vmas(self, |t| t.range(start, pages).collect::<Vec<_>>());
-        for vma in &after {
-            for (block, first, n) in space.parts(self, vma.start, vma.pages) {
-                self.change_part(&space, &block, first, n, vma)?;
-            }
-            let same = |old: &Vma| {
-                old.prot == vma.prot
-                    && old.start <= vma.start
-                    && old.start.0 + old.pages >= vma.start.0 + vma.pages
-            };
-            if !before.iter().any(same) {
-                self.protect_range(&space, vma.start, vma.pages, vma.prot)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// One block's part of a change: rights and pages change together under its lock, so that
-    /// whoever moves a page knows the rights it is mapped with.
-    fn change_part(
-        &self,
-        space: &Space,
-        block: &BlockRef,
-        first: Vpn,
-        n: u32,
-        vma: &Vma,
-    ) -> Result<(), MapError> {
-        let (mut state, i) = loop {
-            let state = self.lock_settled(block, first.index(), n);
-            if matches!(&*state, BlockState::Huge(_)) && n < BLOCK_PAGES {
-                drop(state);
-                self.break_huge(space, block, first.block(), PageMask::EMPTY);
-                continue;
-            }
-            break (state, first.index());
-        };
-        let stale = (i..i + n).any(|k| {
-            let e = state.entry(k);
-            !e.is_none() && e.prot() != vma.prot
-        });
-        if stale {
-            self.protect_range(space, first, n as u64, vma.prot)?;
-        }
-        match &mut *state {
-            BlockState::Huge(h) => (h.prot, h.locked) = (vma.prot, vma.locked),
-            BlockState::HugeSwapped(s) if n == BLOCK_PAGES => s.prot = vma.prot,
-            BlockState::HugeSwapped(_) | BlockState::Table(_) => {
-                if let Some(table) = state.table() {
-                    for k in i..i + n {
-                        table.set(k, table.get(k).with_attrs(vma.prot, vma.locked));
-                    }
-                }
-            }
-            BlockState::Empty | BlockState::Busy => {}
-        }
-        Ok(())
+        self.set_locked(space, start, pages, false)
     }
 
     /// Locks a block once nothing of `first..first + n` is busy.

@@ -8,6 +8,7 @@ pub mod fault;
 pub mod freeze;
 pub mod fresh;
 pub mod map;
+mod protect;
 pub mod remap;
 
 pub mod swapin;

@@ -9,7 +9,7 @@ use crate::env::Env;
 use crate::folio::order_of;
 use crate::machine::{Machine, Site};
 use crate::mm::Mm;
-use crate::platform::{Platform, PlatformError, Stop};
+use crate::platform::{Platform, PlatformError, Prot, Stop};
 use crate::space::block::BlockState;
 use crate::space::entry::{Entry, Kind};
 use crate::space::vma::Vma;
@@ -76,7 +76,8 @@ impl<E: Env> Mm<E> {
             && space.contains(grown, more)
             && space.read_vmas(self, |t| t.range(grown, more).next().is_none());
         if room {
-            self.add_vma(
+            self.protect_new(&space, grown, more, vma.prot)?;
+            self.insert(
                 &space,
                 Vma {
                     start: grown,
@@ -102,8 +103,7 @@ impl<E: Env> Mm<E> {
         )
     }
 
-    fn add_vma(&self, space: &Space, vma: Vma) -> Result<(), MapError> {
-        self.protect_range(space, vma.start, vma.pages, vma.prot)?;
+    fn insert(&self, space: &Space, vma: Vma) -> Result<(), MapError> {
         space
             .edit_vmas(self, |tree| tree.insert(vma))
             .map_err(|_| MapError::BadRange(vma.start, vma.pages))
@@ -128,6 +128,13 @@ impl<E: Env> Mm<E> {
             self.unmap_run(space, &mut state, *first, *n)
                 .map_err(MapError::Platform)?;
         }
+        // Then what the platform may refuse.
+        self.protect_new(space, to, new_pages, vma.prot)?;
+        if !leave && let Err(error) = self.protect_range(space, old, old_pages, Prot::NONE) {
+            let _ = self.protect_range(space, old, old_pages, vma.prot);
+            let _ = self.protect_range(space, to, new_pages, Prot::NONE);
+            return Err(error);
+        }
         // While pages move neither range is in the tree: a fault finds no mapping, and cannot
         // put a page where one has just been taken away or is about to come.
         space.edit_vmas(self, |tree| tree.remove(old, old_pages));
@@ -149,7 +156,7 @@ impl<E: Env> Mm<E> {
             // Locked or not goes with the pages.
             let locked = false;
             let pages = old_pages;
-            self.add_vma(
+            self.insert(
                 space,
                 Vma {
                     start: old,
@@ -158,7 +165,7 @@ impl<E: Env> Mm<E> {
                     ..*vma
                 },
             )?;
-            self.add_vma(
+            self.insert(
                 space,
                 Vma {
                     start: to,
@@ -168,12 +175,7 @@ impl<E: Env> Mm<E> {
             )?;
             return Ok(to);
         }
-        let token = self
-            .platform()
-            .protect(space.id, old, old_pages, crate::platform::Prot::NONE)
-            .map_err(MapError::Platform)?;
-        self.platform().flush(&mut core::iter::once(token));
-        self.add_vma(
+        self.insert(
             space,
             Vma {
                 start: to,

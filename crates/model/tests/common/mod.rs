@@ -10,6 +10,9 @@ use deckle_model::{Chance, Injection, Model, ModelCharge, ModelMachine, Rng};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
 
+#[allow(dead_code)] // Not every test binary has a program that is alone.
+pub mod leave;
+
 /// A store as plain as can be: what it is worth is that it cannot be wrong. It stands for
 /// compression 4:1 and refuses pages that begin with an odd byte 0xEE.
 #[derive(Clone, Default)]
@@ -345,6 +348,9 @@ impl<'a> Program<'a> {
             3 => {
                 let prot = [Prot::R, Prot::RW, Prot::NONE][self.below(3) as usize];
                 let covered = self.is_covered(start, pages);
+                if self.may_fail && self.below(2) == 0 {
+                    self.refused(start, pages, prot);
+                }
                 let result = mm.mprotect(space, start, pages, prot);
                 assert_eq!(result.is_ok(), covered, "{result:?}");
                 if covered {
@@ -432,6 +438,23 @@ impl<'a> Program<'a> {
                 format!("pin {start} and reclaim")
             }
         }
+    }
+
+    /// The platform refuses rights, as the kernel does that has no mapping left: whoever acts
+    /// within the rights and the bytes of before meets nothing new.
+    fn refused(&mut self, start: Vpn, pages: u64, prot: Prot) {
+        let (mm, space) = (&self.rig.mm, self.rig.space);
+        let parts = mm.mapped_parts(space, start, pages).len();
+        let no_memory = Chance::ALWAYS;
+        self.rig.model.set_injection(Injection {
+            no_memory,
+            ..Injection::default()
+        });
+        let protected = mm.mprotect(space, start, pages, prot);
+        let unmapped = mm.munmap(space, start, pages);
+        self.rig.model.set_injection(Injection::default());
+        assert!(protected.is_err());
+        assert_eq!(unmapped.is_err(), parts > 0, "{unmapped:?}");
     }
 
     fn remap(&mut self, old: Vpn, pages: u64, new: u64, to: Vpn) -> String {

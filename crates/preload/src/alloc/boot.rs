@@ -5,13 +5,11 @@
 //! what the summary calls unmanaged). Who outgrows it starts the service and goes on in
 //! managed memory; blocks that are here stay here until they are freed.
 
-use super::head;
-use crate::lock::Lock;
+use super::heap::Heap;
 use crate::sys::PAGE;
 use core::cell::UnsafeCell;
 use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::Relaxed;
-use dlmalloc::Dlmalloc;
 
 /// Bytes of the heap.
 pub const BYTES: usize = 1 << 20;
@@ -32,7 +30,7 @@ pub fn open_reserve() {
 }
 
 /// Hands out the room from its start; takes nothing back.
-struct Bump;
+pub struct Bump;
 
 // SAFETY: parts of one static range, each handed out once.
 unsafe impl dlmalloc::Allocator for Bump {
@@ -66,48 +64,11 @@ unsafe impl dlmalloc::Allocator for Bump {
     }
 }
 
-static HEAP: Lock<Dlmalloc<Bump>> = Lock::new(Dlmalloc::new_with_allocator(Bump));
+/// The heap in the room.
+pub static HEAP: Heap<Bump> = Heap::new(Bump);
 
 /// Whether the block is in the program's first megabyte.
 #[inline]
 pub fn owns(ptr: *const u8) -> bool {
     (ptr as usize).wrapping_sub(ROOM.0.get() as usize) < BYTES
-}
-
-/// A block of `size` bytes, aligned to `align` (a power of two); null when the heap is full.
-pub fn alloc(size: usize, align: usize) -> *mut u8 {
-    let Some(total) = head::total(size, align) else {
-        return core::ptr::null_mut();
-    };
-    // SAFETY: dlmalloc's natural alignment is 16, and the block has the size that the head
-    // wants. A block that is not zero bytes long is the caller's alone.
-    unsafe { head::place(HEAP.lock().c_malloc(total), size, align) }
-}
-
-/// Bytes of a block that the caller may use.
-///
-/// # Safety
-/// A live block of [`alloc`].
-pub unsafe fn usable(ptr: *mut u8) -> usize {
-    // SAFETY: the caller's promise.
-    unsafe { head::usable(ptr) }
-}
-
-/// Frees a block.
-///
-/// # Safety
-/// A live block of [`alloc`], not used any more.
-pub unsafe fn free(ptr: *mut u8) {
-    // SAFETY: the caller's promise.
-    unsafe { HEAP.lock().c_free(head::base(ptr)) }
-}
-
-/// The heap's lock, to be held over a fork so that the child finds the heap whole.
-pub fn acquire() {
-    HEAP.acquire();
-}
-
-/// See [`acquire`].
-pub fn release() {
-    HEAP.release();
 }

@@ -1,6 +1,6 @@
 //! malloc and its family, as the program calls them.
 
-use super::{boot, internal};
+use super::{boot, head, internal};
 use crate::service;
 use crate::sys::{self, PAGE};
 use core::ffi::{c_int, c_void};
@@ -49,10 +49,10 @@ fn alloc(size: usize, align: usize, zeroed: bool) -> *mut c_void {
     }
     let got = match heap() {
         Heap::Program => from_program(size, align, zeroed),
-        Heap::Internal => small(internal::alloc(size, align), size, zeroed),
+        Heap::Internal => small(internal::HEAP.alloc(size, align), size, zeroed),
         Heap::Boot => {
             let got = match size < boot::BYTES {
-                true => boot::alloc(size, align),
+                true => boot::HEAP.alloc(size, align),
                 false => core::ptr::null_mut(),
             };
             match got.is_null() {
@@ -125,8 +125,8 @@ pub unsafe extern "C" fn free(ptr: *mut c_void) {
                 mi::mi_free(ptr);
                 sys::set_errno(before);
             }
-            Heap::Boot => boot::free(ptr.cast()),
-            Heap::Internal => internal::free(ptr.cast()),
+            Heap::Boot => boot::HEAP.free(ptr.cast()),
+            Heap::Internal => internal::HEAP.free(ptr.cast()),
         }
     }
 }
@@ -260,8 +260,7 @@ pub unsafe extern "C" fn malloc_usable_size(ptr: *mut c_void) -> usize {
     unsafe {
         match heap_of(ptr) {
             Heap::Program => mi::mi_usable_size(ptr),
-            Heap::Boot => boot::usable(ptr.cast()),
-            Heap::Internal => internal::usable(ptr.cast()),
+            Heap::Boot | Heap::Internal => head::usable(ptr.cast()),
         }
     }
 }

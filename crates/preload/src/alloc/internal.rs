@@ -1,12 +1,10 @@
 //! The heap of this library and its service.
 
-use super::head;
-use crate::lock::Lock;
+use super::heap::Heap;
 use crate::sys;
 use core::alloc::{GlobalAlloc, Layout};
 use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::Relaxed;
-use dlmalloc::Dlmalloc;
 
 /// Bytes that the heap has from the kernel.
 static MAPPED: AtomicUsize = AtomicUsize::new(0);
@@ -69,7 +67,8 @@ unsafe impl dlmalloc::Allocator for Raw {
     }
 }
 
-static HEAP: Lock<Dlmalloc<Raw>> = Lock::new(Dlmalloc::new_with_allocator(Raw(())));
+/// The heap; for C's calls that libc makes in a service task's name, too.
+pub static HEAP: Heap<Raw> = Heap::new(Raw(()));
 
 /// The heap, as Rust's global allocator.
 pub struct Internal;
@@ -77,44 +76,6 @@ pub struct Internal;
 /// Bytes that the heap has from the kernel now, used or not: what the group is charged.
 pub fn mapped_bytes() -> usize {
     MAPPED.load(Relaxed)
-}
-
-/// The heap's lock, to be held over a fork so that the child finds the heap whole.
-pub fn acquire() {
-    HEAP.acquire();
-}
-
-/// See [`acquire`].
-pub fn release() {
-    HEAP.release();
-}
-
-/// A block for a call that libc makes in a service task's name; null when there is no memory.
-pub fn alloc(size: usize, align: usize) -> *mut u8 {
-    let Some(total) = head::total(size, align) else {
-        return core::ptr::null_mut();
-    };
-    // SAFETY: dlmalloc's natural alignment is 16, and the block has the size that the head
-    // wants. A block that is not zero bytes long is the caller's alone.
-    unsafe { head::place(HEAP.lock().c_malloc(total), size, align) }
-}
-
-/// Bytes of a block that may be used.
-///
-/// # Safety
-/// A live block of [`alloc`].
-pub unsafe fn usable(ptr: *mut u8) -> usize {
-    // SAFETY: the caller's promise.
-    unsafe { head::usable(ptr) }
-}
-
-/// Frees a block.
-///
-/// # Safety
-/// A live block of [`alloc`], not used any more.
-pub unsafe fn free(ptr: *mut u8) {
-    // SAFETY: the caller's promise.
-    unsafe { HEAP.lock().c_free(head::base(ptr)) }
 }
 
 /// From this size on a block is a mapping of its own, so that what is freed goes back and large

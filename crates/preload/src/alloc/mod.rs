@@ -11,4 +11,5 @@
 pub mod boot;
 pub mod exports;
 mod head;
+mod heap;
 pub mod internal;

@@ -1,6 +1,6 @@
 //! The mmap family, as the program calls it.
 
-use super::rules;
+use super::{locks, rules};
 use crate::service::{self, Op};
 use crate::sys::{self, PAGE, c_result};
 use core::ffi::{c_int, c_void};
@@ -95,9 +95,10 @@ fn map(
         _ => PAGE,
     };
     let hint = if addr.is_multiple_of(PAGE) { addr } else { 0 };
+    let lockable = locks::lockable_by_mmap(flags)?;
     service::request(
         Op::Map,
-        [hint, bytes, align, prot as usize, flags as usize, 0],
+        [hint, bytes, align, prot as usize, flags as usize, lockable],
     )
 }
 
@@ -113,7 +114,8 @@ fn map_fixed(arena: (usize, usize), managed: bool, args: [usize; 6]) -> Result<u
         return raw(libc::SYS_mmap, args);
     }
     if managed && parts[1].1 == bytes {
-        return service::request(Op::MapFixed, [addr, bytes, 0, prot, flags, 0]);
+        let lockable = locks::lockable_by_mmap(flags as c_int)?;
+        return service::request(Op::MapFixed, [addr, bytes, 0, prot, flags, lockable]);
     }
     let [from, len_inside] = [parts[1].0, parts[1].1];
     let mut args = args;
@@ -229,58 +231,6 @@ pub unsafe extern "C" fn posix_madvise(addr: Ptr, len: usize, advice: c_int) -> 
         return 0;
     }
     advise(addr as usize, len, advice).err().unwrap_or(0)
-}
-
-fn lock(number: c_long, addr: usize, len: usize, flags: usize) -> Result<usize, i32> {
-    // The kernel rounds the start down and the end up.
-    let start = addr & !(PAGE - 1);
-    let len = len.saturating_add(addr - start);
-    let op = match number {
-        libc::SYS_munlock => Op::Unlock,
-        _ => Op::Lock,
-    };
-    by_parts(
-        start,
-        len,
-        |start, bytes| service::request(op, [start, bytes, flags, 0, 0, 0]),
-        |start, bytes| raw(number, [start, bytes, flags, 0, 0, 0]),
-    )
-}
-
-/// C's `mlock`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn mlock(addr: Ptr, len: usize) -> c_int {
-    c_result(lock(libc::SYS_mlock, addr as usize, len, 0)) as c_int
-}
-
-/// Linux's `mlock2`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn mlock2(addr: Ptr, len: usize, flags: libc::c_uint) -> c_int {
-    c_result(lock(libc::SYS_mlock2, addr as usize, len, flags as usize)) as c_int
-}
-
-/// C's `munlock`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn munlock(addr: Ptr, len: usize) -> c_int {
-    c_result(lock(libc::SYS_munlock, addr as usize, len, 0)) as c_int
-}
-
-/// C's `mlockall`. The kernel's would lock the arena and the parking range, all of them.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
-    c_result(match service::arena() {
-        None => raw(libc::SYS_mlockall, [flags as usize, 0, 0, 0, 0, 0]),
-        Some(_) => service::request(Op::LockAll, [flags as usize, 0, 0, 0, 0, 0]),
-    }) as c_int
-}
-
-/// C's `munlockall`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn munlockall() -> c_int {
-    c_result(match service::arena() {
-        None => raw(libc::SYS_munlockall, [0; 6]),
-        Some(_) => service::request(Op::UnlockAll, [0; 6]),
-    }) as c_int
 }
 
 /// Linux's `mremap`; `new_addr` counts only with MREMAP_FIXED (and MREMAP_DONTUNMAP).

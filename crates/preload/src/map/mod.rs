@@ -4,5 +4,6 @@
 //! kernel's. [`exports`] sorts the calls, [`rules`] says which are which.
 
 pub mod exports;
+mod locks;
 pub mod rare;
 mod rules;

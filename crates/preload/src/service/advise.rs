@@ -1,6 +1,7 @@
 //! madvise: the core's, the kernel's, and what takes memory out of management.
 
 use super::serve::{Calls, pages, raw, vpn};
+use crate::sys;
 use core::ffi::c_int;
 use deckle_mm::Advice;
 
@@ -8,6 +9,8 @@ use deckle_mm::Advice;
 const POPULATE_READ: c_int = 22;
 const POPULATE_WRITE: c_int = 23;
 const COLLAPSE: c_int = 25;
+/// The capability that the kernel demands for poisoned memory.
+const SYS_ADMIN: u32 = 21;
 const HWPOISON: c_int = 100;
 const SOFT_OFFLINE: c_int = 101;
 
@@ -56,7 +59,7 @@ impl Calls {
         let by = match advice {
             // Holes in files: there is none here.
             libc::MADV_REMOVE => return Err(libc::EINVAL),
-            HWPOISON | SOFT_OFFLINE if !may_administer() => return Err(libc::EPERM),
+            HWPOISON | SOFT_OFFLINE if !sys::has_capability(SYS_ADMIN) => return Err(libc::EPERM),
             advice => sort(advice),
         };
         self.refuse_locked(addr, bytes, advice)?;
@@ -121,21 +124,4 @@ impl Calls {
             false => Ok(()),
         }
     }
-}
-
-/// Whether the caller has CAP_SYS_ADMIN, as the kernel demands for poisoned memory.
-fn may_administer() -> bool {
-    const VERSION_3: u32 = 0x2008_0522;
-    const SYS_ADMIN: u32 = 21;
-    let head = [VERSION_3, 0];
-    let mut data = [0_u32; 6];
-    let args = [
-        head.as_ptr() as usize,
-        data.as_mut_ptr() as usize,
-        0,
-        0,
-        0,
-        0,
-    ];
-    raw(libc::SYS_capget, args).is_ok() && data[0] >> SYS_ADMIN & 1 == 1
 }

@@ -84,16 +84,16 @@ extern "C" fn prepare() {
             Err(_) => REFUSED.store(gate::tid(), Relaxed),
         }
     }
-    boot::acquire();
-    internal::acquire();
+    boot::HEAP.acquire();
+    internal::HEAP.acquire();
     sys::set_errno(before);
 }
 
 /// The first handler after it, in the parent.
 extern "C" fn in_parent() {
     let before = sys::errno();
-    internal::release();
-    boot::release();
+    internal::HEAP.release();
+    boot::HEAP.release();
     if STILL.swap(false, Relaxed) {
         let _ = request::request(request::Op::ForkEnd, [0; 6]);
     }
@@ -106,8 +106,8 @@ extern "C" fn in_parent() {
 /// The first handler after it, in the child.
 extern "C" fn in_child() {
     let before = sys::errno();
-    internal::release();
-    boot::release();
+    internal::HEAP.release();
+    boot::HEAP.release();
     let mask = MASK.load(Relaxed);
     FORKING.release();
     if REFUSED.load(Relaxed) != 0 {
@@ -247,6 +247,7 @@ fn rebuild(process: &mut Process, start: &super::Start) -> Result<(), String> {
     let swapped = gauge(deckle_mm::Item::NrSwapped);
     process.account.move_to(said.line, pages, swapped);
     process.pager.adopt_filled().map_err(|e| e.to_string())?;
+    process.forget_locks().map_err(|e| e.to_string())?;
     for page in filled {
         let adopted = process.pager.adopt(deckle_mm::Vpn(page));
         adopted.map_err(|e| e.to_string())?;

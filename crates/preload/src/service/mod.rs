@@ -9,6 +9,7 @@ mod gate;
 mod gauges;
 mod handover;
 mod lock;
+mod mappings;
 mod request;
 mod serve;
 mod tasks;

@@ -1,6 +1,8 @@
 //! The program's calls, as the service carries them out.
 
 use super::Process;
+use super::lock::{forget_room, is_room, note_room};
+use super::mappings::Mappings;
 use super::request::{self, Op, Request};
 use crate::sys::{self, PAGE};
 use core::ffi::c_int;
@@ -18,11 +20,8 @@ pub struct Calls {
     pub lock_future: Option<OnFault>,
     /// MADV_DONTDUMP was given at some time.
     pub undumped: bool,
+    pub mappings: Mappings,
 }
-
-/// From this size on a mapping is taken for room that its owner fills as needed (allocators
-/// map such): mlockall for what comes does not populate it.
-const ROOM: usize = 32 << 20;
 
 /// Whether pages are locked as they come, not at once.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -74,6 +73,7 @@ impl Calls {
             still: false,
             lock_future: None,
             undumped: false,
+            mappings: Mappings::new(),
         }
     }
 
@@ -96,15 +96,13 @@ impl Calls {
             Op::Map => self.map(args),
             Op::MapFixed => self.map_fixed(args),
             Op::Unmap => self.unmap(args[0], args[1]),
-            Op::Protect => self.on(libc::SYS_mprotect, args, |mm, space, start, n| {
-                mm.mprotect(space, start, n, prot(args[2]))
-            }),
+            Op::Protect => self.protect(args),
             Op::Advise => self.advise(args),
             Op::Lock => self.lock(args),
             Op::Unlock => self.on(libc::SYS_munlock, args, |mm, space, start, n| {
                 mm.munlock(space, start, n)
             }),
-            Op::LockAll => self.lock_all(args[0] as c_int),
+            Op::LockAll => self.lock_all(args[0] as c_int, args[1]),
             Op::UnlockAll => self.unlock_all(),
             Op::Surrender => self.surrender(args[0], args[1]),
             Op::Free => Ok(usize::from(self.is_free(args[0], args[1]))),
@@ -143,12 +141,23 @@ impl Calls {
         Ok(0)
     }
 
+    fn protect(&mut self, args: [usize; 6]) -> Result<usize, i32> {
+        self.may_cut(args[0], args[1])?;
+        self.on(libc::SYS_mprotect, args, |mm, space, start, n| {
+            mm.mprotect(space, start, n, prot(args[2]))
+        })
+    }
+
     fn map(&mut self, args: [usize; 6]) -> Result<usize, i32> {
-        let [hint, bytes, align, rights, flags, _] = args;
+        let [hint, bytes, align, rights, flags, most] = args;
         let pager = &self.process.pager;
         if hint != 0 && self.is_free(hint, bytes) {
-            return self.map_fixed([hint, bytes, 0, rights, flags, 0]);
+            return self.map_fixed([hint, bytes, 0, rights, flags, most]);
         }
+        if self.mappings.is_full(self.process) {
+            return Err(libc::ENOMEM);
+        }
+        self.may_map(bytes, flags as c_int, most)?;
         let start = pager
             .mm()
             .mmap(
@@ -163,11 +172,14 @@ impl Calls {
     }
 
     fn map_fixed(&mut self, args: [usize; 6]) -> Result<usize, i32> {
-        let [addr, bytes, _, rights, flags, _] = args;
+        let [addr, bytes, _, rights, flags, most] = args;
         if flags as c_int & libc::MAP_FIXED_NOREPLACE != 0 && !self.is_free(addr, bytes) {
             return Err(libc::EEXIST);
         }
+        self.may_cut(addr, bytes)?;
+        self.may_map(bytes, flags as c_int, most)?;
         self.adopt(addr, bytes)?;
+        forget_room(addr, bytes);
         let pager = &self.process.pager;
         pager
             .mm()
@@ -192,15 +204,15 @@ impl Calls {
     ) -> Result<usize, i32> {
         let (pager, at, n) = (&self.process.pager, vpn(addr), pages(bytes));
         let future = self.lock_future;
+        if is_room(bytes, flags) {
+            note_room(addr, bytes);
+        }
         if flags & libc::MAP_LOCKED != 0 || future.is_some() {
-            let locked = match future {
-                Some(OnFault(on_fault))
-                    if (on_fault || bytes >= ROOM)
-                        && flags & (libc::MAP_LOCKED | libc::MAP_POPULATE) == 0 =>
-                {
-                    pager.mm().lock_present(pager.space(), at, n)
-                }
-                _ => pager.mm().mlock(pager.space(), at, n),
+            let on_fault = future == Some(OnFault(true)) && flags & libc::MAP_LOCKED == 0;
+            let as_it_comes = on_fault || is_room(bytes, flags);
+            let locked = match as_it_comes && flags & libc::MAP_POPULATE == 0 {
+                true => pager.mm().lock_present(pager.space(), at, n),
+                false => self.lock_now(at, n),
             };
             if let Err(error) = locked {
                 let _ = pager.mm().munmap(pager.space(), at, n);
@@ -222,7 +234,9 @@ impl Calls {
     }
 
     pub fn unmap(&mut self, addr: usize, bytes: usize) -> Result<usize, i32> {
+        self.may_cut(addr, bytes)?;
         self.adopt(addr, bytes)?;
+        forget_room(addr, bytes);
         let pager = &self.process.pager;
         pager
             .mm()
@@ -255,6 +269,9 @@ impl Calls {
             || old == 0
         {
             return Err(libc::EINVAL);
+        }
+        if self.mappings.is_full(self.process) {
+            return Err(libc::ENOMEM);
         }
         let size = |bytes: usize| pages(bytes.next_multiple_of(PAGE));
         let whole = old.next_multiple_of(PAGE);

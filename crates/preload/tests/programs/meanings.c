@@ -160,6 +160,13 @@ static void advice_of_the_kernel(void)
 	CHECK(madvise(p, MIB, MADV_REMOVE) == -1 && errno == EINVAL);
 	CHECK(madvise(p, MIB, 12345) == -1 && errno == EINVAL);
 	CHECK(madvise(p, MIB, MADV_DONTDUMP) == 0 && madvise(p, MIB, MADV_DODUMP) == 0);
+	/* The kernel has three mappings there now, at the edges of which pages come in runs. */
+	CHECK(madvise(p + 9 * PAGE, 5 * PAGE, MADV_DONTDUMP) == 0 && madvise(p, 2 * MIB, MADV_PAGEOUT) == 0);
+	CHECK(resident(p, 2 * MIB) == 0 && right(p, 2 * MIB));
+	unsigned char *fresh = map(MIB);
+	CHECK(madvise(fresh + 9 * PAGE, 5 * PAGE, MADV_DONTDUMP) == 0);
+	memset(fresh, 6, MIB);
+	CHECK(fresh[8 * PAGE] == 6 && fresh[14 * PAGE] == 6 && munmap(fresh, MIB) == 0);
 	errno = 0;
 	int merge = madvise(p, MIB, MADV_MERGEABLE);
 	CHECK((merge == 0 || errno == EINVAL) && right(p, 2 * MIB));

@@ -1,0 +1,121 @@
+//! mlock and its family, as the program calls them.
+//!
+//! What may be locked depends on the credentials and the limit of the calling thread, which the
+//! service does not share: they are looked up here and told with each call.
+
+use super::exports::{by_parts, raw};
+use crate::service::{self, Op};
+use crate::sys::{self, PAGE, c_result};
+use core::ffi::{c_int, c_void};
+use core::sync::atomic::AtomicBool;
+use core::sync::atomic::Ordering::Relaxed;
+use libc::c_long;
+
+type Ptr = *mut c_void;
+
+/// Whether mlockall was called for what comes. True in a forked child too, where it means no
+/// more than that the service is told the limit.
+static FUTURE: AtomicBool = AtomicBool::new(false);
+
+/// Bytes that the calling thread may have locked: RLIMIT_MEMLOCK, or all with CAP_IPC_LOCK.
+fn lockable() -> usize {
+    const IPC_LOCK: u32 = 14;
+    if sys::has_capability(IPC_LOCK) {
+        return usize::MAX;
+    }
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    let args = [
+        0,
+        libc::RLIMIT_MEMLOCK as usize,
+        0,
+        &raw mut limit as usize,
+        0,
+        0,
+    ];
+    match raw(libc::SYS_prlimit64, args) {
+        Ok(_) => limit.rlim_cur as usize,
+        Err(_) => 0,
+    }
+}
+
+/// What a mapping's call has to tell. EPERM for MAP_LOCKED where nothing may be locked.
+pub fn lockable_by_mmap(flags: c_int) -> Result<usize, i32> {
+    let asked = flags & libc::MAP_LOCKED != 0;
+    if !asked && !FUTURE.load(Relaxed) {
+        return Ok(usize::MAX);
+    }
+    match lockable() {
+        0 if asked => Err(libc::EPERM),
+        bytes => Ok(bytes),
+    }
+}
+
+fn lock(number: c_long, addr: usize, len: usize, flags: usize) -> Result<usize, i32> {
+    // The kernel rounds the start down and the end up.
+    let start = addr & !(PAGE - 1);
+    let len = len.saturating_add(addr - start);
+    let op = match number {
+        libc::SYS_munlock => Op::Unlock,
+        _ => Op::Lock,
+    };
+    by_parts(
+        start,
+        len,
+        |start, bytes| match op {
+            Op::Unlock => service::request(op, [start, bytes, 0, 0, 0, 0]),
+            _ => match lockable() {
+                0 => Err(libc::EPERM),
+                most => service::request(op, [start, bytes, flags, most, 0, 0]),
+            },
+        },
+        |start, bytes| raw(number, [start, bytes, flags, 0, 0, 0]),
+    )
+}
+
+/// C's `mlock`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mlock(addr: Ptr, len: usize) -> c_int {
+    c_result(lock(libc::SYS_mlock, addr as usize, len, 0)) as c_int
+}
+
+/// Linux's `mlock2`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mlock2(addr: Ptr, len: usize, flags: libc::c_uint) -> c_int {
+    c_result(lock(libc::SYS_mlock2, addr as usize, len, flags as usize)) as c_int
+}
+
+/// C's `munlock`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn munlock(addr: Ptr, len: usize) -> c_int {
+    c_result(lock(libc::SYS_munlock, addr as usize, len, 0)) as c_int
+}
+
+/// C's `mlockall`. The kernel's would lock the arena and the parking range, all of them; and
+/// it must not be on when these are mapped: so from now on the program is managed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
+    if service::is_small() {
+        service::outgrown();
+    }
+    let done = match service::arena() {
+        None => raw(libc::SYS_mlockall, [flags as usize, 0, 0, 0, 0, 0]),
+        Some(_) => service::request(Op::LockAll, [flags as usize, lockable(), 0, 0, 0, 0]),
+    };
+    if done.is_ok() {
+        FUTURE.store(flags & libc::MCL_FUTURE != 0, Relaxed);
+    }
+    c_result(done) as c_int
+}
+
+/// C's `munlockall`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn munlockall() -> c_int {
+    FUTURE.store(false, Relaxed);
+    c_result(match service::arena() {
+        None => raw(libc::SYS_munlockall, [0; 6]),
+        Some(_) => service::request(Op::UnlockAll, [0; 6]),
+    }) as c_int
+}
