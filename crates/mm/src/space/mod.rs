@@ -9,7 +9,7 @@ pub mod freeze;
 pub mod fresh;
 pub mod map;
 pub mod remap;
-
+pub mod share;
 pub mod swapin;
 pub mod vma;
 pub mod zap;
