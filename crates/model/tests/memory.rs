@@ -77,31 +77,44 @@ fn race(seed: u64, steps: u32) {
     rig.charge.set_max(limit);
     rig.charge.set_high(limit - limit / 8);
     let part = WINDOW / 4;
-    let work = |cpu: usize| {
-        let rig = &rig;
-        deckle_model::cpu(move || {
-            let first = BASE.add(part * cpu as u64);
-            let mut program = Program::new(rig, cpu, seed, first, part);
-            for _ in 0..steps {
-                program.step();
-            }
-            program.check_all();
-        })
-    };
-    let kswapd = deckle_model::cpu(|| {
-        while rig.machine.wait_kick().is_some() {
-            while rig.mm.reclaim_background() {}
+    let mut programs: Vec<Program<'_>> = (0..3)
+        .map(|cpu| Program::new(&rig, cpu, seed, BASE.add(part * cpu as u64), part))
+        .collect();
+    // The second time on pages that children share, who end while it goes on.
+    for forked in [false, true] {
+        if forked {
+            rig.fork();
         }
-    });
-    let result = rig.machine.run(vec![work(0), work(1), work(2), kswapd]);
-    if let Err(e) = result {
-        panic!("seed {seed}, {t:?}, limit {limit}: {e}");
+        let mut jobs: Vec<_> = Vec::new();
+        for program in &mut programs {
+            jobs.push(deckle_model::cpu(move || {
+                for _ in 0..steps {
+                    program.step();
+                }
+                program.check_all();
+            }));
+        }
+        jobs.push(deckle_model::cpu(|| {
+            let mut kicks = 0;
+            while rig.machine.wait_kick().is_some() {
+                while rig.mm.reclaim_background() {}
+                kicks += 1;
+                match kicks {
+                    1..10 => drop(rig.mm.reclaim_shared(40)),
+                    10 => drop(rig.others_are_gone()),
+                    _ => {}
+                }
+            }
+        }));
+        if let Err(e) = rig.machine.run(jobs) {
+            panic!("seed {seed}, {t:?}, limit {limit}, forked {forked}: {e}");
+        }
+        rig.verify(&("race", seed, forked));
     }
-    rig.verify(&("race", seed));
 }
 
 #[test]
-fn r53_r98_r131_r148_programs_and_reclaim_race_and_lose_nothing() {
+fn r53_r98_r131_r148_p20_programs_and_reclaim_race_and_lose_nothing() {
     match std::env::var("DECKLE_SEED")
         .ok()
         .and_then(|s| s.parse().ok())
