@@ -23,12 +23,10 @@ impl Process {
         if self.pager.platform().fork_events() {
             handover::expect(self).map_err(|e| e.0)?;
         }
-        if self.pager.freeze(forker).is_err() {
+        let lend = || self.account.lend(self.pager.mm());
+        if self.pager.freeze(forker, lend).is_err() {
             handover::expect_no_more();
             return Err(libc::ENOMEM);
-        }
-        if self.pager.platform().fork_events() {
-            self.account.lend(self.pager.mm());
         }
         Ok(0)
     }
@@ -225,11 +223,9 @@ fn rebuild(process: &mut Process, start: &super::Start) -> Result<(), String> {
     let mut taken = None;
     if handed {
         // Before the parent may go on: from here on it pays for what both share.
-        let mm = process.pager.mm();
-        let shared = deckle_mm::units::bytes_to_pages(mm.store().borrow_lent());
-        if !process.account.borrow_from(said.line, lender, shared) {
-            mm.store().own();
-        }
+        process
+            .account
+            .borrow_from(said.line, lender, process.pager.mm());
         taken = Some(handover::take(process)?);
     }
     // The old descriptors mean nothing here: not closed.
@@ -243,7 +239,9 @@ fn rebuild(process: &mut Process, start: &super::Start) -> Result<(), String> {
     // What the parent counted stays its own.
     mm.stats().forget(|item| !deckle_group::is_gauge(item));
     let gauge = |item| mm.stats().get(item);
-    let pages = gauge(deckle_mm::Item::NrAnon) + mm.recount_store();
+    // All that it holds but what its parent pays for.
+    let shared = gauge(deckle_mm::Item::NrShared);
+    let pages = (mm.frames_used() + mm.recount_store()).saturating_sub(shared);
     let swapped = gauge(deckle_mm::Item::NrSwapped);
     process.account.move_to(said.line, pages, swapped);
     process.pager.adopt_filled().map_err(|e| e.to_string())?;
