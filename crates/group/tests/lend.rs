@@ -48,7 +48,10 @@ fn p20_a_borrower_pays_for_itself_when_its_sponsor_is_gone() {
     assert!(g.is_settled(one.1) && !g.take_over(one.1, 1));
     assert!(g.stop_borrowing(one.1));
     assert_eq!((g.usage(), g.shared_with(sponsor.1)), (530 + 25, 50));
-    assert!(g.take_over(two.1, 20), "two has written 20, and charged them");
+    assert!(
+        g.take_over(two.1, 20),
+        "two has written 20, and charged them"
+    );
     end(g, sponsor);
     assert_eq!(g.fold_stale(), 1);
     assert_eq!(
@@ -59,10 +62,7 @@ fn p20_a_borrower_pays_for_itself_when_its_sponsor_is_gone() {
     assert!(!g.is_sponsored(two.1));
     assert!(!g.stop_borrowing(two.1), "charged already");
     assert!(!g.take_over(two.1, 5), "charged already");
-    assert!(
-        !g.borrow_from(one.1, sponsor.1, (100, 0)),
-        "nobody to pay"
-    );
+    assert!(!g.borrow_from(one.1, sponsor.1, (100, 0)), "nobody to pay");
     assert!(!g.is_sponsored(one.1));
     end(g, one);
     end(g, two);

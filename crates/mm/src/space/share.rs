@@ -71,9 +71,8 @@ impl<E: Env> Mm<E> {
 
     /// Protects what is mapped and not protected yet, run by run.
     fn guard_table(&self, id: SpaceId, nr: BlockNr, table: &mut Table) {
-        let bare = |e: crate::space::entry::Entry| {
-            matches!(e.kind(), Kind::Mapped(_)) && !e.guarded()
-        };
+        let bare =
+            |e: crate::space::entry::Entry| matches!(e.kind(), Kind::Mapped(_)) && !e.guarded();
         let mut k = 0;
         while k < BLOCK_PAGES {
             if !bare(table.get(k)) {
@@ -163,8 +162,7 @@ impl<E: Env> Mm<E> {
             // The kernel copies page by page. To charge all of them is more than the truth, and
             // keeps the page whole: done while it pushes nothing out.
             let pages = u64::from(BLOCK_PAGES);
-            let room = self.charge().usage().saturating_add(pages) <= self.charge().high();
-            if !room || self.charge().try_unshare(pages).is_err() {
+            if self.is_tight(pages) || self.charge().try_unshare(pages).is_err() {
                 return Ok(Step::Break);
             }
             h.shared = false;
@@ -212,6 +210,11 @@ impl<E: Env> Mm<E> {
         Ok(Step::Done(Served::Spurious))
     }
 
+    /// Whether `pages` more would pass `memory.high`.
+    fn is_tight(&self, pages: u64) -> bool {
+        self.charge().usage().saturating_add(pages) > self.charge().high()
+    }
+
     /// Charges for the page `i` and for those around it that are shared as well, which are then
     /// this manager's own; for it alone when there is no room for more. Block locked.
     fn unshare_around(&self, table: &mut Table, i: u32) -> Result<(), OverLimit> {
@@ -225,11 +228,13 @@ impl<E: Env> Mm<E> {
         while last < base + WINDOW && joins(last) {
             last += 1;
         }
-        if self.charge().try_unshare(u64::from(last - first)).is_err() {
+        // More than the written page only while it pushes nothing out.
+        let pages = u64::from(last - first);
+        if self.is_tight(pages) || self.charge().try_unshare(pages).is_err() {
             self.charge().try_unshare(1)?;
             (first, last) = (i, i + 1);
         }
-        if self.charge().usage() > self.charge().high() {
+        if self.is_tight(0) {
             self.machine().kick(Work::Reclaim);
         }
         self.take_over(table, first, last - first);
@@ -264,7 +269,9 @@ impl<E: Env> Mm<E> {
     /// Ends the sharing of entries that are about to be taken away or are written already:
     /// charged past the limit if it must be. Returns how many there were. Block locked.
     pub(crate) fn forsake(&self, table: &mut Table, first: u32, n: u32) -> u32 {
-        let shared = (first..first + n).filter(|&k| table.get(k).shared()).count();
+        let shared = (first..first + n)
+            .filter(|&k| table.get(k).shared())
+            .count();
         if shared > 0 {
             self.charge().force_unshare(shared as u64);
             self.take_over(table, first, n);

@@ -138,14 +138,16 @@ impl Account {
     }
 
     /// Stops paying for what only children had, as far as there are none any more who have it.
-    /// True if that has returned pages.
+    /// True if that has returned pages, or made some reclaimable.
     pub fn stop_lending(&self, mm: &super::Manager) -> bool {
         if !self.lending.load(Relaxed) {
             return false;
         }
         self.group.fold_stale();
         let left = self.group.shared_with(self.line());
-        if left == 0 {
+        let mut better = left == 0 && mm.stats().get(Item::NrShared) > 0;
+        if better {
+            // They can be reclaimed again.
             mm.unshare_all();
         }
         // A page that only children hold counts with at least one of them, so the rest was
@@ -154,12 +156,13 @@ impl Account {
         let before = self.ghost.fetch_update(AcqRel, Acquire, more);
         let vain = before.map_or(0, |ghost| ghost - left);
         self.charge().uncharge(vain);
+        better |= vain > 0;
         if self.group.has_borrowers(self.line()) {
-            return vain > 0;
+            return better;
         }
         self.lending.store(false, Relaxed);
         mm.store().unlend();
-        mm.settle_store() < 0 || vain > 0
+        mm.settle_store() < 0 || better
     }
 
     /// A borrower that finds nothing of its own to reclaim: takes about `pages` of what it
@@ -268,10 +271,17 @@ impl Charge for Account {
             match self.group.wait_answer(ring, deadline) {
                 Answer::Freed(0) | Answer::Late => {}
                 Answer::Freed(_) => return true,
-                Answer::Gone => return self.group.fold_stale() > 0,
+                Answer::Gone => {
+                    // If not here, somebody else has returned its charge.
+                    self.group.fold_stale();
+                    return true;
+                }
             }
         }
-        mm.is_some_and(|mm| self.give_up_shared(mm, pages.max(DONATION)) > 0)
+        // What was shared when this process looked for something to reclaim may be its own now.
+        mm.is_some_and(|mm| {
+            self.give_up_shared(mm, pages.max(DONATION)) > 0 || mm.reclaim(pages) > 0
+        })
     }
 
     fn reclaim_colder(&self, pages: u64, refaults: u32) -> bool {
