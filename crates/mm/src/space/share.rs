@@ -23,8 +23,8 @@ use crate::space::{BlockRef, MapError, Space};
 use crate::stat::Item;
 use crate::units::{BLOCK_PAGES, BlockNr, PageRun, SpaceId, Vpn, order_pages};
 
-/// Pages around a written one that become the writer's own with it: 64 KiB.
-const WINDOW: u32 = 16;
+/// Most pages that become the writer's own with a written one.
+const WINDOW: u32 = 64;
 /// Pages that [`Mm::reclaim_shared`] takes over at once, before it reclaims them.
 const PORTION: u32 = 64;
 /// Times that a protection is tried while the address space is changing.
@@ -159,15 +159,8 @@ impl<E: Env> Mm<E> {
             return Ok(Step::Done(Served::Spurious));
         }
         if h.shared {
-            // The kernel copies page by page. To charge all of them is more than the truth, and
-            // keeps the page whole: done while it pushes nothing out.
-            let pages = u64::from(BLOCK_PAGES);
-            if self.is_tight(pages) || self.charge().try_unshare(pages).is_err() {
-                return Ok(Step::Break);
-            }
-            h.shared = false;
-            self.relist(h.pfn, Which::Active);
-            self.stats().sub(Item::NrShared, pages);
+            // The kernel copies page by page, so they part ways here too.
+            return Ok(Step::Break);
         }
         self.unguard(PageRun::new(space.id, page.block().start(), BLOCK_PAGES))?;
         h.guarded = false;
@@ -215,29 +208,32 @@ impl<E: Env> Mm<E> {
         self.charge().usage().saturating_add(pages) > self.charge().high()
     }
 
-    /// Charges for the page `i` and for those around it that are shared as well, which are then
-    /// this manager's own; for it alone when there is no room for more. Block locked.
+    /// Charges for the page `i` and, as far as those before it were written one after the other,
+    /// for as many after it, which are then this manager's own; for it alone where `memory.high`
+    /// has no room for more. Block locked.
     fn unshare_around(&self, table: &mut Table, i: u32) -> Result<(), OverLimit> {
         let prot = table.get(i).prot();
-        let joins = |k: u32| table.get(k).shared() && table.get(k).prot() == prot;
-        let base = i & !(WINDOW - 1);
-        let (mut first, mut last) = (i, i + 1);
-        while first > base && joins(first - 1) {
-            first -= 1;
-        }
-        while last < base + WINDOW && joins(last) {
-            last += 1;
-        }
-        // More than the written page only while it pushes nothing out.
-        let pages = u64::from(last - first);
+        let alike = |k: u32, shared| {
+            let e = table.get(k);
+            matches!(e.kind(), Kind::Mapped(_)) && e.shared() == shared && e.prot() == prot
+        };
+        let most = WINDOW.min(BLOCK_PAGES - i);
+        let before = (1..=most.min(i))
+            .take_while(|&k| alike(i - k, false))
+            .count();
+        let mut n = (1..(before as u32).max(1))
+            .take_while(|&k| alike(i + k, true))
+            .count() as u32
+            + 1;
+        let pages = u64::from(n);
         if self.is_tight(pages) || self.charge().try_unshare(pages).is_err() {
             self.charge().try_unshare(1)?;
-            (first, last) = (i, i + 1);
+            n = 1;
         }
         if self.is_tight(0) {
             self.machine().kick(Work::Reclaim);
         }
-        self.take_over(table, first, last - first);
+        self.take_over(table, i, n);
         Ok(())
     }
 
