@@ -81,3 +81,138 @@ fn p20_python_runs_programs_pools_and_threads() {
     ran.tell("python3 with subprocess, multiprocessing and threads");
     ran.expect("all right");
 }
+
+/// 120 MiB of pages that differ, and what children and parent do with them.
+const SHARING: &str = "
+import os, random, sys
+M = 1 << 20
+N = 120 * M
+def page(k, o): return random.Random(k << 40 | o).randbytes(300)
+def fill(b, k, step=4096):
+    for o in range(0, len(b), step): b[o:o+300] = page(k, o)
+def right(b, k, step=4096, skip=0):
+    for o in range(0, len(b), step):
+        if skip and o % skip == 0: continue
+        if b[o:o+300] != page(k, o): return False
+    return True
+def child(work):
+    p = os.fork()
+    if p == 0:
+        try: os._exit(0 if work() else 3)
+        except BaseException as e: print('child:', e, file=sys.stderr); os._exit(4)
+    return p
+def well(p): assert os.waitpid(p, 0)[1] == 0
+b = bytearray(N); fill(b, 1)
+assert right(b, 1)
+";
+
+fn shared(options: &str, what: &str, script: &str) -> Option<Ran> {
+    if !have(what, "python3") {
+        return None;
+    }
+    let script = format!("{SHARING}{script}");
+    let ran = run(options, &["python3", "-c", &script]);
+    ran.tell(&format!("{what}, {options}"));
+    ran.expect("all right");
+    Some(ran)
+}
+
+#[test]
+fn p20_what_children_only_read_is_charged_once_and_what_they_write_to_them() {
+    let _turn = turn();
+    for thp in ["always", "never"] {
+        let script = "
+well(child(lambda: right(b, 1)))
+def quarter():
+    fill(b, 2, 4 * 4096)
+    return right(b, 2, 4 * 4096) and right(b, 1, 4096, 4 * 4096)
+well(child(quarter))
+assert right(b, 1)
+for n in range(50):
+    p = os.fork()
+    if p == 0: os.execvp('true', ['true'])
+    well(p)
+two = [child(lambda: right(b, 1)) for n in range(2)]
+for p in two: well(p)
+c = bytearray(50 * M); fill(c, 3)
+assert right(b, 1) and right(c, 3)
+print('all right')";
+        let options = format!("--memory-max 200M --thp {thp}");
+        let Some(ran) = shared(&options, "children read, write a quarter, execute", script) else {
+            return;
+        };
+        // Nothing had to make room, and the end of the children has left no charge.
+        assert_eq!(ran.peak("swapped_bytes"), 0);
+        assert!(ran.peak("memory_bytes") <= 200 << 20);
+        assert_eq!(ran.stats["oom_kills"], 0);
+    }
+}
+
+#[test]
+fn p20_both_sides_write_all_that_they_share_and_the_limit_holds() {
+    let _turn = turn();
+    for thp in ["always", "never"] {
+        let script = "
+r, w = os.pipe(); r2, w2 = os.pipe()
+def waits():
+    os.write(w, b'.'); os.read(r2, 1)
+    if not right(b, 1): return False
+    fill(b, 4)
+    return right(b, 4)
+p = child(waits)
+os.read(r, 1)
+fill(b, 5)
+assert right(b, 5)
+os.write(w2, b'.')
+fill(b, 6)
+well(p)
+assert right(b, 6)
+c = bytearray(50 * M); fill(c, 3)
+assert right(b, 6) and right(c, 3)
+print('all right')";
+        let options = format!("--memory-max 200M --thp {thp}");
+        let Some(ran) = shared(&options, "both write all", script) else {
+            return;
+        };
+        assert!(ran.peak("swapped_bytes") > 10 << 20, "it does not fit");
+        assert!(ran.peak("memory_bytes") <= 208 << 20);
+        assert_eq!(ran.stats["oom_kills"], 0);
+    }
+}
+
+#[test]
+fn p20_a_child_that_outlives_its_parent_and_forks_pays_for_itself() {
+    let _turn = turn();
+    for thp in ["always", "never"] {
+        let script = "
+r, w = os.pipe(); r2, w2 = os.pipe()
+def grandchild():
+    fill(b, 8, 16 * 4096)
+    return right(b, 8, 16 * 4096) and right(b, 1, 4096, 16 * 4096)
+def middle():
+    os.close(w2)
+    well(child(grandchild))
+    if not right(b, 1): return False
+    fill(b, 7, 8 * 4096)
+    # Orphaned from here on.
+    if os.read(r2, 1) != b'': return False
+    well(child(lambda: right(b, 7, 8 * 4096) and right(b, 1, 4096, 8 * 4096)))
+    fill(b, 9)
+    os.write(w, b'y' if right(b, 9) else b'n')
+    return True
+def first():
+    child(middle)
+    return right(b, 1)
+p = child(first)
+os.close(w2)
+well(p)
+assert os.read(r, 1) == b'y'
+assert right(b, 1)
+print('all right')";
+        let options = format!("--memory-max 300M --thp {thp}");
+        let Some(ran) = shared(&options, "three generations", script) else {
+            return;
+        };
+        assert_eq!(ran.stats["oom_kills"], 0);
+    }
+}

@@ -3,28 +3,82 @@
 //! The parent (the sponsor) pays for what both have, also after it has given it back itself,
 //! until no borrower lives. If the sponsor ends first, whoever returns its charge charges each
 //! borrower with all that it borrowed: too much rather than too little.
+//!
+//! Two words say how much a process borrows: of the store all that it got at the fork, of
+//! resident pages what it has neither written nor given back since. The second goes down page
+//! by page while the sponsor may end at any time: `SETTLED` in it says that the borrower was
+//! charged with what it was. Both sides charge first and change the word then; who finds that
+//! the other was faster takes its own charge back. So at no moment is a page charged to nobody,
+//! and in the end each is charged once.
 
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
-use core::sync::atomic::fence;
+use core::sync::atomic::{AtomicU64, fence};
 
 use crate::attach::Group;
 use crate::charge::change;
 use crate::layout::Line;
 use crate::line::LineId;
 
+/// In the word of shared pages: nobody else pays for any.
+const SETTLED: u64 = u64::MAX;
+/// Most pages that are believed: whoever may write the page can lie in it.
+const MOST: u64 = 1 << 38;
+
 /// Never 0.
 fn word(id: LineId) -> u64 {
     (u64::from(id.index) + 1) << 32 | u64::from(id.generation)
 }
 
+/// Charges what `shared` says by `charge` (pages, negative: takes back), and settles it.
+/// Whoever of several is fastest does; the others leave no trace.
+fn settle(shared: &AtomicU64, mut charge: impl FnMut(i64)) {
+    loop {
+        let now = shared.load(SeqCst);
+        if now == SETTLED {
+            return;
+        }
+        let pages = now.min(MOST) as i64;
+        charge(pages);
+        if shared
+            .compare_exchange(now, SETTLED, SeqCst, SeqCst)
+            .is_ok()
+        {
+            return;
+        }
+        charge(-pages);
+    }
+}
+
+/// Takes `pages`, which their owner has charged to itself, off what it shares. False: they were
+/// charged to it already.
+fn take_off(shared: &AtomicU64, pages: u64) -> bool {
+    shared
+        .fetch_update(SeqCst, SeqCst, |now| {
+            (now != SETTLED).then(|| now.saturating_sub(pages))
+        })
+        .is_ok()
+}
+
+fn charge_to(line: &Line) -> impl FnMut(i64) {
+    |pages| {
+        change(&line.slots[0].word, |c, u| Some((c + pages, u)));
+    }
+}
+
 impl Group {
-    /// `sponsor` pays for `pages` that the process of `line` shares with it. False: it is gone,
-    /// and nobody does.
-    pub fn borrow_from(&self, line: LineId, sponsor: LineId, pages: u64) -> bool {
+    /// `sponsor` pays for `stored` pages of the store and for `resident` pages that the process
+    /// of `line` shares with it. False: it is gone, and nobody does.
+    pub fn borrow_from(
+        &self,
+        line: LineId,
+        sponsor: LineId,
+        (stored, resident): (u64, u64),
+    ) -> bool {
         let Some(mine) = self.line(line) else {
             return false;
         };
-        mine.borrowed.store(pages, SeqCst);
+        mine.borrowed.store(stored, SeqCst);
+        mine.shared.store(resident.min(MOST), SeqCst);
         mine.sponsor.store(word(sponsor), SeqCst);
         // Either this sees that the sponsor's line is being folded, or who folds it sees us.
         fence(SeqCst);
@@ -36,8 +90,28 @@ impl Group {
         self.line(line).is_some_and(|l| l.sponsor.load(SeqCst) != 0)
     }
 
-    /// The process of `line` pays for itself from now on. False: it was charged with all that
-    /// it borrowed already.
+    /// The process of `line`, which has charged itself with `pages` of the resident ones that
+    /// it shares, shares them no more. False: it was charged with them already.
+    pub fn take_over(&self, line: LineId, pages: u64) -> bool {
+        self.line(line).is_some_and(|l| take_off(&l.shared, pages))
+    }
+
+    /// Whether the process of `line` pays for all its resident pages.
+    pub fn is_settled(&self, line: LineId) -> bool {
+        self.line(line)
+            .is_none_or(|l| l.shared.load(SeqCst) == SETTLED)
+    }
+
+    /// Charges the process of `line` with all resident pages that it still shares at its
+    /// sponsor's charge; before [`stop_borrowing`](Group::stop_borrowing).
+    pub fn settle_shared(&self, line: LineId) {
+        if let Some(line) = self.line(line) {
+            settle(&line.shared, charge_to(line));
+        }
+    }
+
+    /// The process of `line` pays for itself from now on. False: it was charged with all of the
+    /// store that it borrowed already.
     pub fn stop_borrowing(&self, line: LineId) -> bool {
         self.line(line)
             .is_some_and(|l| l.sponsor.swap(0, SeqCst) != 0)
@@ -48,6 +122,18 @@ impl Group {
     pub fn has_borrowers(&self, sponsor: LineId) -> bool {
         let word = word(sponsor);
         self.lines().iter().any(|l| l.sponsor.load(SeqCst) == word)
+    }
+
+    /// Resident pages that processes share at the charge of that of `sponsor`, each process
+    /// counted for itself: never less than what only they hold.
+    pub fn shared_with(&self, sponsor: LineId) -> u64 {
+        let word = word(sponsor);
+        let shared = |l: &Line| match (l.sponsor.load(SeqCst), l.shared.load(SeqCst)) {
+            (_, SETTLED) => 0,
+            (s, pages) if s == word => pages.min(MOST),
+            _ => 0,
+        };
+        self.lines().iter().map(shared).sum()
     }
 
     /// Charges everybody who borrows from a line that is about to be folded.
@@ -67,9 +153,95 @@ impl Group {
                 .compare_exchange(word, 0, SeqCst, SeqCst)
                 .is_ok()
             {
-                let pages = other.borrowed.load(SeqCst).min(1 << 38) as i64;
-                change(&other.slots[0].word, |c, u| Some((c + pages, u)));
+                settle(&other.shared, charge_to(other));
+                let pages = other.borrowed.load(SeqCst).min(MOST) as i64;
+                charge_to(other)(pages);
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    /// A borrower of 100 pages, and what it is charged.
+    struct Borrower {
+        shared: AtomicU64,
+        charged: Cell<i64>,
+        /// Of the 100 it has made its own.
+        own: Cell<i64>,
+    }
+
+    impl Borrower {
+        /// Nobody is charged for too little: what is its own always is paid for, and all is
+        /// once nobody else pays.
+        fn check(&self) {
+            let paid = match self.shared.load(SeqCst) {
+                SETTLED => 100,
+                left => 100 - left as i64,
+            };
+            assert!(self.charged.get() >= paid.max(self.own.get()));
+        }
+        fn charge(&self, pages: i64, between: &dyn Fn()) {
+            self.charged.set(self.charged.get() + pages);
+            self.check();
+            between();
+            self.check();
+        }
+        fn write(&self, pages: u64, between: &dyn Fn()) {
+            self.charge(pages as i64, between);
+            if !take_off(&self.shared, pages) {
+                self.charged.set(self.charged.get() - pages as i64);
+            }
+            self.own.set(self.own.get() + pages as i64);
+            self.check();
+        }
+        fn settle(&self, between: &dyn Fn()) {
+            settle(&self.shared, |pages| self.charge(pages, between));
+            self.check();
+        }
+        fn step(&self, what: usize, between: &dyn Fn()) {
+            match what {
+                0 => self.write(7, between),
+                1 => self.settle(between),
+                _ => {}
+            }
+        }
+    }
+
+    #[test]
+    fn p20_every_order_of_writing_and_settling_charges_each_page_once() {
+        // The second and the third each in the moment between charge and word of the one before
+        // it, the others after it.
+        for plan in 0..3usize.pow(5) {
+            let what = |n: u32| plan / 3usize.pow(n) % 3;
+            let b = Borrower {
+                shared: AtomicU64::new(100),
+                charged: Cell::new(0),
+                own: Cell::new(0),
+            };
+            let once = [Cell::new(true), Cell::new(true)];
+            let third = || {
+                if once[1].replace(false) {
+                    b.step(what(2), &|| ());
+                }
+            };
+            let second = || {
+                if once[0].replace(false) {
+                    b.step(what(1), &third);
+                }
+            };
+            b.step(what(0), &second);
+            b.step(what(3), &|| ());
+            b.step(what(4), &|| ());
+            let before = b.shared.load(SeqCst);
+            if before != SETTLED {
+                assert_eq!(b.charged.get(), 100 - before as i64, "plan {plan}");
+            }
+            b.settle(&|| ());
+            assert_eq!(b.charged.get(), 100, "plan {plan}");
         }
     }
 }

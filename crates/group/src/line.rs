@@ -118,6 +118,7 @@ pub fn is_gauge(item: Item) -> bool {
             | Item::NrThp
             | Item::NrZero
             | Item::NrSwapped
+            | Item::NrShared
             | Item::NrAnonPartiallyMapped
     )
 }
@@ -153,6 +154,7 @@ impl Group {
         line.killed.store(0, Relaxed);
         line.sponsor.store(0, Relaxed);
         line.borrowed.store(0, Relaxed);
+        line.shared.store(0, Relaxed);
         let generation = page.generation.fetch_add(1, Relaxed).wrapping_add(1);
         line.generation.store(generation, Release);
         page.joins.fetch_add(1, Relaxed);

@@ -6,7 +6,7 @@ mod trim;
 
 use common::{PAGE, case};
 use deckle_live::{Die, Limit, LiveConfig, Pager, Region, Service};
-use deckle_mm::{Advice, Charge, Item, Store, ThpMode, Tunables};
+use deckle_mm::{Advice, Charge, Item, Prot, Store, ThpMode, Tunables, Vpn};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use trim::Trim;
@@ -271,5 +271,68 @@ fn the_self_test_and_an_idle_pager_cost_little() {
         // Five threads with their stacks included.
         assert!(after - before <= 512, "{before} to {after} KiB");
         drop(service);
+    });
+}
+
+#[test]
+fn p20_first_writes_to_what_a_fork_shares_are_delivered_whatever_became_of_it_meanwhile() {
+    case(|| {
+        for thp in [ThpMode::Never, ThpMode::Always] {
+            let (service, _) = service_of(128, thp);
+            let mut region = service.map(32 * MIB).expect("map");
+            fill(&mut region, 3);
+            let (pager, base) = (service.pager(), Vpn::of_addr(region.as_ptr() as u64));
+            let (mm, space) = (pager.mm(), pager.space());
+            let shared = || mm.stats().get(Item::NrShared);
+            let fork = || {
+                mm.activate_all(space).expect("activate");
+                mm.share_all(space).expect("share");
+            };
+            fork();
+            let all = shared();
+            assert_eq!(all, 32 * MIB as u64 / PAGE as u64);
+            check(&region, 3);
+            assert_eq!(shared(), all, "reading is free");
+            let write = |region: &mut Region<Limit, Trim>, page: usize| {
+                let before = shared();
+                let byte = &raw mut region[page * PAGE];
+                // SAFETY: a byte of the region, which nobody else uses; volatile, so that it is
+                // written although it does not change.
+                unsafe { byte.write_volatile(byte.read_volatile()) };
+                before - shared()
+            };
+            assert_eq!(write(&mut region, 5), 1);
+            assert_eq!(write(&mut region, 5), 0);
+            // Ahead of who writes one page after the other.
+            let ahead: u64 = (100..200).map(|page| write(&mut region, page)).sum();
+            assert!((100..164).contains(&ahead), "{ahead}");
+            // Rights come and go.
+            for prot in [Prot::R, Prot::NONE, Prot::RW] {
+                mm.mprotect(space, base.add(1000), 600, prot)
+                    .expect("protect");
+            }
+            assert_eq!(write(&mut region, 1024), 1);
+            assert_eq!(write(&mut region, 1100), 1);
+            // Nobody shares it any more; the next fork finds what is protected still.
+            mm.unshare_all();
+            assert_eq!(shared(), 0);
+            assert_eq!(write(&mut region, 3000), 0);
+            fork();
+            assert_eq!(shared(), all);
+            for page in [5, 3000, 3001, 4000, 1024] {
+                assert_eq!(write(&mut region, page), 1, "page {page}");
+            }
+            // Out and in again: its own.
+            mm.reclaim_shared(512);
+            assert!(shared() < all - 512);
+            check(&region, 3);
+            assert!(mm.stats().get(Item::Pswpin) > 0);
+            let before = shared();
+            mm.madvise(space, base.add(6000), 700, Advice::DontNeed)
+                .expect("zap");
+            assert_eq!(before - shared(), 700);
+            mm.unshare_all();
+            mm.verify(false).expect("reconciled");
+        }
     });
 }

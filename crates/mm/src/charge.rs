@@ -35,6 +35,20 @@ pub trait Charge: Send + Sync {
     fn force_charge(&self, pages: u64);
     /// Returns `pages` that were charged.
     fn uncharge(&self, pages: u64);
+    /// Charges `pages` that were shared since a fork and are about to become this manager's
+    /// own by a write; the others keep what was shared. Refused as `try_charge`.
+    fn try_unshare(&self, pages: u64) -> Result<(), OverLimit> {
+        self.try_charge(pages)
+    }
+    /// The same past the limit: for shared pages that are written already, or that this
+    /// manager is about to give back (it returns their charge next, the others keep them).
+    fn force_unshare(&self, pages: u64) {
+        self.force_charge(pages);
+    }
+    /// Pages charged here that only others hold, since this manager has unshared them.
+    fn unbacked(&self) -> u64 {
+        0
+    }
     /// Charges `pages` of swap, or nothing if it would pass `memory.swap.max`.
     fn try_charge_swap(&self, pages: u64) -> Result<(), OverLimit>;
     /// Returns `pages` of swap.

@@ -103,7 +103,7 @@ impl<E: Env> Mm<E> {
         let order = order_of(meta);
         self.lru_del(pfn);
         self.unqueue(pfn);
-        meta.clear(Flags::ACTIVE);
+        meta.clear(Flags::ACTIVE | Flags::UNEVICTABLE);
         if meta.clear(Flags::PARTIAL).has(Flags::PARTIAL) {
             self.stats().sub(Item::NrAnonPartiallyMapped, 1);
         }

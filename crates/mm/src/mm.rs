@@ -133,6 +133,12 @@ impl<E: Env> Mm<E> {
         }
     }
 
+    /// Frames that are handed out.
+    pub fn frames_used(&self) -> u64 {
+        let used = |zone: &Zone| u64::from(zone.span().frames) - zone.free_pages();
+        used(&self.small) + self.huge.as_ref().map_or(0, used)
+    }
+
     /// The metadata of a frame that was handed out.
     pub(crate) fn meta(&self, pfn: Pfn) -> &FrameMeta {
         self.zone_of(pfn).get(pfn).unwrap_or_else(|| {

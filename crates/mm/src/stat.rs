@@ -94,6 +94,8 @@ items! {
         NrZero = "nr_zero_dropped",
         /// Pages that programs see as theirs but that are in the store now.
         NrSwapped = "nr_swapped",
+        /// Pages mapped now that another manager may hold too, since a fork.
+        NrShared = "nr_shared",
         /// Folios of which only a part is mapped now.
         NrAnonPartiallyMapped = "nr_anon_partially_mapped",
     }

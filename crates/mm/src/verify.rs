@@ -5,10 +5,11 @@
 //! | references of a folio | its entries (a huge page: 1), at rest |
 //! | pages on the lists | pages of all folios, each on exactly one list |
 //! | queue | only huge folios |
-//! | NrAnon, NrInactive, NrThp, NrZero, NrSwapped | counted from the entries |
+//! | NrAnon, NrInactive, NrThp, NrZero, NrSwapped, NrShared | counted from the entries |
 //! | slots in use, pages in the store | swapped entries |
 //! | frames allocated | folios found |
-//! | charge (if this manager is its only user) | frames allocated + store |
+//! | unevictable folios | those of which a page is shared |
+//! | charge (if this manager is its only user) | frames allocated + store + unbacked |
 
 use crate::charge::Charge;
 use crate::env::Env;
@@ -37,6 +38,9 @@ struct Seen {
     inactive: u64,
     zero: u64,
     thp: u64,
+    shared: u64,
+    /// Folios of which a part is shared.
+    unevictable: BTreeSet<u32>,
     broken: Vec<String>,
 }
 
@@ -95,6 +99,8 @@ impl<E: Env> Mm<E> {
         let (zero, thp, slots) = (seen.zero, seen.thp, seen.slots.len() as u64);
         seen.check("NrZero", self.stats().get(Item::NrZero), zero);
         seen.check("NrThp", self.stats().get(Item::NrThp), thp);
+        let shared = seen.shared;
+        seen.check("NrShared", self.stats().get(Item::NrShared), shared);
         seen.check("NrSwapped", self.stats().get(Item::NrSwapped), slots);
         seen.check(
             "slots in use",
@@ -121,7 +127,7 @@ impl<E: Env> Mm<E> {
         seen.check("frames allocated", used, folios);
         if alone {
             self.settle_store();
-            let should = used + self.store_charged();
+            let should = used + self.store_charged() + self.charge().unbacked();
             seen.check("charge", self.charge().usage(), should);
         }
         if seen.broken.is_empty() {
@@ -136,6 +142,13 @@ impl<E: Env> Mm<E> {
             BlockState::Busy => seen.broken.push(format!("block at {first} is busy")),
             BlockState::Huge(h) => {
                 seen.thp += 1;
+                if h.shared {
+                    seen.shared += BLOCK_PAGES as u64;
+                    seen.unevictable.insert(h.pfn.0);
+                }
+                if h.shared && !h.guarded || h.guarded && !h.mapped {
+                    seen.broken.push(format!("huge page at {first}: {h:?}"));
+                }
                 *(if h.mapped {
                     &mut seen.anon
                 } else {
@@ -157,6 +170,10 @@ impl<E: Env> Mm<E> {
                         Kind::Swapped(s) => seen.slot(s, page),
                         Kind::Mapped(p) => {
                             seen.anon += 1;
+                            if state.entry(i).shared() {
+                                seen.shared += 1;
+                                seen.unevictable.insert(self.head_of(p).0);
+                            }
                             self.see_frame(seen, space, page, p);
                         }
                         Kind::Inactive(p) => {
@@ -195,12 +212,15 @@ impl<E: Env> Mm<E> {
         }
         let lru = self.lru.lock(self.machine());
         let mut listed = 0;
-        for which in [Which::Active, Which::Inactive] {
+        for which in [Which::Active, Which::Inactive, Which::Unevictable] {
             if let Err(e) = lru.list(which).verify(self) {
                 seen.broken.push(e);
             }
             for pfn in lru.list(which).iter(self) {
                 listed += 1;
+                if seen.unevictable.contains(&pfn.0) != (which == Which::Unevictable) {
+                    seen.broken.push(format!("{pfn} is {which:?}"));
+                }
                 if !refs.contains_key(&pfn.0) {
                     seen.broken
                         .push(format!("{pfn} is listed but nowhere mapped"));

@@ -11,6 +11,8 @@ struct Account {
     usage: u64,
     peak: u64,
     swap: u64,
+    /// Pages charged for what only others hold.
+    unbacked: u64,
     failures: u64,
     swap_failures: u64,
     /// Charges still to be let through before one is refused; `None` for no refusal.
@@ -65,6 +67,16 @@ impl ModelCharge {
     pub fn peak(&self) -> u64 {
         self.lock().peak
     }
+    /// Nobody else holds anything any more: what only others held is not charged from now on.
+    /// Returns how much that was.
+    pub fn others_are_gone(&self) -> u64 {
+        let mut a = self.lock();
+        let unbacked = std::mem::take(&mut a.unbacked);
+        let (left, missing) = take(a.usage, unbacked);
+        a.usage = left;
+        a.underflow += missing;
+        unbacked
+    }
     /// Charges refused, injected refusals included.
     pub fn failures(&self) -> u64 {
         self.lock().failures
@@ -115,6 +127,20 @@ impl Charge for ModelCharge {
         let (left, missing) = take(a.usage, pages);
         a.usage = left;
         a.underflow += missing;
+    }
+    /// As a parent does: it goes on paying for what its children hold.
+    fn try_unshare(&self, pages: u64) -> Result<(), OverLimit> {
+        self.try_charge(pages)?;
+        self.lock().unbacked += pages;
+        Ok(())
+    }
+    fn force_unshare(&self, pages: u64) {
+        let mut a = self.lock();
+        a.add(pages);
+        a.unbacked += pages;
+    }
+    fn unbacked(&self) -> u64 {
+        self.lock().unbacked
     }
     fn try_charge_swap(&self, pages: u64) -> Result<(), OverLimit> {
         let mut a = self.lock();

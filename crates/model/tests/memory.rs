@@ -10,7 +10,7 @@ use deckle_mm::{FaultOrder, Profile, ThpMode, Tunables};
 use deckle_model::Rng;
 
 /// Runs one seed; on a failure the seed and the last operations are printed.
-fn run(seed: u64, steps: u32) {
+fn run(seed: u64, steps: u32, forks: bool) {
     let mut rng = Rng::new(seed);
     let mut t = Tunables::of_profile([Profile::Deckle, Profile::Linux][rng.below(2) as usize]);
     t.thp = [ThpMode::Always, ThpMode::Madvise, ThpMode::Never][rng.below(3) as usize];
@@ -23,6 +23,7 @@ fn run(seed: u64, steps: u32) {
     rig.charge.set_high(limit - limit / 16);
     let mut program = Program::new(&rig, 0, seed, BASE, WINDOW / 3);
     program.may_fail = rng.below(3) == 0;
+    program.may_fork = forks;
     let mut last = Vec::new();
     let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         for step in 0..steps {
@@ -46,22 +47,27 @@ fn run(seed: u64, steps: u32) {
 }
 
 /// DECKLE_SEED=n replays one seed with ten times the steps.
-fn seeds(from: u64, count: u64, steps: u32) {
+fn seeds(from: u64, count: u64, steps: u32, forks: bool) {
     match std::env::var("DECKLE_SEED")
         .ok()
         .and_then(|s| s.parse().ok())
     {
-        Some(seed) => run(seed, steps * 10),
+        Some(seed) => run(seed, steps * 10, forks),
         None => {
             let scale = scale();
-            (from..from + count * scale).for_each(|seed| run(seed, steps))
+            (from..from + count * scale).for_each(|seed| run(seed, steps, forks))
         }
     }
 }
 
 #[test]
 fn r148_r98_r100_r104_no_byte_is_lost_and_all_counts_reconcile() {
-    seeds(1, 60, 200);
+    seeds(1, 60, 200, false);
+}
+
+#[test]
+fn r148_p20_what_forks_share_is_charged_at_the_first_write_and_no_byte_is_lost() {
+    seeds(1001, 60, 200, true);
 }
 
 /// Three programs on three CPUs in parts of one space, and kswapd on a fourth; the scheduler
@@ -75,31 +81,44 @@ fn race(seed: u64, steps: u32) {
     rig.charge.set_max(limit);
     rig.charge.set_high(limit - limit / 8);
     let part = WINDOW / 4;
-    let work = |cpu: usize| {
-        let rig = &rig;
-        deckle_model::cpu(move || {
-            let first = BASE.add(part * cpu as u64);
-            let mut program = Program::new(rig, cpu, seed, first, part);
-            for _ in 0..steps {
-                program.step();
-            }
-            program.check_all();
-        })
-    };
-    let kswapd = deckle_model::cpu(|| {
-        while rig.machine.wait_kick().is_some() {
-            while rig.mm.reclaim_background() {}
+    let mut programs: Vec<Program<'_>> = (0..3)
+        .map(|cpu| Program::new(&rig, cpu, seed, BASE.add(part * cpu as u64), part))
+        .collect();
+    // The second time on pages that children share, who end while it goes on.
+    for forked in [false, true] {
+        if forked {
+            rig.fork();
         }
-    });
-    let result = rig.machine.run(vec![work(0), work(1), work(2), kswapd]);
-    if let Err(e) = result {
-        panic!("seed {seed}, {t:?}, limit {limit}: {e}");
+        let mut jobs: Vec<_> = Vec::new();
+        for program in &mut programs {
+            jobs.push(deckle_model::cpu(move || {
+                for _ in 0..steps {
+                    program.step();
+                }
+                program.check_all();
+            }));
+        }
+        jobs.push(deckle_model::cpu(|| {
+            let mut kicks = 0;
+            while rig.machine.wait_kick().is_some() {
+                while rig.mm.reclaim_background() {}
+                kicks += 1;
+                match kicks {
+                    1..10 => drop(rig.mm.reclaim_shared(40)),
+                    10 => drop(rig.others_are_gone()),
+                    _ => {}
+                }
+            }
+        }));
+        if let Err(e) = rig.machine.run(jobs) {
+            panic!("seed {seed}, {t:?}, limit {limit}, forked {forked}: {e}");
+        }
+        rig.verify(&("race", seed, forked));
     }
-    rig.verify(&("race", seed));
 }
 
 #[test]
-fn r53_r98_r131_r148_programs_and_reclaim_race_and_lose_nothing() {
+fn r53_r98_r131_r148_p20_programs_and_reclaim_race_and_lose_nothing() {
     match std::env::var("DECKLE_SEED")
         .ok()
         .and_then(|s| s.parse().ok())

@@ -97,6 +97,15 @@ impl<C: Charge> Charge for Shared<C> {
     fn uncharge(&self, pages: u64) {
         self.0.uncharge(pages);
     }
+    fn try_unshare(&self, pages: u64) -> Result<(), OverLimit> {
+        self.0.try_unshare(pages)
+    }
+    fn force_unshare(&self, pages: u64) {
+        self.0.force_unshare(pages);
+    }
+    fn unbacked(&self) -> u64 {
+        self.0.unbacked()
+    }
     fn try_charge_swap(&self, pages: u64) -> Result<(), OverLimit> {
         self.0.try_charge_swap(pages)
     }

@@ -3,8 +3,9 @@
 //! From [`Pager::freeze`] to [`Pager::thaw`] the gate is closed. What is resident is in the
 //! program, the rest stays in the store. Faults of most threads wait; those of the thread that
 //! forks (libc reads its own data on the way) and those of the child are served from the frozen
-//! state by copying, which changes nothing in the core, and are noted: what was filled is booked
-//! when the state may change again, in each process by its own manager.
+//! state by copying, or by lifting the protection that a write met, which changes nothing in the
+//! core, and are noted: what was filled or written is booked when the state may change again, in
+//! each process by its own manager.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
@@ -84,16 +85,20 @@ impl Still {
 
 impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
     /// Closes the gate and brings everything into a state that a fork may copy. With fork
-    /// events what is in the store stays there, else everything is filled in.
+    /// events what is in the store stays there, and `lend` is called before what is resident is
+    /// marked as shared; else everything is filled in.
     /// `forker` is the thread that is going to fork.
     ///
     /// # Errors
     /// The limit has no room, or the system refuses; the gate is open again then.
-    pub fn freeze(&self, forker: u32) -> Result<(), MapError> {
+    pub fn freeze(&self, forker: u32, lend: impl FnOnce()) -> Result<(), MapError> {
         self.gate.close();
         self.platform().nursery().drain();
         let settled = match self.platform().fork_events() {
-            true => self.mm.activate_all(self.space()),
+            true => self.mm.activate_all(self.space()).and_then(|()| {
+                lend();
+                self.mm.share_all(self.space())
+            }),
             false => self.mm.settle_for_fork(self.space()),
         };
         if settled.is_err() {
@@ -208,8 +213,9 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
                         Err(partial) => partial.why,
                     }
                 }
-                Frozen::ZeroPage if fault.write => {
-                    // The kernel gives the writer a page of its own.
+                // The kernel gives the writer a page of its own: of zeros, or of what others
+                // share with it.
+                Frozen::ZeroPage | Frozen::Present if fault.write => {
                     match to.write_protect(at, PAGE_SIZE, ProtectMode::empty()) {
                         Ok(()) => return Ok(Filled::Yes),
                         Err(why) => why,

@@ -25,27 +25,30 @@ use crate::units::{
 use alloc::boxed::Box;
 
 impl<E: Env> Mm<E> {
-    /// Unmaps a huge page, if it is mapped. Block locked (or busy).
+    /// Unmaps a huge page, if it is mapped; a shared one is no caller's. Block locked (or busy).
     pub(crate) fn unmap_huge(
         &self,
         space: &Space,
         nr: BlockNr,
         h: &mut HugeMap,
     ) -> Result<(), PlatformError> {
+        debug_assert!(!h.shared, "a shared page is taken");
         if h.mapped {
             let run = PageRun::new(space.id, nr.start(), BLOCK_PAGES);
             if let Err(e) = self.unmap_all(run, h.pfn, h.prot) {
                 self.stats().add(Item::NrPinned, BLOCK_PAGES as u64);
+                // The attempt may have lifted its protection.
+                h.guarded = false;
                 return Err(e);
             }
-            h.mapped = false;
+            (h.mapped, h.guarded) = (false, false);
             self.moved_out(BLOCK_PAGES);
         }
         Ok(())
     }
 
-    /// Unmaps what is mapped of `first..first + n`, except locked pages and pages that
-    /// somebody holds. Block locked.
+    /// Unmaps what is mapped of `first..first + n`, except locked pages, shared ones, and pages
+    /// that somebody holds. Block locked.
     pub(crate) fn unmap_entries(
         &self,
         space: &Space,
@@ -62,12 +65,16 @@ impl<E: Env> Mm<E> {
                 k += 1;
                 continue;
             };
-            if e.locked() {
+            if e.locked() || e.shared() {
                 k += 1;
                 continue;
             }
             let mut len = 1;
-            while k + len < end && table.get(k + len) == e.with(Kind::Mapped(p.add(len))) {
+            let follows = |k: u32, p| {
+                let next = table.get(k);
+                !next.shared() && next.unguarded() == e.with(Kind::Mapped(p))
+            };
+            while k + len < end && follows(k + len, p.add(len)) {
                 len += 1;
             }
             let run = PageRun::new(space.id, nr.start().add(k as u64), len);
@@ -83,6 +90,8 @@ impl<E: Env> Mm<E> {
                 }
             } else {
                 self.stats().add(Item::NrPinned, 1);
+                // The attempt may have lifted its protection.
+                table.set(k, e.unguarded());
             }
             k += len;
         }
@@ -101,7 +110,8 @@ impl<E: Env> Mm<E> {
         let BlockState::Huge(h) = &mut *state else {
             return;
         };
-        let parked = self.unmap_huge(space, nr, h).is_ok();
+        // What others hold too is not copied for that.
+        let parked = !h.shared && self.unmap_huge(space, nr, h).is_ok();
         let h = *h;
         *state = BlockState::Busy;
         drop(state);
@@ -248,16 +258,21 @@ impl<E: Env> Mm<E> {
         }
     }
 
-    /// Splits a huge page that cannot be unmapped (somebody holds it) where it is.
-    fn split_mapped(&self, space: &Space, nr: BlockNr, h: HugeMap) -> Box<Table> {
+    /// Splits a huge page that cannot be unmapped (somebody holds it, or others share it)
+    /// where it is. Block busy.
+    pub(crate) fn split_mapped(&self, space: &Space, nr: BlockNr, h: HugeMap) -> Box<Table> {
         let mut table = Table::new();
         self.isolate_owned(h.pfn);
         self.split_in_place(h.pfn, PageMask::FULL, 1);
         for i in 0..BLOCK_PAGES {
             let kind = Kind::Mapped(h.pfn.add(i));
-            table.set(i, Entry::new(kind, h.prot, h.locked));
+            let e = Entry::new(kind, h.prot, h.locked);
+            table.set(i, if h.guarded { e.guard(h.shared) } else { e });
             self.meta(h.pfn.add(i))
                 .set_owner(space.id, nr.start().add(i as u64));
+        }
+        if h.shared {
+            self.sort_lists(&table, 0, BLOCK_PAGES);
         }
         self.stats().add(Item::ThpSplitPage, 1);
         table
@@ -295,7 +310,7 @@ impl<E: Env> Mm<E> {
             self.stats().sub(Item::NrThp, 1);
         }
         let zone = self.zone_of(head);
-        meta.clear(Flags::ACTIVE | Flags::REJECTED);
+        meta.clear(Flags::ACTIVE | Flags::REJECTED | Flags::UNEVICTABLE);
         if order > 0 {
             let split = zone.split_allocated(head, order);
             debug_assert!(split.is_ok(), "{split:?}");

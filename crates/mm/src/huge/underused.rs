@@ -107,7 +107,10 @@ impl<E: Env> Mm<E> {
         let BlockState::Huge(h) = &mut *state else {
             return None;
         };
-        if h.pfn != pfn || h.locked {
+        if h.shared {
+            self.requeue(pfn);
+        }
+        if h.pfn != pfn || h.locked || h.shared {
             return None;
         }
         let was_mapped = h.mapped;

@@ -191,7 +191,9 @@ impl<E: Env> Mm<E> {
             return false;
         };
         match &mut *state {
-            BlockState::Huge(h) if h.pfn == pfn && order == BLOCK_ORDER && !h.locked => {
+            BlockState::Huge(h)
+                if h.pfn == pfn && order == BLOCK_ORDER && !h.locked && !h.shared =>
+            {
                 self.unmap_huge(&space, page.block(), h).is_ok()
             }
             BlockState::Table(table) if order < BLOCK_ORDER => {

@@ -77,7 +77,7 @@ impl<E: Env> Mm<E> {
             self.putback(pfn);
             return 0;
         };
-        if h.pfn != pfn || h.locked || self.meta(pfn).has(Flags::REJECTED) {
+        if h.pfn != pfn || h.locked || h.shared || self.meta(pfn).has(Flags::REJECTED) {
             drop(state);
             return self.keep_active(pfn);
         }
@@ -174,6 +174,11 @@ impl<E: Env> Mm<E> {
             return 0;
         };
         let ours = |t: &Table, k: u32| t.get(i + k).frame() == Some(pfn.add(k));
+        if (0..pages).any(|k| ours(table, k) && table.get(i + k).shared()) {
+            drop(state);
+            self.putback(pfn);
+            return 0;
+        }
         for k in 0..pages {
             if ours(table, k) {
                 self.unmap_entries(space, nr, table, i + k, 1);

@@ -1,8 +1,9 @@
-//! The active and inactive lists.
+//! The active, inactive and unevictable lists.
 //!
 //! Active folios are mapped into the program; inactive ones are resident but unmapped, so
 //! that a fault tells that they are still wanted: where no accessed bit can be read, ageing
-//! is done by unmapping.
+//! is done by unmapping. Unevictable ones are shared since a fork: to take them would free
+//! nothing, since others hold the same pages.
 
 use crate::env::Env;
 use crate::folio::order_of;
@@ -18,12 +19,15 @@ pub enum Which {
     Active,
     /// Unmapped, candidates for reclaim.
     Inactive,
+    /// Of no use to reclaim now.
+    Unevictable,
 }
 
-/// Both lists, under one lock.
+/// The lists, under one lock.
 pub struct Lru {
     active: List,
     inactive: List,
+    unevictable: List,
 }
 
 impl Lru {
@@ -32,6 +36,7 @@ impl Lru {
         Lru {
             active: List::new(Link::Lru),
             inactive: List::new(Link::Lru),
+            unevictable: List::new(Link::Lru),
         }
     }
     /// A list.
@@ -39,12 +44,14 @@ impl Lru {
         match which {
             Which::Active => &self.active,
             Which::Inactive => &self.inactive,
+            Which::Unevictable => &self.unevictable,
         }
     }
     fn list_mut(&mut self, which: Which) -> &mut List {
         match which {
             Which::Active => &mut self.active,
             Which::Inactive => &mut self.inactive,
+            Which::Unevictable => &mut self.unevictable,
         }
     }
 }
@@ -57,7 +64,9 @@ impl Default for Lru {
 
 impl<E: Env> Mm<E> {
     fn which(meta: &FrameMeta) -> Which {
-        if meta.has(Flags::ACTIVE) {
+        if meta.has(Flags::UNEVICTABLE) {
+            Which::Unevictable
+        } else if meta.has(Flags::ACTIVE) {
             Which::Active
         } else {
             Which::Inactive
@@ -76,7 +85,7 @@ impl<E: Env> Mm<E> {
         } else {
             meta.clear(Flags::ACTIVE);
         }
-        lru.list_mut(which).push_head(self, pfn);
+        lru.list_mut(Self::which(meta)).push_head(self, pfn);
     }
 
     /// Takes a folio off its list, if it is on one.
@@ -89,18 +98,30 @@ impl<E: Env> Mm<E> {
     }
 
     /// Moves a folio to the head of a list; one that is isolated goes there when it is put
-    /// back (the flag says so).
+    /// back (the flag says so). An unevictable one stays where it is.
     pub(crate) fn lru_move(&self, pfn: Pfn, which: Which) {
+        if !self.meta(pfn).has(Flags::UNEVICTABLE) {
+            self.relist(pfn, which);
+        }
+    }
+
+    /// The same for any folio. Its block is locked: only so it becomes unevictable, or ceases
+    /// to be.
+    pub(crate) fn relist(&self, pfn: Pfn, which: Which) {
         let mut lru = self.lru.lock(self.machine());
         let meta = self.meta(pfn);
-        if meta.has(Flags::LRU) {
+        let listed = meta.has(Flags::LRU);
+        if listed {
             lru.list_mut(Self::which(meta)).remove(self, pfn);
-            lru.list_mut(which).push_head(self, pfn);
         }
-        if which == Which::Active {
-            meta.set(Flags::ACTIVE);
-        } else {
-            meta.clear(Flags::ACTIVE);
+        meta.clear(Flags::ACTIVE | Flags::UNEVICTABLE);
+        match which {
+            Which::Active => drop(meta.set(Flags::ACTIVE)),
+            Which::Unevictable => drop(meta.set(Flags::UNEVICTABLE)),
+            Which::Inactive => {}
+        }
+        if listed {
+            lru.list_mut(which).push_head(self, pfn);
         }
     }
 

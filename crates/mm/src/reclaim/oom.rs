@@ -133,7 +133,7 @@ impl<E: Env> Mm<E> {
         let BlockState::Huge(h) = &mut *state else {
             return 0;
         };
-        if h.locked || self.unmap_huge(space, nr, h).is_err() {
+        if h.locked || h.shared || self.unmap_huge(space, nr, h).is_err() {
             return 0;
         }
         let h = *h;

@@ -24,7 +24,7 @@ impl<E: Env> Mm<E> {
         Ok(freed)
     }
 
-    fn page_out_part(&self, space: &Space, block: &BlockRef, first: Vpn, n: u32) -> u64 {
+    pub(crate) fn page_out_part(&self, space: &Space, block: &BlockRef, first: Vpn, n: u32) -> u64 {
         let huge = match &*self.lock_settled(block, first.index(), n) {
             BlockState::Huge(h) => Some(h.pfn),
             BlockState::Table(_) => None,

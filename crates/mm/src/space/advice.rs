@@ -105,7 +105,7 @@ impl<E: Env> Mm<E> {
         if let BlockState::Huge(h) = &mut *state {
             // A part of a huge page stays: taking it apart for a hint would cost more than
             // the hint is worth.
-            if n < BLOCK_PAGES || h.locked {
+            if n < BLOCK_PAGES || h.locked || h.shared {
                 return;
             }
             if self.unmap_huge(space, first.block(), h).is_ok() {

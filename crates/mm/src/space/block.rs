@@ -28,6 +28,10 @@ pub struct HugeMap {
     pub locked: bool,
     /// Lazily freed (inactive only).
     pub lazy: bool,
+    /// Another manager may hold it too, since a fork (mapped only); guarded then.
+    pub shared: bool,
+    /// Write-protected (mapped only).
+    pub guarded: bool,
 }
 
 /// A huge page that was swapped out whole.
@@ -114,7 +118,8 @@ impl BlockState {
                 } else {
                     Kind::Inactive(p)
                 };
-                Entry::new(kind, h.prot, h.locked)
+                let e = Entry::new(kind, h.prot, h.locked);
+                if h.guarded { e.guard(h.shared) } else { e }
             }
             BlockState::HugeSwapped(s) => s.entry(i),
             BlockState::Table(t) => t.get(i),

@@ -142,6 +142,7 @@ impl<E: Env> Mm<E> {
         let mut state = self.lock_settled(block, i, n);
         match &mut *state {
             BlockState::Huge(h) => {
+                self.forsake_huge(h);
                 let pfn = h.pfn;
                 self.stats().sub(Item::NrAnon, u64::from(BLOCK_PAGES));
                 *state = BlockState::Empty;

@@ -35,7 +35,7 @@ pub enum Kind {
 }
 
 /// A packed entry: bits 0..3 kind, 3..6 rights, 6 locked, 7 and 8 the flags of zero,
-/// 9 lazily freed, 32.. frame or slot.
+/// 9 lazily freed, 10 shared, 11 guarded, 32.. frame or slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Entry(u64);
 
@@ -43,6 +43,8 @@ const LOCKED: u64 = 1 << 6;
 const ZERO_MAPPED: u64 = 1 << 7;
 const ZERO_DROPPED: u64 = 1 << 8;
 const LAZY: u64 = 1 << 9;
+const SHARED: u64 = 1 << 10;
+const GUARDED: u64 = 1 << 11;
 const ATTRS: u64 = 0b1111 << 3;
 
 impl Entry {
@@ -58,7 +60,7 @@ impl Entry {
         Entry(attrs).with(kind)
     }
 
-    /// The same rights with another kind; the lazy mark goes.
+    /// The same rights with another kind; the marks (lazy, shared, guarded) go.
     pub fn with(self, kind: Kind) -> Entry {
         let attrs = self.0 & ATTRS;
         Entry(match kind {
@@ -128,20 +130,49 @@ impl Entry {
     pub fn as_lazy(self) -> Entry {
         Entry(self.0 | LAZY)
     }
+    /// Whether another manager may hold this very page since a fork (mapped pages only): the
+    /// first write to it takes memory. Guarded, too.
+    pub fn shared(self) -> bool {
+        self.0 & SHARED != 0
+    }
+    /// Whether the page is write-protected, so that the next write is delivered as a fault.
+    pub fn guarded(self) -> bool {
+        self.0 & GUARDED != 0
+    }
+    /// The same page, write-protected, and shared or not.
+    pub fn guard(self, shared: bool) -> Entry {
+        let marks = GUARDED | if shared { SHARED } else { 0 };
+        Entry(self.unguarded().0 | marks)
+    }
+    /// The same page, neither shared nor guarded.
+    pub fn unguarded(self) -> Entry {
+        Entry(self.0 & !(SHARED | GUARDED))
+    }
     /// The same page with other rights.
     pub fn with_attrs(self, prot: Prot, locked: bool) -> Entry {
         if self.is_none() {
             return self;
         }
-        let lazy = self.0 & LAZY;
+        let marks = self.0 & (LAZY | SHARED | GUARDED);
         let new = Entry::new(self.kind(), prot, locked);
-        Entry(new.0 | lazy)
+        Entry(new.0 | marks)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_page_stays_shared_until_it_is_another() {
+        let e = Entry::new(Kind::Mapped(Pfn(9)), Prot::RW, false).guard(true);
+        assert!(e.shared() && e.guarded() && e.kind() == Kind::Mapped(Pfn(9)));
+        let other = e.with_attrs(Prot::R, true);
+        assert!(other.shared() && other.guarded() && other.locked());
+        assert!(!e.guard(false).shared() && e.guard(false).guarded());
+        let gone = e.with(Kind::Inactive(Pfn(9)));
+        assert!(!gone.shared() && !gone.guarded());
+    }
 
     #[test]
     fn entries_keep_what_is_put_in() {

@@ -7,11 +7,11 @@
 //! comes back as [`FaultError::Busy`] or [`FaultError::NeedReclaim`] to a worker, who calls
 //! with [`FaultMode::MayWait`].
 
-use crate::charge::Charge;
+use crate::charge::{Charge, OverLimit};
 use crate::env::Env;
-use crate::folio::order_of;
+use crate::folio::{AllocError, order_of};
 use crate::mm::Mm;
-use crate::platform::{Content, Cow, Flush, Platform, PlatformError, Prot, Stop};
+use crate::platform::{Content, Flush, Platform, PlatformError, Prot, Stop};
 use crate::reclaim::lru::Which;
 use crate::reclaim::oom::OomReport;
 use crate::space::block::{BlockState, Table};
@@ -95,6 +95,10 @@ pub(crate) enum Step {
     Fresh(Vma, u64),
     /// A page in the store: needs frames.
     SwapIn(Vma, u64),
+    /// A write to a huge page that others share: it is to be taken apart first.
+    Break,
+    /// A write to a page that others share, which the limit refuses.
+    Over(OverLimit),
 }
 
 impl<E: Env> Mm<E> {
@@ -122,6 +126,11 @@ impl<E: Env> Mm<E> {
                     return Ok(served);
                 }
                 Step::Again => {}
+                Step::Break => self.break_shared(&space, &block, page.block()),
+                Step::Over(_) if mode == FaultMode::NoWait => return Err(FaultError::NeedReclaim),
+                Step::Over(over) => self
+                    .make_room(AllocError::Charge(over))
+                    .map_err(FaultError::Oom)?,
                 Step::Wait(_) if mode == FaultMode::NoWait => return Err(FaultError::Busy),
                 Step::Wait(ticket) => block.wait(self, ticket),
                 Step::Fresh(vma, seq) => {
@@ -168,10 +177,9 @@ impl<E: Env> Mm<E> {
         match &mut *state {
             BlockState::Busy => return Ok(Step::Wait(block.ticket())),
             BlockState::Huge(h) if h.mapped => {
-                let start = page.block().start();
-                self.lift(PageRun::new(space.id, start, BLOCK_PAGES), write)
-                    .map_err(FaultError::Platform)?;
-                return Ok(Step::Done(Served::Spurious));
+                return self
+                    .write_to_huge(space, page, write, h)
+                    .map_err(FaultError::Platform);
             }
             BlockState::Huge(h) => {
                 let run = PageRun::new(space.id, page.block().start(), BLOCK_PAGES);
@@ -189,9 +197,11 @@ impl<E: Env> Mm<E> {
         }
         match state.entry(i).kind() {
             Kind::Mapped(_) => {
-                self.lift(PageRun::new(space.id, page, 1), write)
-                    .map_err(FaultError::Platform)?;
-                Ok(Step::Done(Served::Spurious))
+                let Some(table) = state.table() else {
+                    return Ok(Step::Again);
+                };
+                self.write_to_present(space, page, write, table)
+                    .map_err(FaultError::Platform)
             }
             Kind::Busy => Ok(Step::Wait(block.ticket())),
             Kind::Swapped(_) => Ok(Step::SwapIn(vma, seq)),
@@ -217,17 +227,6 @@ impl<E: Env> Mm<E> {
                 Ok(Step::Done(Served::Mapped(run.pages)))
             }
         }
-    }
-
-    /// Lifts a protection that a write to a present page may have met: where the kernel copies
-    /// on write, a page without a reason to be protected would fault for ever. Block locked, so
-    /// that nobody counts on a protection of the run now.
-    fn lift(&self, run: PageRun, write: bool) -> Result<(), PlatformError> {
-        if write && <E::P as Platform>::COW == Cow::Kernel {
-            let token = self.platform().write_protect(run, false)?;
-            self.platform().flush(&mut core::iter::once(token));
-        }
-        Ok(())
     }
 
     /// Maps the zero page over a run of holes and unmapped zero entries. A page that the

@@ -108,7 +108,8 @@ impl<E: Env> Mm<E> {
 
     /// Books a page that somebody has filled while the space stood still, from what
     /// [`Mm::peek_frozen`] said: it is in the program now. Charged past the limit if it must
-    /// be. Nothing for a page that is booked already or belongs to no mapping.
+    /// be. A present page was written: its protection is lifted. Nothing for a page that
+    /// belongs to no mapping.
     pub fn adopt_filled(&self, id: SpaceId, page: Vpn) -> Result<(), MapError> {
         let space = self.space(id)?;
         let (Some(vma), _) = space.vma(self, page) else {
@@ -117,8 +118,14 @@ impl<E: Env> Mm<E> {
         let block = space.block(self, page.block());
         let mut state = block.lock(self);
         let kind = state.entry(page.index()).kind();
-        if !matches!(kind, Kind::None | Kind::Zero { .. } | Kind::Swapped(_)) {
-            return Ok(());
+        match kind {
+            Kind::None | Kind::Zero { .. } | Kind::Swapped(_) => {}
+            Kind::Mapped(_) => {
+                drop(state);
+                self.adopt_lifted(&space, page);
+                return Ok(());
+            }
+            Kind::Inactive(_) | Kind::Busy => return Ok(()),
         }
         let Some(table) = state.table() else {
             return Ok(());

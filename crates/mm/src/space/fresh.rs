@@ -148,6 +148,8 @@ impl<E: Env> Mm<E> {
                 prot,
                 locked,
                 lazy: false,
+                shared: false,
+                guarded: false,
             });
         } else if let Some(table) = state.table() {
             for k in 0..run.pages {

@@ -10,7 +10,7 @@ pub mod fresh;
 pub mod map;
 mod protect;
 pub mod remap;
-
+pub mod share;
 pub mod swapin;
 pub mod vma;
 pub mod zap;

@@ -195,8 +195,12 @@ impl<E: Env> Mm<E> {
         n: u32,
     ) -> Result<(), PlatformError> {
         match state {
-            BlockState::Huge(h) => self.unmap_huge(space, first.block(), h),
+            BlockState::Huge(h) => {
+                self.forsake_huge(h);
+                self.unmap_huge(space, first.block(), h)
+            }
             BlockState::Table(table) => {
+                self.forsake(table, first.index(), n);
                 self.unmap_entries(space, first.block(), table, first.index(), n);
                 let mapped = |k| matches!(table.get(k).kind(), Kind::Mapped(_));
                 match (first.index()..first.index() + n).find(|&k| mapped(k)) {
@@ -319,7 +323,8 @@ impl<E: Env> Mm<E> {
             return false;
         };
         let mut keep = PageMask::EMPTY;
-        for k in 0..order_pages(order_of(meta)) {
+        let pages = order_pages(order_of(meta));
+        for k in 0..pages {
             let at = Vpn(page.0 + k as u64);
             if at.block() == nr && table.get(at.index()).frame() == Some(head.add(k)) {
                 keep.set(k);
@@ -327,6 +332,8 @@ impl<E: Env> Mm<E> {
         }
         let n = keep.count();
         self.split_in_place(head, keep, n);
+        let pages = pages.min(BLOCK_PAGES - page.index());
+        self.sort_lists(table, page.index(), pages);
         true
     }
 }

@@ -68,7 +68,8 @@ impl<E: Env> Mm<E> {
         }
     }
 
-    fn zap_huge(&self, run: PageRun, h: HugeMap) {
+    fn zap_huge(&self, run: PageRun, mut h: HugeMap) {
+        self.forsake_huge(&mut h);
         if h.mapped {
             let token = self.platform().discard(run);
             self.platform().flush(&mut core::iter::once(token));
@@ -100,6 +101,7 @@ impl<E: Env> Mm<E> {
     /// program sees is the caller's. Block locked.
     pub(crate) fn drop_entries(&self, run: PageRun, table: &mut Table) {
         let first = run.start.index();
+        self.forsake(table, first, run.pages);
         self.zap_at_rest(table, first, first + run.pages);
         let mut batch = Batch::default();
         for k in first..first + run.pages {

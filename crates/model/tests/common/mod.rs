@@ -3,8 +3,8 @@
 use deckle_mm::platform::Stop;
 use deckle_mm::space::remap::Remap;
 use deckle_mm::{
-    Advice, Env, FaultError, FaultMode, MapError, Mm, PAGE_SIZE, Prot, Slot, SpaceId, Store,
-    StoreError, StoreStop, Tunables, Vpn,
+    Advice, Env, FaultError, FaultMode, Item, MapError, Mm, PAGE_SIZE, PageRun, Platform, Prot,
+    Slot, SpaceId, Store, StoreError, StoreStop, Tunables, Vpn,
 };
 use deckle_model::{Chance, Injection, Model, ModelCharge, ModelMachine, Rng};
 use std::collections::{BTreeMap, HashMap};
@@ -117,12 +117,34 @@ impl Rig {
         }
     }
 
+    /// The core's part of a fork on live memory: from here on a child shares what is mapped.
+    pub fn fork(&self) -> bool {
+        let done = self.mm.activate_all(self.space).is_ok();
+        if done {
+            self.mm.share_all(self.space).unwrap();
+        }
+        done
+    }
+
+    /// The children have ended.
+    pub fn others_are_gone(&self) -> u64 {
+        self.mm.unshare_all();
+        self.charge.others_are_gone()
+    }
+
     /// Checks everything, with nothing under way.
     pub fn verify(&self, when: &dyn std::fmt::Debug) {
         if let Err(lines) = self.mm.verify(true) {
             panic!("after {when:?}:\n{}", lines.join("\n"));
         }
         self.model.assert_clean();
+        // Every page that others share is protected, or a write to it would not be charged.
+        if self.mm.stats().get(Item::NrShared) > 0 {
+            for (page, t) in self.model.translations(self.space) {
+                let bare = self.mm.is_shared(self.space, page) && !t.wp;
+                assert!(!bare, "after {when:?}: {page} is shared and not guarded");
+            }
+        }
     }
 }
 
@@ -148,6 +170,10 @@ pub struct Program<'a> {
     pub may_oom: bool,
     /// Whether platform operations fail now and then (one CPU only).
     pub may_fail: bool,
+    /// Whether the program is alone, so that everything may stand still for a fork.
+    pub may_fork: bool,
+    /// Everything stands still: what is written now is told later.
+    still: bool,
     pub ooms: u64,
 }
 
@@ -165,6 +191,8 @@ impl<'a> Program<'a> {
             known,
             may_oom: true,
             may_fail: false,
+            may_fork: false,
+            still: false,
             ooms: 0,
         }
     }
@@ -265,6 +293,8 @@ impl<'a> Program<'a> {
                 known.bytes.clear();
             }
         }
+        let shared = self.rig.mm.is_shared(self.rig.space, page);
+        assert!(!shared || self.still, "{page} was written unheard");
         self.known.get_mut(&page.0).unwrap().bytes.insert(at, byte);
         true
     }
@@ -323,7 +353,7 @@ impl<'a> Program<'a> {
         let (start, pages) = self.range();
         let rig = self.rig;
         let (mm, space) = (&rig.mm, rig.space);
-        match self.below(22) {
+        match self.below(if self.may_fork { 26 } else { 22 }) {
             0 | 1 => {
                 let prot = if self.below(8) == 0 {
                     Prot::R
@@ -431,6 +461,13 @@ impl<'a> Program<'a> {
                 }
                 format!("mlock {start}")
             }
+            22 => format!("fork: {}", rig.fork()),
+            23 => format!("others are gone: {}", rig.others_are_gone()),
+            24 => {
+                let n = 1 + self.below(300);
+                format!("reclaim {n} shared: {}", mm.reclaim_shared(n))
+            }
+            25 => self.write_standing_still(start),
             _ => {
                 rig.model.pin(space, start);
                 mm.reclaim(600);
@@ -455,6 +492,25 @@ impl<'a> Program<'a> {
         self.rig.model.set_injection(Injection::default());
         assert!(protected.is_err());
         assert_eq!(unmapped.is_err(), parts > 0, "{unmapped:?}");
+    }
+
+    /// What a forking thread does to a page before the manager may change anything.
+    fn write_standing_still(&mut self, page: Vpn) -> String {
+        let rig = self.rig;
+        let there = rig.model.translation(rig.space, page);
+        if !there.is_some_and(|t| t.prot.write && t.frame.is_some()) {
+            return format!("{page} is not there");
+        }
+        let shared = rig.mm.is_shared(rig.space, page);
+        let run = PageRun::new(rig.space, page, 1);
+        let token = rig.model.write_protect(run, false).unwrap();
+        rig.model.flush(&mut std::iter::once(token));
+        self.still = true;
+        self.write(page, 8, 77);
+        self.still = false;
+        rig.mm.adopt_filled(rig.space, page).unwrap();
+        assert!(!rig.mm.is_shared(rig.space, page));
+        format!("write {page} (shared: {shared}) while all stands still")
     }
 
     fn remap(&mut self, old: Vpn, pages: u64, new: u64, to: Vpn) -> String {

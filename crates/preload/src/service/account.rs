@@ -1,10 +1,11 @@
 //! The group's account as the manager of this process sees it, and where its pages go.
 
-use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64};
 use core::time::Duration;
 use deckle_group::{Answer, Group, GroupCharge, LineId, SwapKind};
-use deckle_mm::{Charge, OverLimit, Slot, Store, StoreError};
+use deckle_mm::units::bytes_to_pages;
+use deckle_mm::{Charge, Item, OverLimit, Slot, Store, StoreError};
 use deckle_store::{Algorithm, Disabled, Ram};
 
 /// How long a process that was asked for memory may take to answer.
@@ -13,6 +14,20 @@ const ANSWER_TIME: Duration = Duration::from_secs(5);
 const SHORT_TIME: Duration = Duration::from_millis(100);
 /// How many times such a process is not asked again after it was late.
 const PENALTY: u32 = 256;
+
+/// Least pages that are reclaimed at once for another process, or of what is shared.
+pub const DONATION: u64 = 1024;
+
+/// What the pages that are marked as shared since a fork mean to the account.
+mod role {
+    /// Nothing: they are charged here like any other.
+    pub const NONE: u8 = 0;
+    /// They are charged here, and stay so when this process has pages of its own in their place
+    /// or none at all: children hold them.
+    pub const SPONSOR: u8 = 1;
+    /// The parent pays for them.
+    pub const BORROWER: u8 = 2;
+}
 
 /// The account. A child of fork gets another line: hence the indirection.
 pub struct Account {
@@ -27,6 +42,10 @@ pub struct Account {
     lending: AtomicBool,
     /// How many times nobody is asked to give instead of us: the last one was late.
     unasked: AtomicU32,
+    /// See [`role`].
+    role: AtomicU8,
+    /// Pages charged here that only children hold, at most.
+    ghost: AtomicU64,
 }
 
 impl Account {
@@ -39,6 +58,8 @@ impl Account {
             borrowed: AtomicU64::new(0),
             lending: AtomicBool::new(false),
             unasked: AtomicU32::new(0),
+            role: AtomicU8::new(role::NONE),
+            ghost: AtomicU64::new(0),
         }
     }
 
@@ -66,55 +87,92 @@ impl Account {
         self.charge().force_charge_swap(swapped);
     }
 
-    /// In a child: `sponsor` pays for `pages` of the store that are shared with it. False: it
-    /// is gone.
-    pub fn borrow_from(&self, line: LineId, sponsor: LineId, pages: u64) -> bool {
-        let granted = self.group.borrow_from(line, sponsor, pages);
-        self.borrowed
-            .store(if granted { pages } else { 0 }, Relaxed);
+    /// In a child: `sponsor` pays for what is shared with it, of the store and of what is
+    /// resident. If it is gone, nothing counts as shared.
+    pub fn borrow_from(&self, line: LineId, sponsor: LineId, mm: &super::Manager) {
+        let stored = bytes_to_pages(mm.store().borrow_lent());
+        let resident = mm.stats().get(Item::NrShared);
+        self.ghost.store(0, Relaxed);
         self.lending.store(false, Relaxed);
-        granted
+        let granted = self.group.borrow_from(line, sponsor, (stored, resident));
+        self.borrowed
+            .store(if granted { stored } else { 0 }, Relaxed);
+        if granted {
+            self.role.store(role::BORROWER, Release);
+        } else {
+            self.role.store(role::NONE, Release);
+            mm.store().own();
+            mm.unshare_all();
+        }
+    }
+
+    /// Whether a parent pays for what is shared with it.
+    pub fn is_borrowing(&self) -> bool {
+        self.role.load(Acquire) == role::BORROWER
     }
 
     /// Pays for what is borrowed, if its lender is gone or `now`.
     pub fn stop_borrowing(&self, mm: &super::Manager, now: bool) {
-        if self.borrowed.load(Relaxed) == 0 || !now && self.group.is_sponsored(self.line()) {
+        if !self.is_borrowing() || !now && self.group.is_sponsored(self.line()) {
             return;
         }
+        self.group.settle_shared(self.line());
         let pages = self.borrowed.swap(0, Relaxed);
         mm.store().own();
         mm.settle_store();
-        if pages > 0 && !self.group.stop_borrowing(self.line()) {
+        if !self.group.stop_borrowing(self.line()) && pages > 0 {
             // Whoever returned the lender's charge has charged all of it.
             self.charge().uncharge(pages);
         }
+        mm.unshare_all();
+        self.role.store(role::NONE, Release);
     }
 
-    /// Before a fork: the child will share the store, at this process's charge.
+    /// Before a fork: the child will share the store and what is resident, at this process's
+    /// charge.
     pub fn lend(&self, mm: &super::Manager) {
         self.stop_borrowing(mm, true);
         mm.store().lend();
         self.lending.store(true, Relaxed);
+        self.role.store(role::SPONSOR, Release);
     }
 
-    /// Whether children may share parts of the store.
-    pub fn is_lending(&self) -> bool {
-        self.lending.load(Relaxed)
-    }
-
-    /// Stops paying for what only children had, when there are none any more. True if that
-    /// has returned pages.
+    /// Stops paying for what only children had, as far as there are none any more who have it.
+    /// True if that has returned pages, or made some reclaimable.
     pub fn stop_lending(&self, mm: &super::Manager) -> bool {
-        if !self.is_lending() {
+        if !self.lending.load(Relaxed) {
             return false;
         }
         self.group.fold_stale();
+        let left = self.group.shared_with(self.line());
+        let mut better = left == 0 && mm.stats().get(Item::NrShared) > 0;
+        if better {
+            // They can be reclaimed again.
+            mm.unshare_all();
+        }
+        // A page that only children hold counts with at least one of them, so the rest was
+        // charged in vain: they have written or given back what this process had left to them.
+        let more = |ghost: u64| (ghost > left).then_some(left);
+        let before = self.ghost.fetch_update(AcqRel, Acquire, more);
+        let vain = before.map_or(0, |ghost| ghost - left);
+        self.charge().uncharge(vain);
+        better |= vain > 0;
         if self.group.has_borrowers(self.line()) {
-            return false;
+            return better;
         }
         self.lending.store(false, Relaxed);
         mm.store().unlend();
-        mm.settle_store() < 0
+        mm.settle_store() < 0 || better
+    }
+
+    /// A borrower that finds nothing of its own to reclaim: takes about `pages` of what it
+    /// shares over and reclaims them. Its parent's can be reclaimed when nothing is shared any
+    /// more. Returns how many it shares less.
+    pub fn give_up_shared(&self, mm: &super::Manager, pages: u64) -> u64 {
+        match self.is_borrowing() {
+            true => mm.reclaim_shared(pages),
+            false => 0,
+        }
     }
 
     /// Brings the charge of our own metadata, `pages` now, up to date.
@@ -124,6 +182,23 @@ impl Account {
             self.charge().force_charge(pages - before);
         } else {
             self.charge().uncharge(before - pages);
+        }
+    }
+}
+
+impl Account {
+    /// Whether all that is shared was charged to this process since its parent has ended.
+    fn has_paid(&self, role: u8) -> bool {
+        role == role::BORROWER && self.group.is_settled(self.line())
+    }
+
+    /// Says that `pages`, which are charged here now, are shared no more.
+    fn unshared(&self, role: u8, pages: u64) {
+        if role == role::SPONSOR {
+            self.ghost.fetch_add(pages, AcqRel);
+        } else if !self.group.take_over(self.line(), pages) {
+            // Whoever returned the parent's charge was faster.
+            self.charge().uncharge(pages);
         }
     }
 }
@@ -141,6 +216,26 @@ impl Charge for Account {
     }
     fn uncharge(&self, pages: u64) {
         self.charge().uncharge(pages);
+    }
+    fn try_unshare(&self, pages: u64) -> Result<(), OverLimit> {
+        let role = self.role.load(Acquire);
+        if role == role::NONE || self.has_paid(role) {
+            return Ok(());
+        }
+        self.charge().try_charge(pages)?;
+        self.unshared(role, pages);
+        Ok(())
+    }
+    fn force_unshare(&self, pages: u64) {
+        let role = self.role.load(Acquire);
+        if role == role::NONE || self.has_paid(role) {
+            return;
+        }
+        self.charge().force_charge(pages);
+        self.unshared(role, pages);
+    }
+    fn unbacked(&self) -> u64 {
+        self.ghost.load(Acquire)
     }
     fn try_charge_swap(&self, pages: u64) -> Result<(), OverLimit> {
         self.charge().try_charge_swap(pages)
@@ -160,7 +255,9 @@ impl Charge for Account {
 
     /// Asks the others, the one with most to give first, until one gives something.
     fn reclaim_elsewhere(&self, pages: u64) -> bool {
-        if self.group.fold_stale() > 0 {
+        let folded = self.group.fold_stale() > 0;
+        let mm = super::process().map(|p| p.pager.mm());
+        if mm.is_some_and(|mm| self.stop_lending(mm)) || folded {
             return true;
         }
         let mut asked = [0_u64; 4];
@@ -174,10 +271,17 @@ impl Charge for Account {
             match self.group.wait_answer(ring, deadline) {
                 Answer::Freed(0) | Answer::Late => {}
                 Answer::Freed(_) => return true,
-                Answer::Gone => return self.group.fold_stale() > 0,
+                Answer::Gone => {
+                    // If not here, somebody else has returned its charge.
+                    self.group.fold_stale();
+                    return true;
+                }
             }
         }
-        false
+        // What was shared when this process looked for something to reclaim may be its own now.
+        mm.is_some_and(|mm| {
+            self.give_up_shared(mm, pages.max(DONATION)) > 0 || mm.reclaim(pages) > 0
+        })
     }
 
     fn reclaim_colder(&self, pages: u64, refaults: u32) -> bool {

@@ -54,7 +54,7 @@ fn out_of_memory(process: &Process, report: &OomReport) {
         return;
     }
     // Others may have given something back since the fault was refused, or are about to: a
-    // forked child is charged for what it shares with its parent, and often ends at once.
+    // forked child often ends at once.
     for _ in 0..LOOKS {
         if group.usage() + ROOM <= process.account.max() {
             return;

@@ -16,6 +16,7 @@ use crate::sys;
 use core::ffi::{CStr, c_int, c_void};
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use deckle_mm::{Charge, Item};
 
 impl Process {
     /// Before the fork by thread `forker`: everything stands still when this is answered.
@@ -23,14 +24,26 @@ impl Process {
         if self.pager.platform().fork_events() {
             handover::expect(self).map_err(|e| e.0)?;
         }
-        if self.pager.freeze(forker).is_err() {
+        self.make_room_for_fork();
+        let lend = || self.account.lend(self.pager.mm());
+        if self.pager.freeze(forker, lend).is_err() {
             handover::expect_no_more();
             return Err(libc::ENOMEM);
         }
-        if self.pager.platform().fork_events() {
-            self.account.lend(self.pager.mm());
-        }
         Ok(0)
+    }
+
+    /// What both sides of a fork share can be reclaimed by neither until it is over, while each
+    /// page that either writes takes memory: so that they need not wait for each other at once,
+    /// there is room for the first of them below `memory.high`.
+    fn make_room_for_fork(&self) {
+        let mm = self.pager.mm();
+        let resident = mm.stats().get(Item::NrAnon) + mm.stats().get(Item::NrInactive);
+        let want = self.account.usage() + (resident / 8).min(ROOM);
+        let over = want.saturating_sub(self.account.high());
+        if over > 0 {
+            mm.reclaim(over);
+        }
     }
 
     /// After it, in the parent: returns when the child has a service of its own.
@@ -42,6 +55,9 @@ impl Process {
         Ok(0)
     }
 }
+
+/// Most pages that are made free below `memory.high` before a fork.
+const ROOM: u64 = 2048;
 
 /// Whether the service stands still for a fork.
 static STILL: AtomicBool = AtomicBool::new(false);
@@ -225,11 +241,9 @@ fn rebuild(process: &mut Process, start: &super::Start) -> Result<(), String> {
     let mut taken = None;
     if handed {
         // Before the parent may go on: from here on it pays for what both share.
-        let mm = process.pager.mm();
-        let shared = deckle_mm::units::bytes_to_pages(mm.store().borrow_lent());
-        if !process.account.borrow_from(said.line, lender, shared) {
-            mm.store().own();
-        }
+        process
+            .account
+            .borrow_from(said.line, lender, process.pager.mm());
         taken = Some(handover::take(process)?);
     }
     // The old descriptors mean nothing here: not closed.
@@ -243,8 +257,10 @@ fn rebuild(process: &mut Process, start: &super::Start) -> Result<(), String> {
     // What the parent counted stays its own.
     mm.stats().forget(|item| !deckle_group::is_gauge(item));
     let gauge = |item| mm.stats().get(item);
-    let pages = gauge(deckle_mm::Item::NrAnon) + mm.recount_store();
-    let swapped = gauge(deckle_mm::Item::NrSwapped);
+    // All that it holds but what its parent pays for.
+    let shared = gauge(Item::NrShared);
+    let pages = (mm.frames_used() + mm.recount_store()).saturating_sub(shared);
+    let swapped = gauge(Item::NrSwapped);
     process.account.move_to(said.line, pages, swapped);
     process.pager.adopt_filled().map_err(|e| e.to_string())?;
     process.forget_locks().map_err(|e| e.to_string())?;

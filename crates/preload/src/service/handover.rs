@@ -61,6 +61,12 @@ pub fn event(child: Uffd) {
         CHILD.store(child.into_raw_fd(), Release);
         return;
     }
+    // What is protected for our accounts is none of its business: its writes need not wait for
+    // anybody. What lies beyond a foreign mapping is dealt with fault by fault.
+    if let Some(process) = super::process() {
+        let arena = process.pager.platform().arena();
+        let _ = child.write_protect(arena.base(), arena.len(), ProtectMode::empty());
+    }
     let raw = child.into_raw_fd();
     for place in &STRANGER {
         if place.compare_exchange(-1, raw, AcqRel, Acquire).is_ok() {
@@ -192,15 +198,12 @@ pub fn look_after_strangers(process: &Process) {
         let n = child.read_events(&mut msgs).unwrap_or(0);
         for msg in &mut msgs[..n] {
             if let Some(Event::Pagefault { addr, wp, .. }) = msg.take() {
-                let _ = match wp {
-                    true => child
-                        .write_protect(addr, PAGE, ProtectMode::empty())
-                        .map(|_| ()),
-                    // SAFETY: a hole of memory that this process answers for.
-                    false => unsafe { child.poison(addr, PAGE, WakeMode::empty()) }
-                        .map(|_| ())
-                        .map_err(|e| e.why),
-                };
+                if wp {
+                    let _ = child.write_protect(addr, PAGE, ProtectMode::empty());
+                    continue;
+                }
+                // SAFETY: a hole of memory that this process answers for.
+                let _ = unsafe { child.poison(addr, PAGE, WakeMode::empty()) };
                 let _ = process.link.say(
                     format!(
                         "deckle: process {}: a child made without libc's fork used managed \

@@ -9,7 +9,7 @@
 //! | `caller` | the program's calls (mmap and its family, fork) |
 //! | `donor` | reclaims for other processes of the group |
 
-use super::account::{Account, Swap};
+use super::account::{Account, DONATION, Swap};
 use super::end::{self, Last};
 use super::{PROCESS, Process, Start, process, serve};
 use crate::sys::PAGE;
@@ -25,9 +25,6 @@ use std::sync::{Arc, Mutex};
 
 /// How often the program and `deckle run` are looked after when nothing wakes the service.
 const LOOK: Duration = Duration::from_millis(100);
-
-/// Least pages that are reclaimed for another process at once.
-const DONATION: u64 = 1024;
 
 /// The first task.
 pub extern "C" fn main(start: *mut c_void) -> ! {
@@ -242,7 +239,13 @@ pub extern "C" fn donor(_: *mut c_void) -> ! {
             let _inside = process.pager.gate().enter();
             // In larger portions than are asked for: the store grows by whole segments, and
             // what a small portion frees may be less than that.
-            let freed = process.pager.mm().reclaim(request.pages.max(DONATION));
+            let pages = request.pages.max(DONATION);
+            let mm = process.pager.mm();
+            process.account.stop_lending(mm);
+            let freed = match mm.reclaim(pages) {
+                0 => process.account.give_up_shared(mm, pages),
+                freed => freed,
+            };
             process.publish();
             group.answer(me, request, freed);
         }
@@ -255,8 +258,13 @@ impl Process {
         use deckle_mm::Item;
         let mm = self.pager.mm();
         let stats = mm.stats();
+        // What its parent pays for.
+        let borrowed = match self.account.is_borrowing() {
+            true => stats.get(Item::NrShared),
+            false => 0,
+        };
         let gauges = deckle_group::Gauges {
-            resident: stats.get(Item::NrAnon),
+            resident: stats.get(Item::NrAnon).saturating_sub(borrowed),
             inactive: stats.get(Item::NrInactive),
             droppable: self.droppable(),
             swapped: stats.get(Item::NrSwapped),

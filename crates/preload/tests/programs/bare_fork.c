@@ -1,5 +1,5 @@
 // Children made by a bare system call, of which the library hears only from the kernel: one that
-// executes a program is fine; one that uses memory which is away gets SIGBUS, never wrong bytes.
+// executes a program is fine, and so is one that writes to memory which is there; one that uses memory which is away gets SIGBUS, never wrong bytes.
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,7 +27,23 @@ int main(void) {
         memory[i] = want(i);
     }
     int status = 0;
-    long pid = syscall(SYS_fork);
+    // What a fork of libc's has write-protected is no hindrance.
+    long pid = fork();
+    if (pid == 0) _exit(0);
+    waitpid(pid, &status, 0);
+    unsigned char *last = memory + BYTES - 64 * 4096;
+    for (size_t i = 0; i < 64; i++) last[i * 4096 + 1] = 7;
+    pid = syscall(SYS_fork);
+    if (pid == 0) {
+        int sum = 0;
+        for (size_t i = 0; i < 64; i++) sum += ++last[i * 4096 + 1];
+        syscall(SYS_exit_group, sum == 64 * 8 ? 0 : 6);
+    }
+    waitpid(pid, &status, 0);
+    if (status != 0) return printf("writing child: status %#x\n", status), 7;
+    for (size_t i = 0; i < 64; i++)
+        if (last[i * 4096 + 1] != 7) return puts("parent: a byte of the child's"), 8;
+    pid = syscall(SYS_fork);
     if (pid == 0) {
         execlp("true", "true", (char *)0);
         _exit(9);

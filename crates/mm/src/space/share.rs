@@ -1,0 +1,398 @@
+//! Pages that several managers hold since a fork.
+//!
+//! The kernel copies such a page on the first write, so a write takes memory: it is delivered
+//! (the pages are write-protected before the fork), the writer is charged, and the page is its
+//! own. Who takes a shared page away gives nothing back: the others hold it still.
+//!
+//! Two marks of a mapped page: *guarded* says that it is write-protected, *shared* that others
+//! may hold it too. A page that is no longer shared may stay guarded: its first write lifts the
+//! protection of the whole run around it, and the next fork need not protect it anew.
+
+use crate::charge::{Charge, OverLimit};
+use crate::env::Env;
+use crate::folio::order_of;
+use crate::frame::Flags;
+use crate::machine::{Machine, Work};
+use crate::mm::Mm;
+use crate::platform::{Platform, PlatformError, Stop};
+use crate::reclaim::lru::Which;
+use crate::space::block::{BlockState, HugeMap, Table};
+use crate::space::entry::Kind;
+use crate::space::fault::{Served, Step};
+use crate::space::{BlockRef, MapError, Space};
+use crate::stat::Item;
+use crate::units::{BLOCK_PAGES, BlockNr, PageRun, SpaceId, Vpn, order_pages};
+
+/// Most pages that become the writer's own with a written one.
+const WINDOW: u32 = 64;
+/// Pages that [`Mm::reclaim_shared`] takes over at once, before it reclaims them.
+const PORTION: u32 = 64;
+/// Times that a protection is tried while the address space is changing.
+const RETRIES: u32 = 1000;
+
+impl<E: Env> Mm<E> {
+    /// Before a fork on live memory, after [`Mm::activate_all`]: what is mapped will be shared.
+    /// The caller keeps faults, reclaim and mapping calls away. What cannot be protected is not
+    /// shared: it must be charged to both sides.
+    ///
+    /// # Errors
+    /// [`MapError::NoSpace`].
+    pub fn share_all(&self, id: SpaceId) -> Result<(), MapError> {
+        let space = self.space(id)?;
+        for (block, first, _) in space.parts(self, space.base, space.pages) {
+            let mut state = block.lock(self);
+            let was = state.shared_pages();
+            match &mut *state {
+                BlockState::Huge(h) if h.mapped => {
+                    let run = PageRun::new(id, first.block().start(), BLOCK_PAGES);
+                    h.guarded = h.guarded || self.guard(run);
+                    h.shared = h.guarded;
+                    if h.shared && was == 0 {
+                        self.relist(h.pfn, Which::Unevictable);
+                    }
+                }
+                BlockState::Table(table) => {
+                    self.guard_table(id, first.block(), table);
+                    for k in 0..BLOCK_PAGES {
+                        let e = table.get(k);
+                        if e.guarded() {
+                            table.set(k, e.guard(true));
+                        }
+                    }
+                    self.sort_lists(table, 0, BLOCK_PAGES);
+                }
+                _ => {}
+            }
+            let now = state.shared_pages();
+            self.stats().add(Item::NrShared, u64::from(now - was));
+        }
+        Ok(())
+    }
+
+    /// Protects what is mapped and not protected yet, run by run.
+    fn guard_table(&self, id: SpaceId, nr: BlockNr, table: &mut Table) {
+        let bare =
+            |e: crate::space::entry::Entry| matches!(e.kind(), Kind::Mapped(_)) && !e.guarded();
+        let mut k = 0;
+        while k < BLOCK_PAGES {
+            if !bare(table.get(k)) {
+                k += 1;
+                continue;
+            }
+            let first = k;
+            while k < BLOCK_PAGES && bare(table.get(k)) {
+                k += 1;
+            }
+            let run = PageRun::new(id, nr.start().add(u64::from(first)), k - first);
+            if self.guard(run) {
+                for i in first..k {
+                    table.set(i, table.get(i).guard(false));
+                }
+            }
+        }
+    }
+
+    fn guard(&self, run: PageRun) -> bool {
+        for _ in 0..RETRIES {
+            match self.platform().write_protect(run, true) {
+                Ok(token) => {
+                    self.platform().flush(&mut core::iter::once(token));
+                    return true;
+                }
+                Err(e) if e.why == Stop::Retry => {}
+                Err(_) => return false,
+            }
+        }
+        false
+    }
+
+    /// Whether others may hold a page too, so that a write to it will be charged.
+    pub fn is_shared(&self, id: SpaceId, page: Vpn) -> bool {
+        let Ok(space) = self.space(id) else {
+            return false;
+        };
+        space
+            .block_if_any(self, page.block())
+            .is_some_and(|block| block.lock(self).entry(page.index()).shared())
+    }
+
+    /// Nobody else holds anything any more that a fork has shared, or all of it has been
+    /// charged here: nothing is charged.
+    pub fn unshare_all(&self) {
+        if self.stats().get(Item::NrShared) == 0 {
+            return;
+        }
+        for space in self.all_spaces() {
+            for (block, _, _) in space.parts(self, space.base, space.pages) {
+                // Who has marked the block busy puts its pages back as they were.
+                let mut state = self.lock_settled(&block, 0, 0);
+                let was = state.shared_pages();
+                match &mut *state {
+                    BlockState::Huge(h) if h.shared => {
+                        h.shared = false;
+                        self.relist(h.pfn, Which::Active);
+                    }
+                    BlockState::Table(table) if was > 0 => {
+                        for k in 0..BLOCK_PAGES {
+                            if table.get(k).shared() {
+                                table.set(k, table.get(k).guard(false));
+                            }
+                        }
+                        self.sort_lists(table, 0, BLOCK_PAGES);
+                    }
+                    _ => {}
+                }
+                self.stats().sub(Item::NrShared, u64::from(was));
+            }
+        }
+    }
+
+    /// A fault on a page of a mapped huge one. Block locked.
+    pub(crate) fn write_to_huge(
+        &self,
+        space: &Space,
+        page: Vpn,
+        write: bool,
+        h: &mut HugeMap,
+    ) -> Result<Step, PlatformError> {
+        if !write {
+            return Ok(Step::Done(Served::Spurious));
+        }
+        if h.shared {
+            // The kernel copies page by page, so they part ways here too.
+            return Ok(Step::Break);
+        }
+        self.unguard(PageRun::new(space.id, page.block().start(), BLOCK_PAGES))?;
+        h.guarded = false;
+        Ok(Step::Done(Served::Spurious))
+    }
+
+    /// A fault on a mapped page of a table: the access is possible already, or was a write to a
+    /// protected page. Block locked.
+    pub(crate) fn write_to_present(
+        &self,
+        space: &Space,
+        page: Vpn,
+        write: bool,
+        table: &mut Table,
+    ) -> Result<Step, PlatformError> {
+        if !write {
+            return Ok(Step::Done(Served::Spurious));
+        }
+        let i = page.index();
+        if table.get(i).shared()
+            && let Err(over) = self.unshare_around(table, i)
+        {
+            return Ok(Step::Over(over));
+        }
+        let (mut first, mut last) = (i, i + 1);
+        if table.get(i).guarded() {
+            let free = |k: u32| table.get(k).guarded() && !table.get(k).shared();
+            while first > 0 && free(first - 1) {
+                first -= 1;
+            }
+            while last < BLOCK_PAGES && free(last) {
+                last += 1;
+            }
+        }
+        let start = page.block().start().add(u64::from(first));
+        self.unguard(PageRun::new(space.id, start, last - first))?;
+        for k in first..last {
+            table.set(k, table.get(k).unguarded());
+        }
+        Ok(Step::Done(Served::Spurious))
+    }
+
+    /// Whether `pages` more would pass `memory.high`.
+    fn is_tight(&self, pages: u64) -> bool {
+        self.charge().usage().saturating_add(pages) > self.charge().high()
+    }
+
+    /// Charges for the page `i` and, as far as those before it were written one after the other,
+    /// for as many after it, which are then this manager's own; for it alone where `memory.high`
+    /// has no room for more. Block locked.
+    fn unshare_around(&self, table: &mut Table, i: u32) -> Result<(), OverLimit> {
+        let prot = table.get(i).prot();
+        let alike = |k: u32, shared| {
+            let e = table.get(k);
+            matches!(e.kind(), Kind::Mapped(_)) && e.shared() == shared && e.prot() == prot
+        };
+        let most = WINDOW.min(BLOCK_PAGES - i);
+        let before = (1..=most.min(i))
+            .take_while(|&k| alike(i - k, false))
+            .count();
+        let mut n = (1..(before as u32).max(1))
+            .take_while(|&k| alike(i + k, true))
+            .count() as u32
+            + 1;
+        let pages = u64::from(n);
+        if self.is_tight(pages) || self.charge().try_unshare(pages).is_err() {
+            self.charge().try_unshare(1)?;
+            n = 1;
+        }
+        if self.is_tight(0) {
+            self.machine().kick(Work::Reclaim);
+        }
+        self.take_over(table, i, n);
+        Ok(())
+    }
+
+    /// Ends the sharing of the shared entries among `first..first + n`; their charge is the
+    /// caller's. Returns how many there were. Block locked.
+    fn take_over(&self, table: &mut Table, first: u32, n: u32) -> u32 {
+        let mut taken = 0;
+        for k in first..first + n {
+            if table.get(k).shared() {
+                table.set(k, table.get(k).guard(false));
+                taken += 1;
+            }
+        }
+        if taken > 0 {
+            self.stats().sub(Item::NrShared, u64::from(taken));
+            self.sort_lists(table, first, n);
+        }
+        taken
+    }
+
+    /// Lifts the protection of a run and wakes who waits for it. Block locked, so that nobody
+    /// counts on the protection now.
+    fn unguard(&self, run: PageRun) -> Result<(), PlatformError> {
+        let token = self.platform().write_protect(run, false)?;
+        self.platform().flush(&mut core::iter::once(token));
+        Ok(())
+    }
+
+    /// Ends the sharing of entries that are about to be taken away or are written already:
+    /// charged past the limit if it must be. Returns how many there were. Block locked.
+    pub(crate) fn forsake(&self, table: &mut Table, first: u32, n: u32) -> u32 {
+        let shared = (first..first + n)
+            .filter(|&k| table.get(k).shared())
+            .count();
+        if shared > 0 {
+            self.charge().force_unshare(shared as u64);
+            self.take_over(table, first, n);
+        }
+        shared as u32
+    }
+
+    /// The same for a huge page.
+    pub(crate) fn forsake_huge(&self, h: &mut HugeMap) {
+        if h.shared {
+            self.charge().force_unshare(u64::from(BLOCK_PAGES));
+            self.stats().sub(Item::NrShared, u64::from(BLOCK_PAGES));
+            h.shared = false;
+            self.relist(h.pfn, Which::Active);
+        }
+    }
+
+    /// A page was written while the space stood still, and its protection lifted for that.
+    pub(crate) fn adopt_lifted(&self, space: &Space, page: Vpn) {
+        let block = space.block(self, page.block());
+        self.break_shared(space, &block, page.block());
+        let mut state = block.lock(self);
+        match &mut *state {
+            BlockState::Huge(h) => h.guarded = false,
+            BlockState::Table(table) => {
+                self.forsake(table, page.index(), 1);
+                let e = table.get(page.index());
+                table.set(page.index(), e.unguarded());
+            }
+            _ => {}
+        }
+    }
+
+    /// Makes a table of a shared huge page; its pages stay where they are, and shared. Nothing
+    /// if it is none, or in work.
+    pub(crate) fn break_shared(&self, space: &Space, block: &BlockRef, nr: BlockNr) {
+        let mut state = block.lock(self);
+        let h = match &*state {
+            BlockState::Huge(h) if h.shared => *h,
+            _ => return,
+        };
+        *state = BlockState::Busy;
+        drop(state);
+        let table = self.split_mapped(space, nr, h);
+        let mut state = block.lock(self);
+        *state = BlockState::Table(table);
+        block.settled(self);
+    }
+
+    /// Puts each folio that has an entry among `first..first + n` on the list where it belongs
+    /// by whether any page of it is shared. Block locked.
+    pub(crate) fn sort_lists(&self, table: &Table, first: u32, n: u32) {
+        let mut last = None;
+        for k in first..first + n {
+            let Some(p) = table.get(k).frame() else {
+                continue;
+            };
+            let head = self.head_of(p);
+            if last == Some(head) {
+                continue;
+            }
+            last = Some(head);
+            let meta = self.meta(head);
+            let start = k.wrapping_sub(p.0 - head.0);
+            let shared = (0..order_pages(order_of(meta))).any(|i| {
+                let e = table.get(start.wrapping_add(i));
+                e.shared() && e.frame() == Some(head.add(i))
+            });
+            match (shared, meta.has(Flags::UNEVICTABLE)) {
+                (true, false) => self.relist(head, Which::Unevictable),
+                (false, true) => self.relist(head, Which::Active),
+                _ => {}
+            }
+        }
+    }
+
+    /// Takes about `pages` shared pages over, charging them, and reclaims them at once: what a
+    /// manager can do that pays for none of them and finds nothing else. Returns how many are
+    /// shared no more, whether or not they could be reclaimed.
+    pub fn reclaim_shared(&self, pages: u64) -> u64 {
+        let mut done = 0;
+        for space in self.all_spaces() {
+            for (block, first, _) in space.parts(self, space.base, space.pages) {
+                let mut at = 0;
+                while done < pages && self.stats().get(Item::NrShared) > 0 {
+                    let Some((from, n, taken)) = self.take_portion(&block, at) else {
+                        break;
+                    };
+                    let from_page = first.block().start().add(u64::from(from));
+                    self.page_out_part(&space, &block, from_page, n);
+                    self.settle_store();
+                    done += u64::from(taken);
+                    at = from + n;
+                }
+            }
+        }
+        self.reclaim_round_done();
+        done
+    }
+
+    /// The next shared pages of a block from `at` on: first, how many pages, how many shared.
+    fn take_portion(&self, block: &BlockRef, at: u32) -> Option<(u32, u32, u32)> {
+        let mut state = self.lock_settled(block, 0, 0);
+        match &mut *state {
+            BlockState::Huge(h) if h.shared => {
+                self.forsake_huge(h);
+                Some((0, BLOCK_PAGES, BLOCK_PAGES))
+            }
+            BlockState::Table(table) => {
+                let from = (at..BLOCK_PAGES).find(|&k| table.get(k).shared())?;
+                let n = PORTION.min(BLOCK_PAGES - from);
+                Some((from, n, self.forsake(table, from, n)))
+            }
+            _ => None,
+        }
+    }
+}
+
+impl BlockState {
+    /// Pages that others may hold too.
+    fn shared_pages(&self) -> u32 {
+        match self {
+            BlockState::Huge(h) if h.shared => BLOCK_PAGES,
+            BlockState::Table(table) => table.0.iter().filter(|e| e.shared()).count() as u32,
+            _ => 0,
+        }
+    }
+}
