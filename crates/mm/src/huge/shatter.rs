@@ -312,6 +312,7 @@ impl<E: Env> Mm<E> {
                 self.lru_add(p, Which::Active);
             } else {
                 meta.set_refs(0);
+                meta.clear_owner();
                 let done = zone.free(self.machine(), p, 0);
                 debug_assert!(done.is_ok(), "{done:?}");
                 freed += 1;
