@@ -392,6 +392,11 @@ impl<M: Machine> Capture<'_, M> {
         Some(pfn)
     }
 
+    /// The order that is wanted.
+    pub fn order(&self) -> u8 {
+        self.order
+    }
+
     /// The zone.
     pub fn zone(&self) -> &Zone {
         self.zone

@@ -1,4 +1,5 @@
 mod capture;
+mod oracle;
 
 use super::*;
 use crate::machine::{Machine, Site, Work};
