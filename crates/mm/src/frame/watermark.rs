@@ -76,14 +76,18 @@ impl Zone {
     }
 
     /// Whether a block of `order` could be taken and more than `mark` pages would stay free,
-    /// by the counters alone: pages on per-CPU and capture lists do not count as free.
+    /// by the counters alone: pages on per-CPU and capture lists do not count as free. A mark
+    /// of 0 is none: whatever there is may be taken.
     pub fn watermark_ok(&self, order: u8, mark: Mark) -> bool {
         if order > MAX_ORDER {
             return false;
         }
-        let left = self.free_pages().checked_sub(order_pages(order) as u64 - 1);
-        left.is_some_and(|left| left > self.marks.get(mark))
-            && (order == 0 || self.has_block(order))
+        let mark = self.marks.get(mark);
+        let enough = mark == 0 || {
+            let rest = order_pages(order) as u64 - 1;
+            self.free_pages().saturating_sub(rest) > mark
+        };
+        enough && (order == 0 || self.has_block(order))
     }
 }
 

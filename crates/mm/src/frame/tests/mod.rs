@@ -1,5 +1,8 @@
 mod capture;
 mod oracle;
+mod pageblocks;
+mod pcp;
+mod request;
 
 use super::*;
 use crate::machine::{Machine, Site, Work};
