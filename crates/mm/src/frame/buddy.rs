@@ -79,20 +79,22 @@ impl Zone {
         }
     }
 
-    /// As many pages as one block can give, at most `most` of them: a whole small block before
-    /// a part of a larger one, so that refills use up what is left over.
+    /// One block that is worth at most `most` blocks of `order`, and its order: a whole small
+    /// block before a part of a larger one, so that refills use up what is left over.
     pub(super) fn take_some(
         &self,
         held: &mut Held,
+        order: u8,
         most: u32,
         mobility: Mobility,
     ) -> Option<(Pfn, u8)> {
-        let most = most.checked_ilog2()? as u8;
-        let orders = held.orders[mobility as usize];
-        if orders == 0 {
-            return Some((self.take(held, 0, mobility)?, 0));
-        }
-        let order = most.min(orders.trailing_zeros() as u8);
+        let most = (order + most.checked_ilog2()? as u8).min(MAX_ORDER);
+        let fit = held.orders[mobility as usize] >> order;
+        let smallest = order
+            + fit
+                .checked_ilog2()
+                .map_or(0, |_| fit.trailing_zeros() as u8);
+        let order = smallest.min(most);
         Some((self.take(held, order, mobility)?, order))
     }
 

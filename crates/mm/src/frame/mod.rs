@@ -10,7 +10,7 @@
 //! page_alloc   a request over several zones: fast path, direct reclaim, the reason of a failure
 //!   zonelist   which zones permit a request; the watermark test that may reclaim
 //!   capture    the blocks that a direct reclaimer keeps together
-//!   zone       allocation and release
+//!   zone       allocation; `release` is the way back
 //!     pcp      per-CPU lists, lock tried and never waited for
 //!     buddy    free lists under the zone's lock; `fallback` says whom to take from
 //!       table, meta
@@ -26,6 +26,7 @@ pub mod meta;
 pub mod mobility;
 pub mod page_alloc;
 mod pcp;
+mod release;
 pub mod request;
 pub mod table;
 #[cfg(test)]

@@ -13,7 +13,7 @@ use super::meta::Kind;
 use super::mobility::{Mobility, TYPES};
 use super::zone::Zone;
 use crate::machine::{Machine, Site};
-use crate::units::{BLOCK_ORDER, Pfn, order_pages};
+use crate::units::{BLOCK_ORDER, MAX_ORDER, Pfn, order_pages};
 use core::sync::atomic::{
     AtomicBool, AtomicU32, AtomicU64,
     Ordering::{Acquire, Relaxed, Release},
@@ -21,44 +21,68 @@ use core::sync::atomic::{
 
 /// Frames of order 0 that a list can hold, for each type.
 const SMALL: usize = 128;
-/// Most frames of one batch.
+/// Most blocks of one batch.
 const BATCH: usize = SMALL / 2;
 /// Blocks of a larger order that a list can hold, for each type.
-const LARGE: usize = 8;
-/// Orders with lists of the second size: those that cost little, one more, and huge pages.
-const LARGE_ORDERS: usize = 5;
+const LARGE: usize = 16;
+/// The larger orders with lists: those that cost little, one more, and huge pages.
+const LARGE_ORDERS: [u8; 5] = [1, 2, 3, 4, BLOCK_ORDER];
 
 /// Which of the larger lists serves an order.
 fn large(order: u8) -> Option<usize> {
     match order {
         1..=4 => Some(order as usize - 1),
-        BLOCK_ORDER => Some(LARGE_ORDERS - 1),
+        BLOCK_ORDER => Some(LARGE_ORDERS.len() - 1),
         _ => None,
     }
+}
+
+/// How much a list holds, and how much of it moves at once.
+#[derive(Clone, Copy, Debug)]
+struct Size {
+    /// Blocks that a list may hold; 0: no list.
+    limit: usize,
+    /// Blocks that fill an empty list; 0: it is filled only by what is freed.
+    fill: usize,
+    /// Blocks that leave a full list.
+    drain: usize,
 }
 
 /// How much the lists hold in this zone.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sizes {
-    /// Frames that move at once; half of what a list may hold. 0: no list.
-    batch: usize,
-    large: [u32; LARGE_ORDERS],
+    small: Size,
+    large: [Size; LARGE_ORDERS.len()],
 }
 
 impl Sizes {
-    /// At most a 128th of the zone on the lists of order 0 of one type, and as much on those
-    /// of each larger order.
+    /// At most a 128th of the zone on the lists of one order and type, all CPUs together.
+    /// Huge pages are not taken ahead of need.
     pub(super) fn of(frames: u32, cpus: usize) -> Sizes {
         let share = frames as usize / cpus.max(1) / 128;
-        let mut large = [0; LARGE_ORDERS];
-        for (i, n) in large.iter_mut().enumerate() {
-            let order = [1, 2, 3, 4, BLOCK_ORDER][i];
-            *n = (share >> order).min(LARGE) as u32;
-        }
+        let halves = |limit: usize| Size {
+            limit,
+            fill: limit / 2,
+            drain: limit.div_ceil(2),
+        };
+        let large = LARGE_ORDERS.map(|order| {
+            let size = halves((share >> order).min(LARGE));
+            let fill = if order == BLOCK_ORDER { 0 } else { size.fill };
+            Size { fill, ..size }
+        });
         Sizes {
-            batch: (share / 2).min(BATCH),
+            small: halves(share.min(SMALL)),
             large,
         }
+    }
+
+    fn get(&self, order: u8) -> Option<Size> {
+        let size = match large(order) {
+            Some(k) => self.large[k],
+            None if order == 0 => self.small,
+            None => return None,
+        };
+        (size.limit > 0).then_some(size)
     }
 }
 
@@ -84,9 +108,9 @@ impl<const N: usize> Stack<N> {
         self.len.store(n as u32, Relaxed);
         Some(Pfn(pfn))
     }
-    fn push(&self, pfn: Pfn) -> bool {
+    fn push(&self, pfn: Pfn, limit: usize) -> bool {
         let n = self.len();
-        let Some(at) = self.at.get(n) else {
+        let Some(at) = self.at.get(n).filter(|_| n < limit) else {
             return false;
         };
         at.store(pfn.0, Relaxed);
@@ -115,7 +139,7 @@ pub(super) struct PerCpu {
     /// Pages given out and taken back through the lists; changed under `taken`.
     events: [AtomicU64; 2],
     small: [Stack<SMALL>; TYPES],
-    large: [[Stack<LARGE>; TYPES]; LARGE_ORDERS],
+    large: [[Stack<LARGE>; TYPES]; LARGE_ORDERS.len()],
     /// Pages given out and taken back past the lists; changed under the zone's lock.
     slow_events: [AtomicU64; 2],
 }
@@ -136,7 +160,7 @@ impl PerCpu {
             pages: AtomicU64::new(0),
             events: [const { AtomicU64::new(0) }; 2],
             small: [const { Stack::new() }; TYPES],
-            large: [const { [const { Stack::new() }; TYPES] }; LARGE_ORDERS],
+            large: [const { [const { Stack::new() }; TYPES] }; LARGE_ORDERS.len()],
             slow_events: [const { AtomicU64::new(0) }; 2],
         }
     }
@@ -177,6 +201,19 @@ impl PerCpu {
             Some(k) => self.large[k][t].pop(),
         }
     }
+    /// Adds a block if the list holds fewer than `limit`.
+    fn push(&self, order: u8, t: usize, pfn: Pfn, limit: usize) -> bool {
+        match large(order) {
+            None => self.small[t].push(pfn, limit),
+            Some(k) => self.large[k][t].push(pfn, limit),
+        }
+    }
+    fn take_oldest(&self, order: u8, t: usize, out: &mut [Pfn]) -> usize {
+        match large(order) {
+            None => self.small[t].take_oldest(out),
+            Some(k) => self.large[k][t].take_oldest(out),
+        }
+    }
 }
 
 impl Inside<'_> {
@@ -214,73 +251,74 @@ impl Batch {
 }
 
 impl Zone {
-    /// Whether lists are kept for an order.
-    fn pcp_serves(&self, order: u8) -> bool {
-        match large(order) {
-            Some(k) => self.sizes.large[k] > 0,
-            None => order == 0 && self.sizes.batch > 0,
-        }
-    }
-
     /// A block from this CPU's list, filled first if it is empty; `None` if the list is
     /// taken, or stays empty.
     #[inline]
     pub(super) fn pcp_alloc<M: Machine>(&self, m: &M, order: u8, t: Mobility) -> Option<Pfn> {
         let cpu = self.pcp.get(m.this_cpu())?;
-        if !self.pcp_serves(order) {
-            return None;
-        }
+        let size = self.sizes.get(order)?;
         m.preempt(Site::Pcp);
         let inside = cpu.enter()?;
         let Some(pfn) = cpu.pop(order, t as usize) else {
             drop(inside);
-            return (order == 0).then(|| self.refill(m, cpu, t)).flatten();
+            if size.fill == 0 {
+                return None;
+            }
+            return self.refill(m, cpu, size.fill, order, t);
         };
         let pages = order_pages(order);
         inside.count(-(pages as i64), pages as u64, 0);
         Some(pfn)
     }
 
-    /// Takes a batch from the zone, keeps one frame for the caller and puts the others on the
-    /// list, the lowest on top.
+    /// Takes `fill` blocks of `order` from the zone, keeps one for the caller and puts the
+    /// others on the list, the lowest on top.
     #[cold]
-    fn refill<M: Machine>(&self, m: &M, cpu: &PerCpu, t: Mobility) -> Option<Pfn> {
+    fn refill<M: Machine>(
+        &self,
+        m: &M,
+        cpu: &PerCpu,
+        fill: usize,
+        order: u8,
+        t: Mobility,
+    ) -> Option<Pfn> {
         let mut batch = Batch::new();
-        let mut left = self.sizes.batch as u32;
+        let mut left = fill as u32;
         {
             let mut held = self.lock.lock(m);
             while left > 0 {
-                let Some((pfn, order)) = self.take_some(&mut held, left, t) else {
+                let Some((pfn, is)) = self.take_some(&mut held, order, left, t) else {
                     break;
                 };
-                batch.push(pfn, order);
-                left -= order_pages(order);
+                batch.push(pfn, is);
+                left -= order_pages(is - order);
             }
         }
-        let mut frames = [Pfn(0); BATCH];
+        let mut blocks = [Pfn(0); BATCH];
         let mut n = 0;
-        for &(pfn, order) in batch.blocks() {
-            for i in 0..order_pages(order) {
-                let frame = pfn.add(i);
-                if let Some(meta) = self.table.get(frame) {
-                    meta.set_kind(Kind::Cached, 0);
+        for &(pfn, is) in batch.blocks() {
+            for i in 0..order_pages(is - order) {
+                let at = pfn.add(i << order);
+                if let Some(meta) = self.table.get(at) {
+                    meta.set_kind(Kind::Cached, order);
                 }
-                frames[n] = frame;
+                blocks[n] = at;
                 n += 1;
             }
         }
-        let (&first, rest) = frames[..n].split_first()?;
+        let (&first, rest) = blocks[..n].split_first()?;
         let mut kept = rest.len();
         m.preempt(Site::Pcp);
         let inside = cpu.enter_waiting(m);
         // Somebody else on this CPU may have filled the list meanwhile.
-        while kept > 0 && cpu.small[t as usize].push(rest[kept - 1]) {
+        while kept > 0 && cpu.push(order, t as usize, rest[kept - 1], SMALL) {
             kept -= 1;
         }
-        inside.count((rest.len() - kept) as i64, 1, 0);
+        let listed = ((rest.len() - kept) as i64) << order;
+        inside.count(listed, order_pages(order) as u64, 0);
         drop(inside);
         if kept > 0 {
-            self.give_runs(m, &rest[..kept]);
+            self.give_runs(m, order, &rest[..kept]);
         }
         Some(first)
     }
@@ -292,7 +330,10 @@ impl Zone {
         let Some(cpu) = self.pcp.get(m.this_cpu()) else {
             return false;
         };
-        if self.capturing.load(Acquire) > 0 || !self.pcp_serves(order) {
+        let Some(size) = self.sizes.get(order) else {
+            return false;
+        };
+        if self.capturing.load(Acquire) > 0 {
             return false;
         }
         m.preempt(Site::Pcp);
@@ -301,78 +342,86 @@ impl Zone {
         };
         let t = self.pageblocks.of(pfn) as usize;
         let pages = order_pages(order);
-        if let Some(k) = large(order) {
-            let list = &cpu.large[k][t];
-            let room = list.len() < self.sizes.large[k] as usize && list.push(pfn);
-            if room {
-                inside.count(pages as i64, 0, pages as u64);
-            }
-            return room;
-        }
-        let (list, batch) = (&cpu.small[t], self.sizes.batch);
-        if list.len() < 2 * batch && list.push(pfn) {
-            inside.count(1, 0, 1);
+        if cpu.push(order, t, pfn, size.limit) {
+            inside.count(pages as i64, 0, pages as u64);
             return true;
         }
-        let mut frames = [Pfn(0); BATCH];
-        let n = list.take_oldest(&mut frames[..batch]);
-        list.push(pfn);
-        inside.count(1 - n as i64, 0, 1);
-        drop(inside);
-        self.give_runs(m, &frames[..n]);
+        self.overflow(m, inside, size, (pfn, order), t);
         true
     }
 
-    /// Gives frames of order 0 back to the zone. Frames that follow each other, upwards or
+    /// Makes room on a full list and puts the block on it.
+    #[cold]
+    fn overflow<M: Machine>(
+        &self,
+        m: &M,
+        inside: Inside<'_>,
+        size: Size,
+        (pfn, order): (Pfn, u8),
+        t: usize,
+    ) {
+        let mut blocks = [Pfn(0); BATCH];
+        let pages = order_pages(order);
+        let n = inside.0.take_oldest(order, t, &mut blocks[..size.drain]);
+        let kept = inside.0.push(order, t, pfn, size.limit);
+        debug_assert!(kept, "a list of {size:?} is full after draining");
+        inside.count((1 - n as i64) * pages as i64, 0, pages as u64);
+        drop(inside);
+        self.give_runs(m, order, &blocks[..n]);
+    }
+
+    /// Gives blocks of `order` back to the zone. Those that follow each other, upwards or
     /// downwards, go back as the largest blocks that they form.
-    fn give_runs<M: Machine>(&self, m: &M, frames: &[Pfn]) {
-        let mut blocks = Batch::new();
+    fn give_runs<M: Machine>(&self, m: &M, order: u8, blocks: &[Pfn]) {
+        let mut merged = Batch::new();
+        let unit = order_pages(order);
+        let follows = |i: usize, k: usize, step: u32| {
+            let next = blocks[i].0.wrapping_add(step.wrapping_mul(k as u32));
+            blocks.get(i + k).is_some_and(|p| p.0 == next)
+        };
         let mut i = 0;
-        while i < frames.len() {
+        while i < blocks.len() {
             let (mut up, mut down) = (1, 1);
-            while frames
-                .get(i + up)
-                .is_some_and(|p| p.0 == frames[i].0.wrapping_add(up as u32))
-            {
+            while follows(i, up, unit) {
                 up += 1;
             }
-            while up == 1
-                && frames
-                    .get(i + down)
-                    .is_some_and(|p| p.0 == frames[i].0.wrapping_sub(down as u32))
-            {
+            while up == 1 && follows(i, down, unit.wrapping_neg()) {
                 down += 1;
             }
             let n = up.max(down);
             let mut at = if down > 1 {
-                frames[i + n - 1]
+                blocks[i + n - 1]
             } else {
-                frames[i]
+                blocks[i]
             };
-            let end = at.0 as u64 + n as u64;
-            while (at.0 as u64) < end {
-                let fit = (end - at.0 as u64).ilog2().min(at.0.trailing_zeros()) as u8;
-                self.join(at, fit);
-                blocks.push(at, fit);
-                at = at.add(order_pages(fit));
+            let mut left = n as u32;
+            while left > 0 {
+                // The order of the whole is at most that of 64 blocks of order 4, or one more
+                // than that of a huge page.
+                let place = (at.0 >> order).trailing_zeros();
+                let fit = (left.ilog2().min(place) as u8).min(MAX_ORDER - order);
+                self.join(at, order, fit);
+                merged.push(at, order + fit);
+                at = at.add(unit << fit);
+                left -= order_pages(fit);
             }
             i += n;
         }
         let mut held = self.lock.lock(m);
-        for &(pfn, order) in blocks.blocks() {
+        for &(pfn, order) in merged.blocks() {
             self.give(&mut held, pfn, order);
         }
     }
 
-    /// Makes one block of frames that the allocator owns one by one.
-    fn join(&self, pfn: Pfn, order: u8) {
-        for i in 1..order_pages(order) {
-            if let Some(meta) = self.table.get(pfn.add(i)) {
+    /// Makes one block of 2^fit blocks of `order` that the allocator owns one by one.
+    fn join(&self, pfn: Pfn, order: u8, fit: u8) {
+        for i in 1..order_pages(fit) {
+            if let Some(meta) = self.table.get(pfn.add(i << order)) {
                 meta.set_kind(Kind::Tail, 0);
             }
         }
         if let Some(meta) = self.table.get(pfn) {
-            meta.set_kind(Kind::Cached, order);
+            meta.set_kind(Kind::Cached, order + fit);
         }
     }
 
@@ -380,41 +429,29 @@ impl Zone {
     /// or from a list at that moment stays.
     pub fn drain<M: Machine>(&self, m: &M) -> u64 {
         let mut drained = 0;
-        for cpu in &self.pcp {
-            drained += self.drain_cpu(m, cpu);
+        for cpu in self.pcp.iter().filter(|cpu| cpu.pages() > 0) {
+            for order in [0].into_iter().chain(LARGE_ORDERS) {
+                for t in 0..TYPES {
+                    drained += self.drain_list(m, cpu, order, t) << order;
+                }
+            }
         }
         drained
     }
 
-    fn drain_cpu<M: Machine>(&self, m: &M, cpu: &PerCpu) -> u64 {
+    fn drain_list<M: Machine>(&self, m: &M, cpu: &PerCpu, order: u8, t: usize) -> u64 {
         let mut drained = 0;
-        for t in 0..TYPES {
-            loop {
-                let mut frames = [Pfn(0); BATCH];
-                let inside = cpu.enter_waiting(m);
-                let n = cpu.small[t].take_oldest(&mut frames);
-                inside.count(-(n as i64), 0, 0);
-                drop(inside);
-                if n == 0 {
-                    break;
-                }
-                drained += n as u64;
-                self.give_runs(m, &frames[..n]);
+        loop {
+            let mut blocks = [Pfn(0); BATCH];
+            let inside = cpu.enter_waiting(m);
+            let n = cpu.take_oldest(order, t, &mut blocks);
+            inside.count(-((n as i64) << order), 0, 0);
+            drop(inside);
+            if n == 0 {
+                return drained;
             }
-            for order in [1, 2, 3, 4, BLOCK_ORDER] {
-                while let Some(pfn) = self.pop_remote(m, cpu, order, t) {
-                    drained += order_pages(order) as u64;
-                    self.give(&mut self.lock.lock(m), pfn, order);
-                }
-            }
+            drained += n as u64;
+            self.give_runs(m, order, &blocks[..n]);
         }
-        drained
-    }
-
-    fn pop_remote<M: Machine>(&self, m: &M, cpu: &PerCpu, order: u8, t: usize) -> Option<Pfn> {
-        let inside = cpu.enter_waiting(m);
-        let pfn = cpu.pop(order, t)?;
-        inside.count(-(order_pages(order) as i64), 0, 0);
-        Some(pfn)
     }
 }
