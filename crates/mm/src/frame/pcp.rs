@@ -42,7 +42,8 @@ fn large(order: u8) -> Option<usize> {
 struct Size {
     /// Blocks that a list may hold; 0: no list.
     limit: usize,
-    /// Blocks that fill an empty list; 0: it is filled only by what is freed.
+    /// Blocks that fill an empty list; 0: it is filled by what is freed, and a full one stays
+    /// full.
     fill: usize,
     /// Blocks that leave a full list.
     drain: usize,
@@ -345,6 +346,9 @@ impl Zone {
         if cpu.push(order, t, pfn, size.limit) {
             inside.count(pages as i64, 0, pages as u64);
             return true;
+        }
+        if size.fill == 0 {
+            return false;
         }
         self.overflow(m, inside, size, (pfn, order), t);
         true
