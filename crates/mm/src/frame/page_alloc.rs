@@ -215,6 +215,11 @@ fn pass<M: Machine>(
         let got = reclaim.round(&goal);
         account.round(got);
         m.preempt(Site::ReclaimRound);
+        if request.order > COSTLY {
+            // Before the list is looked at: what lies on the per-CPU lists next to a captured
+            // block joins it now, or is lost with the block when the rest is given back.
+            zone.drain(m);
+        }
         let permit = |zone: &Zone| {
             // The block is outside of the counters already: the test is for a page (R22).
             let mark = request.mark().map(|_| Mark::Min);
@@ -229,7 +234,7 @@ fn pass<M: Machine>(
                 captured: true,
             });
         }
-        if let Some(found) = again(request.order > COSTLY) {
+        if let Some(found) = again(false) {
             return Some(found);
         }
         if got == 0 {
