@@ -110,6 +110,7 @@ impl<E: Env> Mm<E> {
         if order == BLOCK_ORDER {
             self.stats().sub(Item::NrThp, 1);
         }
+        meta.clear_owner();
         let freed = self.zone_of(pfn).free(self.machine(), pfn, order);
         debug_assert!(freed.is_ok(), "{pfn} order {order}: {freed:?}");
         self.charge().uncharge(order_pages(order) as u64);

@@ -14,6 +14,8 @@ pub enum Work {
 pub enum Site {
     /// Before a lock is taken.
     Lock(LockClass),
+    /// Before a per-CPU list is used, and while one waits for it.
+    Pcp,
     /// After a batch of frames was released.
     Released,
     /// After a round of reclaim.

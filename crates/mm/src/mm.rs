@@ -2,7 +2,7 @@
 
 use crate::charge::Charge;
 use crate::env::Env;
-use crate::frame::{FrameMeta, Frames, Zone};
+use crate::frame::{FrameMeta, Frames, Zone, ZoneConfig};
 use crate::huge::queue::SplitQueue;
 use crate::machine::{LockClass, Machine};
 use crate::platform::Platform;
@@ -60,9 +60,14 @@ impl<E: Env> Mm<E> {
     ) -> Result<Mm<E>, TunableError> {
         tunables.validate()?;
         let zones = platform.zones();
+        let config = if E::P::CONTIGUITY {
+            ZoneConfig::contiguous(machine.nr_cpus())
+        } else {
+            ZoneConfig::default()
+        };
         Ok(Mm {
-            small: Zone::new(zones.small),
-            huge: zones.huge.map(Zone::new),
+            small: Zone::with(zones.small, config),
+            huge: zones.huge.map(|span| Zone::with(span, config)),
             platform,
             machine,
             charge,

@@ -117,7 +117,7 @@ impl<E: Env> Mm<E> {
             if let Err(e) = zone.verify() {
                 seen.broken.push(e);
             }
-            used += zone.span().frames as u64 - zone.free_pages();
+            used += zone.allocated_pages();
         }
         let folios: u64 = seen
             .refs

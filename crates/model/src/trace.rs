@@ -35,6 +35,7 @@ impl Event {
             Event::Site(Site::Released) => 1,
             Event::Site(Site::ReclaimRound) => 2,
             Event::Site(Site::Relock) => 3,
+            Event::Site(Site::Pcp) => 8,
             Event::Op(name) => name
                 .bytes()
                 .fold(0x200, |h, b| h.wrapping_mul(31).wrapping_add(b as u64)),

@@ -1,6 +1,8 @@
 //! The core against a naive oracle: random operations of one program, every byte checked,
 //! every invariant after every step.
 
+#[path = "memory/capture.rs"]
+mod capture;
 mod common;
 #[path = "memory/order.rs"]
 mod order;

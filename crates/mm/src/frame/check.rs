@@ -1,7 +1,8 @@
 //! The zone's invariants, checked from outside: lists, metadata and counters must agree.
 
-use super::meta::link_get;
-use super::{Frames, Kind, Zone};
+use super::meta::{Head, link_get};
+use super::mobility::TYPES;
+use super::{Frames, Kind, ORDERS, Zone};
 use crate::units::{MAX_ORDER, Pfn, order_pages};
 use alloc::format;
 use alloc::string::String;
@@ -24,49 +25,65 @@ impl Zone {
         if !(first..=end).contains(&bump) {
             return Err(format!("{name}: bump mark {bump:#x} outside"));
         }
-        let mut heads = [0u64; MAX_ORDER as usize + 1];
-        let (mut at, mut allocated) = (first, 0u64);
+        let mut heads = [[0u64; ORDERS]; TYPES];
+        let (mut at, mut allocated, mut cached, mut captured) = (first, 0, 0, 0);
         while at < bump {
             let pfn = Pfn(at as u32);
             let Some(meta) = self.get(pfn) else {
                 return Err(format!("{name}: {pfn} below the bump mark was never used"));
             };
-            let (order, tail) = match (meta.free_order(), meta.folio_order()) {
-                (Some(order), _) => (order, Kind::FreeTail),
-                (_, Some(order)) => (order, Kind::FolioTail),
-                _ => return Err(format!("{name}: {pfn} should start a block: {meta:?}")),
+            let Some(head) = meta.head() else {
+                return Err(format!("{name}: {pfn} should start a block: {meta:?}"));
             };
+            let order = head.order();
             let pages = order_pages(order.min(MAX_ORDER)) as u64;
             if order > MAX_ORDER || !pfn.is_aligned(order) || at + pages > bump {
                 return Err(format!("{name}: bad block {pfn}: {meta:?}"));
             }
             for i in 1..pages as u32 {
                 let kind = self.get(pfn.add(i)).map(|m| m.kind());
-                if kind != Some(tail) {
+                if kind != Some(Kind::Tail) {
                     return Err(format!("{name}: {} in {pfn} is {kind:?}", pfn.add(i)));
                 }
             }
-            if tail == Kind::FreeTail {
-                heads[order as usize] += 1;
-                let buddy = Pfn(pfn.0 ^ order_pages(order));
-                let apart = self.get(buddy).and_then(|m| m.free_order()) == Some(order);
-                if apart && order < MAX_ORDER {
-                    return Err(format!("{name}: {pfn} and {buddy} should be merged"));
+            let idle = !matches!(head, Head::Folio(_));
+            if idle && (meta.refs() != 0 || meta.owner().is_some()) {
+                return Err(format!("{name}: {pfn} is free but {meta:?}"));
+            }
+            match head {
+                Head::Free(_) => {
+                    heads[meta.mobility() as usize][order as usize] += 1;
+                    let buddy = Pfn(pfn.0 ^ order_pages(order));
+                    let apart = self.get(buddy).and_then(|m| m.free_order()) == Some(order);
+                    if apart && order < MAX_ORDER {
+                        return Err(format!("{name}: {pfn} and {buddy} should be merged"));
+                    }
+                    let right = self.pageblock(pfn);
+                    if meta.mobility() != right {
+                        return Err(format!("{name}: {pfn} is in a {right:?} block: {meta:?}"));
+                    }
                 }
-                if meta.refs() != 0 || meta.owner().is_some() {
-                    return Err(format!("{name}: {pfn} is free but {meta:?}"));
-                }
-            } else {
-                allocated += pages;
+                Head::Folio(_) => allocated += pages,
+                Head::Cached(_) => cached += pages,
+                Head::Captured(..) => captured += pages,
             }
             at += pages;
         }
-        for (order, heads) in heads.into_iter().enumerate() {
-            self.verify_list(order, heads)?;
+        for (t, heads) in heads.iter().enumerate() {
+            for (order, &heads) in heads.iter().enumerate() {
+                self.verify_list(t, order, heads)?;
+            }
         }
-        if self.free_pages() + allocated != span.frames as u64 {
+        let counted = (self.cached_pages(), self.captured_pages());
+        if counted != (cached, captured) {
             return Err(format!(
-                "{name}: {} pages free and {allocated} allocated of {}",
+                "{name}: {cached} pages cached and {captured} captured, but counted {counted:?}"
+            ));
+        }
+        if self.free_pages() + cached + captured + allocated != span.frames as u64 {
+            return Err(format!(
+                "{name}: {} pages free, {cached} cached, {captured} captured and {allocated} \
+                 allocated of {}",
                 self.free_pages(),
                 span.frames
             ));
@@ -74,15 +91,16 @@ impl Zone {
         Ok(())
     }
 
-    fn verify_list(&self, order: usize, heads: u64) -> Result<(), String> {
+    fn verify_list(&self, t: usize, order: usize, heads: u64) -> Result<(), String> {
         let name = self.name();
-        let (mut at, mut last, mut n) = (link_get(&self.heads[order]), None, 0);
+        let (mut at, mut last, mut n) = (link_get(&self.heads[t][order]), None, 0);
         while let Some(pfn) = at.filter(|_| n <= heads) {
             let Some(meta) = self.get(pfn) else {
                 return Err(format!("{name}: {pfn} is on a free list but no frame"));
             };
             let (prev, next) = meta.links(false);
-            if meta.free_order() != Some(order as u8) || link_get(prev) != last {
+            let right = meta.free_order() == Some(order as u8) && meta.mobility() as usize == t;
+            if !right || link_get(prev) != last {
                 return Err(format!(
                     "{name}: {pfn} on the list of order {order} after {last:?}: {meta:?}"
                 ));
@@ -91,7 +109,7 @@ impl Zone {
             n += 1;
             at = link_get(next);
         }
-        let counted = self.blocks[order].load(Relaxed);
+        let counted = self.blocks[t][order].load(Relaxed);
         if n != heads || counted != heads {
             return Err(format!(
                 "{name}: order {order} has {heads} free blocks, {n} listed, {counted} counted"

@@ -205,7 +205,7 @@ impl List {
 
 #[cfg(test)]
 mod tests {
-    use super::super::FrameTable;
+    use super::super::{FrameTable, Mobility};
     use super::*;
     use crate::platform::FrameSpan;
     use std::collections::VecDeque;
@@ -217,7 +217,10 @@ mod tests {
         });
         for i in 0..n {
             let order = if i % 3 == 0 { 2 } else { 0 };
-            table.touch(Pfn(i * 4)).unwrap().set_folio_head(order);
+            table
+                .touch(Pfn(i * 4))
+                .unwrap()
+                .set_folio_head(order, Mobility::Movable);
         }
         table
     }

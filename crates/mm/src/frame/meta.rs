@@ -4,6 +4,7 @@
 //! new value, never a torn one. Who may write: the zone while a block is free (under its
 //! lock), the owner of the folio else; the links of a list under the lock of that list.
 
+use super::mobility::Mobility;
 use crate::units::{Pfn, SpaceId, Vpn};
 use core::fmt;
 use core::ops::BitOr;
@@ -17,14 +18,18 @@ use core::sync::atomic::{
 pub enum Kind {
     /// Of nothing yet: the zone never reached it.
     Untouched,
-    /// First frame of a free block.
+    /// First frame of a block on a free list.
     FreeHead,
-    /// Another frame of a free block.
-    FreeTail,
+    /// A frame inside of a block of any kind, not its first; the block's head is the nearest
+    /// head below it whose block reaches it.
+    Tail,
     /// First frame of an allocated folio.
     FolioHead,
-    /// Another frame of an allocated folio.
-    FolioTail,
+    /// First frame of a block that the allocator owns but that is on no free list: on a
+    /// per-CPU list, or on its way.
+    Cached,
+    /// First frame of a block on a capture list; the state names the list (R17).
+    Captured,
 }
 
 impl Kind {
@@ -32,18 +37,42 @@ impl Kind {
         (match self {
             Kind::Untouched => 0,
             Kind::FreeHead => 1,
-            Kind::FreeTail => 2,
+            Kind::Tail => 2,
             Kind::FolioHead => 3,
-            Kind::FolioTail => 4,
+            Kind::Cached => 4,
+            Kind::Captured => 5,
         }) << KIND_SHIFT
     }
     const fn of(state: u32) -> Kind {
         match (state >> KIND_SHIFT) & 7 {
             1 => Kind::FreeHead,
-            2 => Kind::FreeTail,
+            2 => Kind::Tail,
             3 => Kind::FolioHead,
-            4 => Kind::FolioTail,
+            4 => Kind::Cached,
+            5 => Kind::Captured,
             _ => Kind::Untouched,
+        }
+    }
+}
+
+/// What a frame is the first frame of, and its order.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Head {
+    /// A block on a free list.
+    Free(u8),
+    /// An allocated folio.
+    Folio(u8),
+    /// A block between lists.
+    Cached(u8),
+    /// A block on the capture list of this number.
+    Captured(u8, usize),
+}
+
+impl Head {
+    /// The order.
+    pub(super) fn order(self) -> u8 {
+        match self {
+            Head::Free(o) | Head::Folio(o) | Head::Cached(o) | Head::Captured(o, _) => o,
         }
     }
 }
@@ -51,6 +80,10 @@ impl Kind {
 const ORDER_MASK: u32 = 0xf;
 const KIND_SHIFT: u32 = 4;
 const FLAG_SHIFT: u32 = 8;
+const MOBILITY_SHIFT: u32 = 16;
+const OWNER_SHIFT: u32 = 18;
+/// Capture lists that a state can name: their numbers have 14 bits.
+pub(super) const CAPTURE_LISTS: usize = 1 << (32 - OWNER_SHIFT);
 const NO_FRAME: u32 = u32::MAX;
 const VPN_BITS: u32 = 48;
 const VPN_MASK: u64 = (1 << VPN_BITS) - 1;
@@ -78,10 +111,12 @@ impl Flags {
     pub const PINNED: Flags = Flags(1 << (FLAG_SHIFT + 6));
     /// The store refused its content; not offered again before it was accessed.
     pub const REJECTED: Flags = Flags(1 << (FLAG_SHIFT + 7));
+    /// The frame must never be used again; its folio is not taken back (R2).
+    pub const BAD: Flags = Flags(1 << (FLAG_SHIFT - 1));
     /// Flags that must be clear when a folio is freed (R3): somebody still counts on it.
     pub const IN_USE: Flags =
         Flags(Flags::LRU.0 | Flags::ACTIVE.0 | Flags::QUEUED.0 | Flags::UNEVICTABLE.0);
-    const ALL: Flags = Flags(0xff << FLAG_SHIFT);
+    const ALL: Flags = Flags(0x1ff << (FLAG_SHIFT - 1));
 
     /// Whether all flags of `f` are in this set.
     pub const fn has(self, f: Flags) -> bool {
@@ -114,7 +149,8 @@ impl BitOr for Flags {
 
 impl fmt::Debug for Flags {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const NAMES: [&str; 8] = [
+        const NAMES: [&str; 9] = [
+            "bad",
             "lru",
             "active",
             "queued",
@@ -126,7 +162,7 @@ impl fmt::Debug for Flags {
         ];
         let mut first = true;
         for (i, name) in NAMES.iter().enumerate() {
-            if self.0 >> (FLAG_SHIFT as usize + i) & 1 == 1 {
+            if self.0 >> (FLAG_SHIFT as usize - 1 + i) & 1 == 1 {
                 f.write_str(if first { "" } else { "|" })?;
                 f.write_str(name)?;
                 first = false;
@@ -138,7 +174,8 @@ impl fmt::Debug for Flags {
 
 /// Metadata of one frame. Of a folio, the head's says everything.
 pub struct FrameMeta {
-    /// Order (bits 0..4), kind (4..7), flags (8..16).
+    /// Order (bits 0..4), kind (4..7), flags (7..16), mobility (16..18) of a folio or of the
+    /// list that a free block is on, number of the capture list (18..32) of a captured block.
     state: AtomicU32,
     refs: AtomicU32,
     prev: AtomicU32,
@@ -187,25 +224,72 @@ impl FrameMeta {
         (Kind::of(state) == kind).then_some((state & ORDER_MASK) as u8)
     }
 
-    /// Becomes part of something else; clears the flags.
+    /// What the frame heads, and of which order; `None` if it is no head.
+    pub(super) fn head(&self) -> Option<Head> {
+        let state = self.state.load(Acquire);
+        let order = (state & ORDER_MASK) as u8;
+        match Kind::of(state) {
+            Kind::Untouched | Kind::Tail => None,
+            Kind::FreeHead => Some(Head::Free(order)),
+            Kind::FolioHead => Some(Head::Folio(order)),
+            Kind::Cached => Some(Head::Cached(order)),
+            Kind::Captured => Some(Head::Captured(order, (state >> OWNER_SHIFT) as usize)),
+        }
+    }
+
+    /// Mobility of the folio, or of the list that the free block is on.
+    pub fn mobility(&self) -> Mobility {
+        Mobility::of_bits(self.state.load(Relaxed) >> MOBILITY_SHIFT)
+    }
+
+    /// Becomes part of something else; clears the flags, the mobility and the capture list.
     pub(super) fn set_kind(&self, kind: Kind, order: u8) {
         self.state
             .store(kind.bits() | (order as u32 & ORDER_MASK), Release);
     }
 
-    /// The head of a new folio: one reference, no flags, no owner, on no list.
-    pub(super) fn set_folio_head(&self, order: u8) {
-        self.refs.store(1, Relaxed);
-        self.clear_links();
-        self.clear_owner();
-        self.set_kind(Kind::FolioHead, order);
+    /// As [`FrameMeta::set_kind`], of a mobility.
+    pub(super) fn set_mobile(&self, kind: Kind, order: u8, mobility: Mobility) {
+        let bits = kind.bits() | (order as u32 & ORDER_MASK);
+        self.state
+            .store(bits | (mobility as u32) << MOBILITY_SHIFT, Release);
     }
 
-    /// The head of a block that was given back.
-    pub(super) fn set_free_head(&self, order: u8) {
-        self.refs.store(0, Relaxed);
-        self.clear_owner();
-        self.set_kind(Kind::FreeHead, order);
+    /// The head of a block on capture list `list`, which has 14 bits.
+    pub(super) fn set_captured(&self, order: u8, list: usize) {
+        let bits = Kind::Captured.bits() | (order as u32 & ORDER_MASK);
+        self.state
+            .store(bits | (list as u32) << OWNER_SHIFT, Release);
+    }
+
+    /// The head of a new folio: one reference, no flags. A frame that is part of no folio has
+    /// no owner and is on no list, so that nothing else needs to be cleared.
+    pub(super) fn set_folio_head(&self, order: u8, mobility: Mobility) {
+        debug_assert!(self.owner().is_none() && self.unlinked(), "{self:?}");
+        self.refs.store(1, Relaxed);
+        self.set_mobile(Kind::FolioHead, order, mobility);
+    }
+
+    /// From the head of a folio of `order`, whose state is `seen`, to one that the allocator
+    /// owns; false if the state is another one by now. Of two that free the same folio at
+    /// once, one fails here.
+    pub(super) fn claim(&self, seen: u32, order: u8) -> bool {
+        let cached = Kind::Cached.bits() | (order as u32 & ORDER_MASK);
+        let won = self
+            .state
+            .compare_exchange(seen, cached, AcqRel, Relaxed)
+            .is_ok();
+        if won {
+            self.refs.store(0, Relaxed);
+        }
+        won
+    }
+
+    /// Kind, order and flags in one look, for [`FrameMeta::claim`].
+    pub(super) fn look(&self) -> (u32, Kind, u8, Flags) {
+        let state = self.state.load(Acquire);
+        let order = (state & ORDER_MASK) as u8;
+        (state, Kind::of(state), order, Flags(state & Flags::ALL.0))
     }
 
     // ---- flags ----
@@ -262,10 +346,6 @@ impl FrameMeta {
     pub fn set_refs(&self, n: u32) {
         self.refs.store(n, Release);
     }
-    /// Order of the folio that a tail frame belongs to.
-    pub fn tail_order(&self) -> Option<u8> {
-        self.order_if(Kind::FolioTail)
-    }
     /// Takes all references away if there are exactly `expected`, so that nobody can get one;
     /// [`FrameMeta::unfreeze`] gives them back.
     pub fn freeze(&self, expected: u32) -> bool {
@@ -306,10 +386,10 @@ impl FrameMeta {
             (&self.prev, &self.next)
         }
     }
-    pub(super) fn clear_links(&self) {
-        for link in [&self.prev, &self.next, &self.qprev, &self.qnext] {
-            link.store(NO_FRAME, Relaxed);
-        }
+    fn unlinked(&self) -> bool {
+        [&self.prev, &self.next, &self.qprev, &self.qnext]
+            .iter()
+            .all(|l| l.load(Relaxed) == NO_FRAME)
     }
 }
 
@@ -347,21 +427,27 @@ mod tests {
         assert_eq!((m.folio_order(), m.free_order()), (None, None));
         m.set_kind(Kind::FreeHead, 10);
         assert_eq!((m.folio_order(), m.free_order()), (None, Some(10)));
-        m.set_folio_head(4);
+        m.set_folio_head(4, Mobility::Movable);
         assert_eq!((m.folio_order(), m.free_order()), (Some(4), None));
-        m.set_kind(Kind::FolioTail, 0);
+        m.set_captured(7, 5);
+        assert_eq!((m.folio_order(), m.free_order()), (None, None));
+        assert_eq!(m.head(), Some(Head::Captured(7, 5)));
+        m.set_kind(Kind::Tail, 0);
         assert_eq!((m.folio_order(), m.free_order()), (None, None));
     }
 
     #[test]
     fn flags_order_kind_and_owner_do_not_disturb_each_other() {
         let m = FrameMeta::new();
-        m.set_folio_head(9);
+        m.set_folio_head(9, Mobility::Unmovable);
         assert_eq!(m.set(Flags::LRU | Flags::PARTIAL), Flags::NONE);
         assert_eq!(m.set(Flags::REJECTED), Flags::LRU | Flags::PARTIAL);
         m.set_owner(SpaceId(0xfffe), Vpn(0x7fff_ffff_ffff));
         assert_eq!(m.owner(), Some((SpaceId(0xfffe), Vpn(0x7fff_ffff_ffff))));
         assert_eq!((m.kind(), m.folio_order()), (Kind::FolioHead, Some(9)));
+        assert_eq!(m.mobility(), Mobility::Unmovable);
+        m.set(Flags::BAD);
+        assert!(m.clear(Flags::BAD).has(Flags::BAD));
         m.clear(Flags::PARTIAL);
         assert!(m.has(Flags::LRU | Flags::REJECTED) && !m.has(Flags::PARTIAL));
         assert_eq!(format!("{:?}", m.flags()), "lru|rejected");
@@ -375,7 +461,7 @@ mod tests {
     fn a_frozen_folio_gives_no_reference() {
         let m = FrameMeta::new();
         assert!(!m.try_get(), "free");
-        m.set_folio_head(0);
+        m.set_folio_head(0, Mobility::Movable);
         assert!(m.try_get());
         assert!(!m.freeze(1));
         assert_eq!(m.put(), 1);

@@ -161,6 +161,7 @@ impl Drop for FrameTable {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Mobility;
     use super::*;
 
     #[test]
@@ -175,7 +176,7 @@ mod tests {
         let far = Pfn(1024 + (24 << 20) - 1);
         let meta = table.touch(far).unwrap();
         assert!(table.get(far).is_none(), "touched, but part of nothing");
-        meta.set_folio_head(0);
+        meta.set_folio_head(0, Mobility::Movable);
         assert!(ptr::eq(table.get(far).unwrap(), meta));
         assert!(table.bytes() > 16 << 10 && table.bytes() < 17 << 10);
         for outside in [Pfn(0), Pfn(1023), far.add(1), Pfn(u32::MAX)] {

@@ -315,7 +315,8 @@ impl<E: Env> Mm<E> {
             let split = zone.split_allocated(head, order);
             debug_assert!(split.is_ok(), "{split:?}");
         }
-        let mut freed = 0;
+        let mut freed = [Pfn(0); BLOCK_PAGES as usize];
+        let mut gone = 0;
         for i in 0..pages {
             let p = head.add(i);
             let meta = self.meta(p);
@@ -327,12 +328,15 @@ impl<E: Env> Mm<E> {
                 self.lru_add(p, Which::Active);
             } else {
                 meta.set_refs(0);
-                let done = zone.free(self.machine(), p, 0);
-                debug_assert!(done.is_ok(), "{done:?}");
-                freed += 1;
+                meta.clear_owner();
+                freed[gone] = p;
+                gone += 1;
             }
         }
-        self.charge().uncharge(freed);
+        // One lock and one uncharge for all of them (R8, R9).
+        let done = zone.free_bulk(self.machine(), &freed[..gone]);
+        debug_assert!(done.is_ok(), "{done:?}");
+        self.charge().uncharge(gone as u64);
         self.isolation_ended(pages);
     }
 }

@@ -114,7 +114,7 @@ impl<E: Env> Mm<E> {
     }
 
     /// One round; returns the pages freed, less what the store grew by meanwhile.
-    fn reclaim_round(&self, target: u64, who: Who) -> u64 {
+    pub(super) fn reclaim_round(&self, target: u64, who: Who) -> u64 {
         let mut freed = self.shrink_underused(SHRINK_BATCH, target);
         let anon = self.can_swap() || self.tunables().profile == Profile::Deckle;
         let (mut scanned, mut grown) = (0, 0);

@@ -84,7 +84,9 @@ impl<E: Env> Mm<E> {
             } else {
                 order_pages(w.order)
             };
-            match self.alloc_folio(w.order, refs, (space.id, w.start)) {
+            let owner = (space.id, w.start);
+            let got = self.alloc_folio(w.order, refs, owner);
+            match got.or_else(|e| self.reclaim_for_huge(e, vma, mode, refs, owner)) {
                 Ok(pfn) => {
                     if w.order == BLOCK_ORDER {
                         self.stats().add(Item::NrThp, 1);

@@ -1,8 +1,15 @@
+mod capture;
+mod oracle;
+mod pageblocks;
+mod pcp;
+mod request;
+
 use super::*;
-use crate::machine::Machine;
+use crate::machine::{Machine, Site, Work};
 use crate::platform::FrameSpan;
 use crate::sync::testing::Threads;
 use crate::units::{MAX_ORDER, SpaceId, Vpn, order_pages};
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::collections::BTreeMap;
 use std::format;
 use std::string::ToString;
@@ -13,6 +20,49 @@ fn zone(first: u32, frames: u32) -> Zone {
         first: Pfn(first),
         frames,
     })
+}
+
+/// CPUs of which the test says which one runs: one thread, nothing waits.
+#[derive(Default)]
+struct Cpus {
+    cpu: std::sync::atomic::AtomicUsize,
+    kicks: std::sync::atomic::AtomicU64,
+}
+
+impl Cpus {
+    fn on(&self, cpu: usize) -> &Cpus {
+        self.cpu.store(cpu, Relaxed);
+        self
+    }
+    fn kicks(&self) -> u64 {
+        self.kicks.load(Relaxed)
+    }
+}
+
+impl Machine for Cpus {
+    fn this_cpu(&self) -> usize {
+        self.cpu.load(Relaxed)
+    }
+    fn nr_cpus(&self) -> usize {
+        4
+    }
+    fn park(&self, _: &AtomicU32, _: u32) {
+        panic!("a deadlock: one thread waits for itself");
+    }
+    fn unpark(&self, _: &AtomicU32, _: u32) {}
+    fn kick(&self, _: Work) {
+        self.kicks.fetch_add(1, Relaxed);
+    }
+    fn preempt(&self, _: Site) {}
+}
+
+/// A zone with everything on, for four CPUs.
+fn full(first: u32, frames: u32) -> Zone {
+    let span = FrameSpan {
+        first: Pfn(first),
+        frames,
+    };
+    Zone::with(span, ZoneConfig::contiguous(4))
 }
 
 struct Random(u64);
@@ -165,14 +215,28 @@ fn r2_one_bad_frame_refuses_the_whole_block() {
     let m = Threads::default();
     let zone = zone(0, 2048);
     let pfn = zone.alloc(&m, 4).unwrap();
-    zone.get(pfn.add(9)).unwrap().set_kind(Kind::FreeTail, 0);
     let free = zone.free_pages();
-    let bad = FreeError::BadTail(pfn.add(9));
+    zone.mark_bad(pfn.add(9)).unwrap();
+    let bad = FreeError::BadFrame(pfn.add(9));
     assert_eq!(zone.free(&m, pfn, 4), Err(bad));
     assert_eq!(zone.split_allocated(pfn, 4), Err(bad));
     assert_eq!(zone.free_pages(), free);
-    zone.get(pfn.add(9)).unwrap().set_kind(Kind::FolioTail, 0);
+    zone.verify().unwrap();
+    zone.get(pfn.add(9)).unwrap().clear(Flags::BAD);
     assert_eq!(zone.free(&m, pfn, 4), Ok(()));
+    // A frame that is itself the bad one, one that is free, and one that does not exist.
+    let pfn = zone.alloc(&m, 0).unwrap();
+    assert_eq!(
+        zone.mark_bad(pfn.add(1)),
+        Err(FreeError::DoubleFree(pfn.add(1)))
+    );
+    assert_eq!(zone.mark_bad(Pfn(2048)), Err(FreeError::Outside(Pfn(2048))));
+    assert_eq!(
+        zone.mark_bad(Pfn(1024)),
+        Err(FreeError::NeverAllocated(Pfn(1024)))
+    );
+    zone.mark_bad(pfn).unwrap();
+    assert_eq!(zone.free(&m, pfn, 0), Err(FreeError::BadFrame(pfn)));
     zone.verify().unwrap();
 }
 
@@ -290,6 +354,7 @@ fn a_split_folio_passes_its_owner_on_page_by_page() {
         assert_eq!((meta.folio_order(), meta.refs()), (Some(0), 1));
     }
     let all: Vec<Pfn> = (0..512).map(|i| pfn.add(i)).collect();
+    all.iter().for_each(|p| zone.get(*p).unwrap().clear_owner());
     zone.free_bulk(&m, &all).unwrap();
     zone.verify().unwrap();
     assert_eq!(zone.free_by_order()[10], 1);
@@ -310,14 +375,14 @@ fn threads_share_a_zone() {
                 }
             } else if !live.is_empty() {
                 let (pfn, order) = live.swap_remove(random.below(live.len()));
-                assert_eq!(
-                    zone.get(pfn).unwrap().owner(),
-                    Some((SpaceId(1), Vpn(seed)))
-                );
+                let meta = zone.get(pfn).unwrap();
+                assert_eq!(meta.owner(), Some((SpaceId(1), Vpn(seed))));
+                meta.clear_owner();
                 zone.free(m, pfn, order).unwrap();
             }
         }
         for (pfn, order) in live {
+            zone.get(pfn).unwrap().clear_owner();
             zone.free(m, pfn, order).unwrap();
         }
     }

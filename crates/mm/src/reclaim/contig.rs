@@ -1,0 +1,79 @@
+//! Direct reclaim for the frames of a huge page, with page capture.
+//!
+//! Only where frame numbers are memory: on live memory a block of them is never what is
+//! short. And only for who asked for huge pages by advice and may wait (the kernel's
+//! `defrag` set to `madvise`, its default): everybody else takes smaller folios.
+
+use crate::charge::Charge;
+use crate::env::Env;
+use crate::folio::AllocError;
+use crate::frame::{
+    AllocFlags, CapturePolicy, CaptureStats, Goal, Reclaim, Request, Zonelist, alloc_pages,
+};
+use crate::mm::Mm;
+use crate::platform::Platform;
+use crate::reclaim::direct::Who;
+use crate::space::fault::FaultMode;
+use crate::space::vma::{ThpAdvice, Vma};
+use crate::stat::Item;
+use crate::units::{BLOCK_ORDER, Pfn, SpaceId, Vpn, order_pages};
+
+/// The manager as what frees pages of a zone.
+struct Rounds<'a, E: Env>(&'a Mm<E>);
+
+impl<E: Env> Reclaim for Rounds<'_, E> {
+    fn round(&mut self, goal: &Goal<'_>) -> u64 {
+        self.0.reclaim_round(goal.pages, Who::Direct)
+    }
+}
+
+impl<E: Env> Mm<E> {
+    /// A second try at a folio that was refused: reclaims for it, if it is a huge page that
+    /// lacked frames and the fault may wait for it. No lock is held.
+    pub(crate) fn reclaim_for_huge(
+        &self,
+        failed: AllocError,
+        vma: &Vma,
+        mode: FaultMode,
+        refs: u32,
+        owner: (SpaceId, Vpn),
+    ) -> Result<Pfn, AllocError> {
+        let AllocError::NoFrame { order } = failed else {
+            return Err(failed);
+        };
+        let wanted = vma.advice == ThpAdvice::Huge && mode == FaultMode::MayWait;
+        if !E::P::CONTIGUITY || order < BLOCK_ORDER || !wanted {
+            return Err(failed);
+        }
+        let pages = order_pages(order) as u64;
+        self.charge()
+            .try_charge(pages)
+            .map_err(AllocError::Charge)?;
+        self.stats().add(Item::Allocstall, 1);
+        let zones = core::slice::from_ref(self.zone_for(order));
+        let request = Request::new(order).with_flags(AllocFlags::HUGE);
+        let list = Zonelist::new(zones);
+        match alloc_pages(self.machine(), &list, &request, Some(&mut Rounds(self))) {
+            Ok(got) => {
+                self.meta(got.pfn).set_refs(refs);
+                self.meta(got.pfn).set_owner(owner.0, owner.1);
+                Ok(got.pfn)
+            }
+            Err(_) => {
+                self.charge().uncharge(pages);
+                Err(failed)
+            }
+        }
+    }
+
+    /// Sets how page capture works in the zone that serves huge pages.
+    pub fn set_capture(&self, policy: CapturePolicy) {
+        let zone = self.zone_for(BLOCK_ORDER);
+        zone.set_capture(self.machine(), policy);
+    }
+
+    /// What page capture has done in the zone that serves huge pages (R28).
+    pub fn capture_stats(&self) -> CaptureStats {
+        self.zone_for(BLOCK_ORDER).capture_stats(self.machine())
+    }
+}

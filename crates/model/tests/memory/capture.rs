@@ -1,0 +1,134 @@
+//! Page capture inside of the whole manager: who captures, and what.
+
+use super::common::{BASE, Rig, WINDOW};
+use deckle_mm::frame::{CapturePolicy, CaptureStats};
+use deckle_mm::{
+    Advice, FaultError, FaultMode, Item, Profile, Prot, Served, ThpMode, Tunables, Vpn,
+};
+
+const BLOCK: u64 = 512;
+
+/// A machine of four blocks, swap, and huge pages for who asks for them.
+fn rig() -> Rig {
+    let t = Tunables {
+        thp: ThpMode::Madvise,
+        ..Tunables::of_profile(Profile::Linux)
+    };
+    let t = Tunables {
+        max_ptes_none: 409,
+        ..t
+    };
+    Rig::new(8, 1, 7, true, t)
+}
+
+fn map(rig: &Rig, block: u64, blocks: u64, advice: Advice) -> Vpn {
+    let (at, pages) = (BASE.add(block * BLOCK), blocks * BLOCK);
+    rig.mm
+        .mmap(rig.space, Some(at), pages, 1, Prot::RW)
+        .unwrap();
+    rig.mm.madvise(rig.space, at, pages, advice).unwrap();
+    at
+}
+
+/// Writes one byte, as a program would.
+fn touch(rig: &Rig, page: Vpn) -> Result<(), FaultError> {
+    while let Err(f) = rig.model.store(0, rig.space, page.addr(), &[0xa5]) {
+        rig.mm
+            .fault(rig.space, f.page, f.write, FaultMode::MayWait)?;
+    }
+    Ok(())
+}
+
+/// Fills memory but for `left` frames: two huge pages with 41 pages touched in each, the rest
+/// single pages.
+fn fill(rig: &Rig, left: u64) {
+    let huge = map(rig, 0, 2, Advice::HugePage);
+    for k in 0..2 * 41 {
+        touch(rig, huge.add(k / 41 * BLOCK + k % 41 * 12)).unwrap();
+    }
+    let small = map(rig, 2, 2, Advice::NoHugePage);
+    (0..2 * BLOCK - left).for_each(|k| touch(rig, small.add(k)).unwrap());
+    assert_eq!(rig.mm.stats().get(Item::NrThp), 2);
+    assert_eq!(rig.mm.stats().get(Item::ThpUnderusedSplitPage), 0);
+    rig.verify(&"filling");
+}
+
+#[test]
+fn r144_r19_the_block_that_a_shatter_gives_back_is_captured() {
+    let rig = rig();
+    // Room for the copies of what is in use, so that the block stays whole.
+    fill(&rig, 100);
+    let wanted = map(&rig, 8, 1, Advice::HugePage);
+    let served = rig.mm.fault(rig.space, wanted, true, FaultMode::MayWait);
+    assert_eq!(served.unwrap(), Served::Mapped(512));
+    let stats = rig.mm.capture_stats();
+    assert_eq!((stats.begun, stats.successes, stats.now), (1, 1, 0));
+    assert!(stats.own >= BLOCK, "{stats:?}");
+    assert!(rig.mm.stats().get(Item::ThpUnderusedSplitPage) > 0);
+    assert_eq!(rig.mm.stats().get(Item::Allocstall), 1);
+    touch(&rig, wanted).unwrap();
+    rig.verify(&"capturing");
+}
+
+#[test]
+fn r144_r31_r8_frames_that_the_splitter_frees_are_captured() {
+    let rig = rig();
+    // No room for copies: the huge pages are split where they are, and the 471 empty frames
+    // of each are freed by the splitter, one batch. They had an owner: it was cleared, or the
+    // release check had refused them.
+    fill(&rig, 0);
+    let wanted = map(&rig, 8, 1, Advice::HugePage);
+    let served = rig.mm.fault(rig.space, wanted, true, FaultMode::MayWait);
+    assert!(served.is_ok(), "{served:?}");
+    let stats = rig.mm.capture_stats();
+    assert_eq!((stats.begun, stats.now), (1, 0));
+    assert!(stats.own >= 471, "{stats:?}");
+    assert!(stats.peak >= 471, "{stats:?}");
+    assert_eq!(
+        stats.own + stats.absorbed + stats.joined,
+        stats.taken + stats.returned
+    );
+    assert!(rig.mm.stats().get(Item::ThpSplitFree) >= 471);
+    rig.verify(&"capturing");
+}
+
+#[test]
+fn r10_r12_only_a_fault_that_waits_for_a_huge_page_it_asked_for_captures() {
+    for (advice, mode, enabled) in [
+        (Advice::NoHugePage, FaultMode::MayWait, true),
+        (Advice::HugePage, FaultMode::NoWait, true),
+        (Advice::HugePage, FaultMode::MayWait, false),
+    ] {
+        let rig = rig();
+        fill(&rig, 100);
+        if !enabled {
+            rig.mm.set_capture(CapturePolicy::OFF);
+        }
+        let wanted = map(&rig, 8, 1, advice);
+        let served = rig.mm.fault(rig.space, wanted, true, mode);
+        assert!(served.is_ok(), "{advice:?} {mode:?}: {served:?}");
+        assert_eq!(rig.mm.capture_stats(), CaptureStats::default());
+        rig.verify(&advice);
+    }
+}
+
+#[test]
+fn r11_r30_group_limit_and_background_reclaim_never_capture() {
+    let t = Tunables::of_profile(Profile::Deckle);
+    let rig = Rig::new(64, 1, 3, true, t);
+    rig.charge.set_max(3000);
+    rig.charge.set_high(2800);
+    map(&rig, 0, WINDOW / BLOCK, Advice::HugePage);
+    for k in (0..WINDOW).step_by(3) {
+        touch(&rig, BASE.add(k)).unwrap();
+        if k % 30 == 0 {
+            rig.mm.reclaim_background();
+        }
+    }
+    rig.mm.reclaim(1000);
+    let stats = rig.mm.stats();
+    assert!(stats.get(Item::PgstealDirect) > 1000 && stats.get(Item::PgstealKswapd) > 1000);
+    assert_eq!(stats.get(Item::OomKill), 0);
+    assert_eq!(rig.mm.capture_stats(), CaptureStats::default());
+    rig.verify(&"reclaiming");
+}
