@@ -2,151 +2,15 @@
 
 use deckle_mm::platform::Stop;
 use deckle_mm::space::remap::Remap;
-use deckle_mm::{
-    Advice, Env, FaultError, FaultMode, Item, MapError, Mm, PAGE_SIZE, PageRun, Platform, Prot,
-    Slot, SpaceId, Store, StoreError, StoreStop, Tunables, Vpn,
-};
-use deckle_model::{Chance, Injection, Model, ModelCharge, ModelMachine, Rng};
-use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex};
+use deckle_mm::{Advice, FaultError, FaultMode, MapError, PAGE_SIZE, PageRun, Platform, Prot, Vpn};
+use deckle_model::{Chance, Injection, Rng};
+use std::collections::BTreeMap;
 
 #[allow(dead_code)] // Not every test binary has a program that is alone.
 pub mod leave;
+mod rig;
 
-/// A store as plain as can be: what it is worth is that it cannot be wrong. It stands for
-/// compression 4:1 and refuses pages that begin with an odd byte 0xEE.
-#[derive(Clone, Default)]
-pub struct PlainStore(Arc<Mutex<HashMap<u32, Vec<u8>>>>, pub bool);
-
-impl Store for PlainStore {
-    fn accepts(&self) -> bool {
-        self.1
-    }
-    fn put(&self, first: Slot, pages: &[u8]) -> Result<(), StoreError> {
-        for (n, page) in pages.chunks(PAGE_SIZE).enumerate() {
-            let done = n as u32;
-            if !self.1 {
-                return Err(StoreError {
-                    done,
-                    why: StoreStop::Disabled,
-                });
-            }
-            if page[0] == 0xEE {
-                return Err(StoreError {
-                    done,
-                    why: StoreStop::Incompressible,
-                });
-            }
-            let old = self.0.lock().unwrap().insert(first.0 + done, page.to_vec());
-            assert!(old.is_none(), "slot {} is put twice", first.0 + done);
-        }
-        Ok(())
-    }
-    fn get(&self, first: Slot, pages: &mut [u8]) -> Result<(), StoreError> {
-        for (n, page) in pages.chunks_mut(PAGE_SIZE).enumerate() {
-            let map = self.0.lock().unwrap();
-            let stored = map.get(&(first.0 + n as u32));
-            let why = StoreStop::Corrupt;
-            page.copy_from_slice(stored.ok_or(StoreError {
-                done: n as u32,
-                why,
-            })?);
-        }
-        Ok(())
-    }
-    fn free(&self, first: Slot, count: u32) {
-        let mut map = self.0.lock().unwrap();
-        (first.0..first.0 + count).for_each(|s| drop(map.remove(&s)));
-    }
-    fn ram_bytes(&self) -> u64 {
-        self.0.lock().unwrap().len() as u64 * PAGE_SIZE as u64 / 4
-    }
-    fn stored_pages(&self) -> u64 {
-        self.0.lock().unwrap().len() as u64
-    }
-}
-
-/// The model with a plain store.
-pub struct ModelEnv;
-impl Env for ModelEnv {
-    type P = Model;
-    type M = ModelMachine;
-    type C = ModelCharge;
-    type S = PlainStore;
-}
-
-/// Everything a test holds.
-pub struct Rig {
-    pub model: Model,
-    pub machine: ModelMachine,
-    pub charge: ModelCharge,
-    pub mm: Mm<ModelEnv>,
-    pub space: SpaceId,
-}
-
-/// First page and size of the window.
-pub const BASE: Vpn = Vpn(512 * 16);
-pub const WINDOW: u64 = 512 * 24;
-
-impl Rig {
-    pub fn new(ram_mib: u64, cpus: usize, seed: u64, swap: bool, tunables: Tunables) -> Rig {
-        let machine = if cpus == 1 {
-            ModelMachine::single()
-        } else {
-            ModelMachine::new(cpus, seed)
-        };
-        let model = Model::new(ram_mib << 20, cpus, seed);
-        model.attach(&machine);
-        let charge = ModelCharge::unlimited();
-        let store = PlainStore(Arc::default(), swap);
-        let mm = Mm::new(
-            model.clone(),
-            machine.clone(),
-            charge.clone(),
-            store,
-            tunables,
-        )
-        .unwrap();
-        let space = mm.create_space(BASE, WINDOW).unwrap();
-        Rig {
-            model,
-            machine,
-            charge,
-            mm,
-            space,
-        }
-    }
-
-    /// The core's part of a fork on live memory: from here on a child shares what is mapped.
-    pub fn fork(&self) -> bool {
-        let done = self.mm.activate_all(self.space).is_ok();
-        if done {
-            self.mm.share_all(self.space).unwrap();
-        }
-        done
-    }
-
-    /// The children have ended.
-    pub fn others_are_gone(&self) -> u64 {
-        self.mm.unshare_all();
-        self.charge.others_are_gone()
-    }
-
-    /// Checks everything, with nothing under way.
-    pub fn verify(&self, when: &dyn std::fmt::Debug) {
-        if let Err(lines) = self.mm.verify(true) {
-            panic!("after {when:?}:\n{}", lines.join("\n"));
-        }
-        self.model.assert_clean();
-        // Every page that others share is protected, or a write to it would not be charged.
-        if self.mm.stats().get(Item::NrShared) > 0 {
-            for (page, t) in self.model.translations(self.space) {
-                let bare = self.mm.is_shared(self.space, page) && !t.wp;
-                assert!(!bare, "after {when:?}: {page} is shared and not guarded");
-            }
-        }
-    }
-}
+pub use rig::{BASE, Rig, WINDOW};
 
 /// What a program did to a page last.
 #[derive(Clone, PartialEq, Eq, Debug)]

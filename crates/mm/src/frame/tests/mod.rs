@@ -397,3 +397,11 @@ fn threads_share_a_zone() {
     zone.verify().unwrap();
     assert_eq!(zone.free_pages(), 2048);
 }
+
+/// Allocates all of a zone as single pages; the frames in ascending order.
+fn fill(zone: &Zone, m: &Cpus) -> Vec<Pfn> {
+    let mut all = std::vec![Pfn(0); zone.free_pages() as usize];
+    assert_eq!(zone.alloc_bulk(m, &mut all), all.len());
+    all.sort();
+    all
+}

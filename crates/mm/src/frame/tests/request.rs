@@ -14,14 +14,6 @@ fn zones(frames: u32, n: u8) -> Vec<Zone> {
     (0..n).map(zone).collect()
 }
 
-/// Allocates all of a zone as single pages; the frames in ascending order.
-fn fill(zone: &Zone, m: &Cpus) -> Vec<Pfn> {
-    let mut all = std::vec![Pfn(0); zone.free_pages() as usize];
-    assert_eq!(zone.alloc_bulk(m, &mut all), all.len());
-    all.sort();
-    all
-}
-
 /// Frees the frames it was given, from the front, and remembers what it was asked for.
 struct Frees<'a> {
     m: &'a Cpus,
