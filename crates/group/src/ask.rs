@@ -24,8 +24,13 @@ pub struct Ring {
 pub struct Request {
     /// Pages wanted.
     pub pages: u64,
+    /// Somebody is out of memory otherwise.
+    pub last: bool,
     number: u32,
 }
+
+/// In the request word, beside the pages: see [`Request::last`].
+const LAST: u64 = 1 << 62;
 
 /// What came of a ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -46,6 +51,12 @@ impl Group {
         let number = l.doorbell.fetch_add(1, AcqRel).wrapping_add(1);
         futex_wake_all(&l.doorbell);
         Some(Ring { line, number })
+    }
+
+    /// The same for who is out of memory otherwise: the other does what costs it more, too.
+    pub fn ask_last(&self, line: LineId, pages: u64) -> Option<Ring> {
+        self.line(line)?.request.fetch_or(LAST, AcqRel);
+        self.ask(line, pages)
     }
 
     /// Waits for the answer until `deadline` (monotonic, see [`now`]).
@@ -82,8 +93,10 @@ impl Group {
         if number == l.answered.load(Acquire) {
             return None;
         }
+        let word = l.request.swap(0, AcqRel);
         Some(Request {
-            pages: l.request.swap(0, AcqRel),
+            pages: word & (LAST - 1),
+            last: word & LAST != 0,
             number,
         })
     }

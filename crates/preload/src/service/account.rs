@@ -264,7 +264,7 @@ impl Charge for Account {
         while let Some(donor) = self.group.choose_donor(self.line(), &asked) {
             let index = usize::from(donor.line.index());
             asked[index / 64 % 4] |= 1 << (index % 64);
-            let Some(ring) = self.group.ask(donor.line, pages) else {
+            let Some(ring) = self.group.ask_last(donor.line, pages) else {
                 continue;
             };
             let deadline = deckle_group::sys::now() + ANSWER_TIME;

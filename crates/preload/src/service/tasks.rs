@@ -232,10 +232,13 @@ pub extern "C" fn caller(_: *mut c_void) -> ! {
 pub extern "C" fn donor(_: *mut c_void) -> ! {
     let process = the_process();
     let group = process.account.group();
+    let mut before = false;
     loop {
         let me = process.account.line();
         let asked = group.wait_request(me, Duration::from_secs(3600));
         if let Some(request) = asked {
+            // A word that was written between two rings was taken with the first.
+            let last = core::mem::replace(&mut before, request.last);
             let _inside = process.pager.gate().enter();
             // In larger portions than are asked for: the store grows by whole segments, and
             // what a small portion frees may be less than that.
@@ -243,7 +246,7 @@ pub extern "C" fn donor(_: *mut c_void) -> ! {
             let mm = process.pager.mm();
             process.account.stop_lending(mm);
             let freed = match mm.reclaim(pages) {
-                0 => process.account.give_up_shared(mm, pages),
+                0 if request.last || last => process.account.give_up_shared(mm, pages),
                 freed => freed,
             };
             process.publish();
