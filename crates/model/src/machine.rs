@@ -93,6 +93,11 @@ impl ModelMachine {
         self.lock().max_steps = steps;
     }
 
+    /// Steps of the run so far, of all CPUs together: the only clock that the model has.
+    pub fn steps(&self) -> u64 {
+        self.lock().trace.steps()
+    }
+
     /// Runs the jobs, one on each CPU, until all have returned.
     ///
     /// The same seed, jobs and history of the machine give the same trace. An error ends the
