@@ -11,6 +11,7 @@
 //!
 //! Dependencies go one way: experiments -> host, child, program -> content, region, size.
 
+pub mod capture;
 pub mod child;
 pub mod content;
 pub mod error;
