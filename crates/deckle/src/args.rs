@@ -164,6 +164,69 @@ pub enum Experiment {
     /// Underused huge pages at a small limit: who survives, under which max_ptes_none.
     #[command(after_help = "Example:\n  deckle lab oom --on live,kernel,model")]
     Oom(OomArgs),
+    /// Large blocks while others take small pages, with page capture and without, on the model.
+    #[command(after_help = CAPTURE_HELP)]
+    Capture(CaptureArgs),
+}
+
+const CAPTURE_HELP: &str = "\
+Examples:
+  deckle lab capture --plot capture.svg
+      The experiment as docs/capture-experiment.md fixes it, about a minute, and a picture.
+  deckle lab capture --threads 1,4,8 --memory 256M --capture on,off --seeds 5 --format json
+
+no-absorption leaves out merging with free buddies, no-others the frames that others free.";
+
+/// Options of `deckle lab capture`.
+#[derive(Args)]
+pub struct CaptureArgs {
+    /// CPUs that take single pages (1 to 64), several separated by commas.
+    #[arg(long, value_delimiter = ',', default_value = "4", value_name = "LIST")]
+    pub threads: Vec<usize>,
+    /// Size of the zone.
+    #[arg(long, default_value = "1G", value_name = "SIZE")]
+    pub memory: String,
+    /// Order of the blocks that are asked for, 1 to 10.
+    #[arg(long, default_value_t = 9, value_name = "N")]
+    pub order: u8,
+    /// With capture, without, or with a part of it left out, separated by commas.
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        default_value = "off,on,no-absorption,no-others"
+    )]
+    pub capture: Vec<CaptureWord>,
+    /// The first seed.
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub seed: u64,
+    /// How many seeds, one after the other.
+    #[arg(
+        long,
+        default_value_t = 20,
+        value_name = "N",
+        value_parser = clap::value_parser!(u64).range(1..=1000)
+    )]
+    pub seeds: u64,
+    /// How the result is written.
+    #[arg(long, value_enum, default_value = "text")]
+    pub format: Format,
+    /// Write a picture of success over time, as SVG.
+    #[arg(long, value_name = "FILE")]
+    pub plot: Option<PathBuf>,
+}
+
+/// Variants of `lab capture`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum CaptureWord {
+    /// No capture.
+    Off,
+    /// Capture as designed.
+    On,
+    /// Without merging with free buddies.
+    NoAbsorption,
+    /// Without frames that others free.
+    NoOthers,
 }
 
 /// Options of `deckle lab pageout`.

@@ -1,13 +1,16 @@
 //! `deckle lab`: the command line of the experiments.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::io::Write;
 use std::path::PathBuf;
 
 use deckle_lab::model::SoftwareMachine;
-use deckle_lab::{LabError, Side, oom, pageout};
+use deckle_lab::{LabError, Side, capture, oom, pageout};
 
-use crate::args::{Case, Experiment, Format, LabArgs, OomArgs, PageoutArgs, Place};
+use crate::args::{
+    CaptureArgs, CaptureWord, Case, Experiment, Format, LabArgs, OomArgs, PageoutArgs, Place,
+};
 use crate::fail::{Fail, plain};
 use crate::size;
 
@@ -20,6 +23,7 @@ pub fn lab(args: &LabArgs) -> Result<i32, Fail> {
     match &args.experiment {
         Experiment::Pageout(a) => run_pageout(a),
         Experiment::Oom(a) => run_oom(a),
+        Experiment::Capture(a) => run_capture(a),
     }
 }
 
@@ -68,6 +72,46 @@ fn run_oom(a: &OomArgs) -> Result<i32, Fail> {
         Format::Json => print(&report.to_json())?,
     }
     Ok(i32::from(!report.agree()))
+}
+
+fn run_capture(a: &CaptureArgs) -> Result<i32, Fail> {
+    let memory = size::parse(&a.memory).map_err(|e| Fail::own(format!("--memory: {e}")))?;
+    let options = capture::CaptureOptions {
+        threads: a.threads.clone(),
+        memory,
+        order: a.order,
+        variants: a.capture.iter().map(|w| variant(*w)).collect(),
+        seed: a.seed,
+        seeds: a.seeds,
+    };
+    let plot_failed = |path: &PathBuf, e: &std::io::Error| {
+        Fail::own(format!("--plot {}: {}", path.display(), plain(e)))
+    };
+    // Before the minutes that the runs take, not after.
+    let plot = match &a.plot {
+        Some(path) => Some((path, File::create(path).map_err(|e| plot_failed(path, &e))?)),
+        None => None,
+    };
+    let report = capture::run(&options).map_err(|e| failed("capture", &e))?;
+    if let Some((path, mut file)) = plot {
+        let svg = report.to_svg().unwrap_or_default();
+        file.write_all(svg.as_bytes())
+            .map_err(|e| plot_failed(path, &e))?;
+    }
+    match a.format {
+        Format::Text => print(&report.to_text())?,
+        Format::Json => print(&report.to_json())?,
+    }
+    Ok(i32::from(report.holds() == Some(false)))
+}
+
+fn variant(word: CaptureWord) -> capture::Variant {
+    match word {
+        CaptureWord::Off => capture::Variant::Off,
+        CaptureWord::On => capture::Variant::On,
+        CaptureWord::NoAbsorption => capture::Variant::NoAbsorption,
+        CaptureWord::NoOthers => capture::Variant::NoOthers,
+    }
 }
 
 /// This program, and the command that turns it into a workload: every side runs the same binary.
