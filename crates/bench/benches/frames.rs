@@ -8,7 +8,7 @@ use deckle_bench::table::{heading, line, median_cost};
 /// Memory managed, unless asked otherwise.
 const MEMORY_MIB: u32 = 4096;
 const ROUNDS: usize = 5;
-const PAIRS: usize = 1_000_000;
+const PAIRS: usize = 200_000;
 
 fn main() {
     let mut filter: Vec<String> = Vec::new();

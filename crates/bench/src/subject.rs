@@ -3,7 +3,7 @@
 use crate::machine::Threads;
 use buddy_system_allocator::LockedFrameAllocator;
 use deckle_mm::Pfn;
-use deckle_mm::frame::Zone;
+use deckle_mm::frame::{Zone, ZoneConfig};
 use deckle_mm::platform::FrameSpan;
 
 /// An allocator of blocks of 2^order frames, for several threads.
@@ -32,7 +32,7 @@ impl Deckle {
             frames,
         };
         Deckle {
-            zone: Zone::new(span),
+            zone: Zone::with(span, ZoneConfig::contiguous(cpus)),
             machine: Threads { nr: cpus },
         }
     }
@@ -50,6 +50,9 @@ impl Subject for Deckle {
     fn put(&self, frame: u32, order: u8) {
         let freed = self.zone.free(&self.machine, Pfn(frame), order);
         assert!(freed.is_ok(), "{freed:?}");
+    }
+    fn settle(&self) {
+        self.zone.drain(&self.machine);
     }
 }
 

@@ -74,3 +74,35 @@ fn r115_lab_pageout_refuses_what_it_cannot_hold() {
     assert_eq!(code, 125);
     assert!(err.contains("32768 GiB") && err.contains("--size"), "{err}");
 }
+
+#[test]
+fn r29_lab_capture_reports_and_draws() {
+    let plot = std::env::temp_dir().join(format!("deckle-capture-{}.svg", std::process::id()));
+    let mut args: Vec<&str> = "lab capture --memory 64M --seeds 2 --capture on,off --format json"
+        .split(' ')
+        .collect();
+    args.extend(["--plot", plot.to_str().unwrap()]);
+    let (code, out, err) = output(&args);
+    assert_eq!(code, 0, "{err}");
+    assert_eq!(rows(&out).len(), 6);
+    let svg = std::fs::read_to_string(&plot).unwrap();
+    std::fs::remove_file(&plot).unwrap();
+    assert!(svg.contains("capture off") && svg.contains("capture on"));
+}
+
+#[test]
+fn r29_lab_capture_says_what_is_wrong_with_an_option() {
+    for (args, says) in [
+        ("lab capture --order 11", "--order 11"),
+        ("lab capture --memory 8M", "at least 48 MiB"),
+        ("lab capture --capture on,maybe", "no-absorption"),
+        (
+            "lab capture --plot /nonexistent/a.svg",
+            "/nonexistent/a.svg",
+        ),
+    ] {
+        let (code, _, err) = output(&args.split(' ').collect::<Vec<_>>());
+        assert_eq!(code, 125, "{args}: {err}");
+        assert!(err.contains(says), "{args}: {err}");
+    }
+}

@@ -1,0 +1,134 @@
+//! The capture experiment on the software machine.
+
+use deckle_lab::LabError;
+use deckle_lab::capture::{self, CaptureOptions, CaptureReport, Variant};
+
+fn run(options: CaptureOptions) -> CaptureReport {
+    capture::run(&options).unwrap()
+}
+
+/// The experiment as docs/capture-experiment.md fixes it, without the ablations.
+#[test]
+fn r29_capture_gains_at_least_twice_its_standard_error_over_20_seeds() {
+    let report = run(CaptureOptions {
+        variants: vec![Variant::Off, Variant::On],
+        ..CaptureOptions::default()
+    });
+    eprintln!("{}", report.to_text());
+    assert_eq!(report.holds(), Some(true));
+    assert_eq!(report.gains.len(), 3);
+    for row in &report.rows {
+        assert_eq!(row.successes_pct.len(), 20);
+        if row.capture {
+            // Most blocks come from the list, and no more is held than two blocks.
+            assert!(row.from_capture_pct > 50.0, "{row:?}");
+            assert!(row.captured_peak <= 1024, "{row:?}");
+        } else {
+            assert_eq!((row.from_capture_pct, row.captured_own), (0.0, 0));
+        }
+    }
+    for gain in report.gains.iter().filter(|g| g.rate >= 1.0) {
+        let error = gain.standard_error_pct.unwrap();
+        assert!(gain.absolute_gain_pct >= 2.0 * error, "{gain:?}");
+    }
+}
+
+#[test]
+fn r14_r15_the_ablations_leave_out_what_they_say() {
+    let report = run(CaptureOptions {
+        memory: 128 << 20,
+        seeds: 3,
+        ..CaptureOptions::default()
+    });
+    assert_eq!(report.holds(), None, "another experiment");
+    let sum = |v: Variant, f: fn(&capture::CaptureRow) -> u64| -> u64 {
+        report.rows.iter().filter(|r| r.variant == v).map(f).sum()
+    };
+    assert!(sum(Variant::On, |r| r.captured_absorbed) > 0);
+    assert!(sum(Variant::On, |r| r.captured_joined) > 0);
+    assert_eq!(sum(Variant::NoAbsorption, |r| r.captured_absorbed), 0);
+    assert_eq!(sum(Variant::NoOthers, |r| r.captured_joined), 0);
+    // With free pages in every block, none is ever whole on the list alone.
+    let slow = report
+        .rows
+        .iter()
+        .find(|r| r.variant == Variant::NoAbsorption && r.rate == 0.25)
+        .unwrap();
+    assert_eq!(slow.from_capture_pct, 0.0, "{slow:?}");
+}
+
+#[test]
+fn r29_the_same_seed_gives_the_same_report_and_it_has_the_promised_shape() {
+    let options = CaptureOptions {
+        threads: vec![1, 3],
+        memory: 64 << 20,
+        variants: vec![Variant::On, Variant::Off],
+        seeds: 2,
+        ..CaptureOptions::default()
+    };
+    let (one, two) = (run(options.clone()), run(options));
+    assert_eq!(one, two);
+    let json: serde_json::Value = serde_json::from_str(&one.to_json()).unwrap();
+    assert_eq!(
+        (&json["schema"], &json["experiment"]),
+        (&1.into(), &"capture".into())
+    );
+    assert_eq!(json["rows"].as_array().unwrap().len(), 2 * 3 * 2);
+    for key in [
+        "capture",
+        "threads",
+        "rate",
+        "success_pct",
+        "standard_error_pct",
+    ] {
+        assert!(!json["rows"][0][key].is_null(), "{key}");
+    }
+    for key in ["p50_steps", "p99_steps", "fragmentation"] {
+        assert!(json["rows"][0][key].is_number(), "{key}");
+    }
+    for key in [
+        "absolute_gain_pct",
+        "effective_gain_pct",
+        "standard_error_pct",
+    ] {
+        assert!(json[key].is_number(), "{key}");
+    }
+    assert_eq!(json["published"][1]["effective_gain_pct"], 25.22);
+    assert_eq!(json["faults"].as_array().unwrap().len(), 4);
+    assert!(one.to_svg().unwrap().starts_with("<svg "));
+}
+
+#[test]
+fn r10_orders_up_to_3_gain_nothing_because_nothing_is_captured() {
+    let report = run(CaptureOptions {
+        memory: 16 << 20,
+        order: 3,
+        variants: vec![Variant::Off, Variant::On],
+        seeds: 2,
+        ..CaptureOptions::default()
+    });
+    for row in &report.rows {
+        assert_eq!((row.captured_own, row.captured_joined), (0, 0), "{row:?}");
+    }
+    assert!(report.gains.iter().all(|g| g.absolute_gain_pct == 0.0));
+}
+
+#[test]
+fn r29_options_that_make_no_sense_are_refused() {
+    let refused = |change: fn(&mut CaptureOptions), says: &str| {
+        let mut options = CaptureOptions::default();
+        change(&mut options);
+        match capture::run(&options) {
+            Err(LabError::Option(why)) => assert!(why.contains(says), "{why}"),
+            other => panic!("{says}: {other:?}"),
+        }
+    };
+    refused(|o| o.order = 11, "--order 11");
+    refused(|o| o.order = 0, "--order 0");
+    refused(|o| o.memory = 2 << 20, "at least 48 MiB");
+    refused(|o| o.memory += 4096, "multiple");
+    refused(|o| o.memory = 1 << 50, "available");
+    refused(|o| o.threads = vec![0], "--threads 0");
+    refused(|o| o.threads = vec![2, 2], "twice");
+    refused(|o| o.variants.clear(), "nothing to run");
+}
