@@ -195,7 +195,8 @@ impl State {
             self.broken(op, Broken::WrongFrame, place);
             return Err(INVALID);
         }
-        if pte.prot != prot {
+        // While rights are being changed a manager may say too much, never too little.
+        if pte.prot.or(prot) != prot {
             self.broken(op, Broken::WrongProt, place);
         }
         Ok(())

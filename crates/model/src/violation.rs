@@ -27,7 +27,7 @@ pub enum Broken {
     NotMapped,
     /// A page was unmapped with a frame that is not the one behind it.
     WrongFrame,
-    /// A page was unmapped with other rights than it has.
+    /// A page was unmapped with fewer rights than it has.
     WrongProt,
     /// A zero mapping was to be dropped where a frame is mapped.
     NotZeroMapping,
