@@ -128,8 +128,13 @@ impl Group {
                 // SAFETY: signal 0 sends nothing.
                 let holder_lives = unsafe { libc::kill(other_holder as i32, 0) } == 0
                     || Errno::last().0 != libc::ESRCH;
-                if holder_lives && !self.is_gone(other) {
+                let gone = self.is_gone(other);
+                if holder_lives && !gone {
                     return Err(OomError::InProgress { victim: other });
+                }
+                if gone && other == victim {
+                    // It ended since the look above.
+                    return Err(OomError::Gone);
                 }
             }
             if oom.compare_exchange(now, word, AcqRel, Relaxed).is_ok() {
