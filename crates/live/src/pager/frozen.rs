@@ -106,6 +106,9 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
             return settled;
         }
         self.still.forker.store(forker, Ordering::SeqCst);
+        // A fault of the forking thread may have been queued before: its stack may be managed
+        // memory. Whoever is woken tries again, and only the forking thread is served then.
+        self.queue.each(|fault| self.platform().wake(fault.page, 1));
         Ok(())
     }
 
@@ -161,9 +164,10 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
                     page: Vpn::of_addr(addr as u64),
                     write: write || wp,
                 };
-                let forker = self.still.forker.load(Ordering::SeqCst);
-                if ptid == 0 || ptid != forker {
-                    if !self.queue.push(fault) {
+                let forks = || ptid != 0 && ptid == self.still.forker.load(Ordering::SeqCst);
+                if !forks() {
+                    // Looked at again: `freeze` may have looked at the queue in between.
+                    if !self.queue.push(fault) || forks() {
                         self.platform().wake(fault.page, 1);
                     }
                     return;

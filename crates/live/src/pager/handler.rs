@@ -111,8 +111,12 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
     /// Serves the faults that need reclaim or waiting, until [`stop`](Self::stop). Several may
     /// run.
     pub fn worker_loop(&self) {
-        while let Some(fault) = self.queue.pop() {
+        while self.queue.wait() {
+            // Taken inside only: in the queue it can be seen by who has closed the gate.
             let _inside = self.gate.enter();
+            let Some(fault) = self.queue.pop() else {
+                continue;
+            };
             if !self.serve(fault, FaultMode::MayWait) {
                 self.platform().wake(fault.page, 1);
             }

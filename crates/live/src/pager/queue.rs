@@ -62,21 +62,27 @@ impl Queue {
         true
     }
 
-    /// Waits for a fault; `None` after [`close`](Self::close).
-    pub fn pop(&self) -> Option<Fault> {
+    /// Waits until there is a fault, which another may take first; false after
+    /// [`close`](Self::close).
+    pub fn wait(&self) -> bool {
         let mut inner = self.lock();
-        loop {
-            if inner.closed {
-                return None;
-            }
-            if let Some(fault) = inner.faults.pop_front() {
-                return Some(fault);
-            }
+        while inner.faults.is_empty() && !inner.closed {
             inner = self
                 .more
                 .wait(inner)
                 .unwrap_or_else(PoisonError::into_inner);
         }
+        !inner.closed
+    }
+
+    /// Takes the oldest fault, if there is one.
+    pub fn pop(&self) -> Option<Fault> {
+        self.lock().faults.pop_front()
+    }
+
+    /// Calls `see` with each fault, which stays. Nothing is pushed meanwhile.
+    pub fn each(&self, see: impl FnMut(&Fault)) {
+        self.lock().faults.iter().for_each(see);
     }
 
     /// Sends all workers home.
@@ -103,9 +109,11 @@ mod tests {
         assert!(queue.push(fault(5)), "already there");
         assert!(!queue.push(fault(ROOM as u64)));
         for n in 0..ROOM as u64 {
+            assert!(queue.wait());
             assert_eq!(queue.pop(), Some(fault(n)));
         }
-        queue.close();
         assert_eq!(queue.pop(), None);
+        queue.close();
+        assert!(!queue.wait());
     }
 }

@@ -260,13 +260,13 @@ const FLUSHED: Flush = Flush { pending: None };
 fn open(caps: Capabilities, fork_events: bool) -> Result<Uffd, LiveError> {
     let user_only = !caps.has(Capability::KernelFaults);
     let (uffd, _) = Uffd::open_any(user_only).map_err(LiveError::NoUserfaultfd)?;
-    let mut features = Features::PAGEFAULT_FLAG_WP;
+    // Who faults must be told while a fork is on its way: see the pager.
+    let mut features = Features::PAGEFAULT_FLAG_WP | Features::THREAD_ID;
     if caps.has(Capability::Move) {
         features = features | Features::MOVE;
     }
     if fork_events && caps.has(Capability::EventFork) {
-        // Who faults must be told while a fork is on its way: see the pager.
-        features = features | Features::EVENT_FORK | Features::THREAD_ID;
+        features = features | Features::EVENT_FORK;
     }
     uffd.api(features).map_err(LiveError::Handshake)?;
     Ok(uffd)
