@@ -16,6 +16,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+mod atomic;
 pub mod charge;
 pub mod env;
 pub mod folio;

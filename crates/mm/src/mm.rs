@@ -169,7 +169,7 @@ impl<E: Env> Mm<E> {
         let before = self.store_charged.swap(now, Ordering::AcqRel);
         if now > before {
             self.charge.force_charge(now - before);
-        } else {
+        } else if now < before {
             self.charge.uncharge(before - now);
         }
         now as i64 - before as i64

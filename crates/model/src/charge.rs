@@ -19,6 +19,8 @@ struct Account {
     fail_after: Option<u64>,
     /// Pages that were returned without having been charged.
     underflow: u64,
+    /// Calls that returned pages.
+    uncharges: u64,
 }
 
 /// The group's account of the model: exact, limits may change at any time, the nth charge can
@@ -89,6 +91,10 @@ impl ModelCharge {
     pub fn underflow(&self) -> u64 {
         self.lock().underflow
     }
+    /// Calls that returned pages.
+    pub fn uncharges(&self) -> u64 {
+        self.lock().uncharges
+    }
 }
 
 impl Account {
@@ -124,6 +130,7 @@ impl Charge for ModelCharge {
     }
     fn uncharge(&self, pages: u64) {
         let mut a = self.lock();
+        a.uncharges += 1;
         let (left, missing) = take(a.usage, pages);
         a.usage = left;
         a.underflow += missing;

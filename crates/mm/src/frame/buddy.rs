@@ -17,11 +17,9 @@ use super::fallback::{self, Orders, Steal};
 use super::meta::{FrameMeta, Head, Kind, link_get, link_set};
 use super::mobility::{Mobility, TYPES};
 use super::zone::Zone;
+use crate::atomic::AtomicU64;
 use crate::units::{BLOCK_ORDER, MAX_ORDER, Pfn, order_pages};
-use core::sync::atomic::{
-    AtomicU64,
-    Ordering::{Relaxed, Release},
-};
+use core::sync::atomic::Ordering::{Relaxed, Release};
 
 /// The right to change the free lists, and what belongs to it: exists only inside the zone's
 /// lock.

@@ -5,10 +5,10 @@
 
 use super::meta::{Flags, FrameMeta, link_get, link_set};
 use super::{Frames, Kind};
+use crate::atomic::AtomicU32;
 use crate::units::{Pfn, order_pages};
 use alloc::format;
 use alloc::string::String;
-use core::sync::atomic::AtomicU32;
 
 /// Which links of the metadata a list uses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

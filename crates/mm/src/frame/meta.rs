@@ -5,13 +5,11 @@
 //! lock), the owner of the folio else; the links of a list under the lock of that list.
 
 use super::mobility::Mobility;
+use crate::atomic::{AtomicU32, AtomicU64};
 use crate::units::{Pfn, SpaceId, Vpn};
 use core::fmt;
 use core::ops::BitOr;
-use core::sync::atomic::{
-    AtomicU32, AtomicU64,
-    Ordering::{AcqRel, Acquire, Relaxed, Release},
-};
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 /// What a frame is part of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

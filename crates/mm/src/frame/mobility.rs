@@ -6,10 +6,11 @@
 //! its free blocks are on the lists of that type. A pageblock that is wholly free has none: it
 //! goes to the movable lists, whatever it held.
 
+use crate::atomic::AtomicU8;
 use crate::platform::FrameSpan;
 use crate::units::{BLOCK_ORDER, Pfn};
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use core::sync::atomic::Ordering::Relaxed;
 
 /// How many types there are.
 pub(super) const TYPES: usize = 3;

@@ -12,12 +12,10 @@ use super::Frames;
 use super::meta::Kind;
 use super::mobility::{Mobility, TYPES};
 use super::zone::Zone;
+use crate::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use crate::machine::{Machine, Site};
 use crate::units::{BLOCK_ORDER, MAX_ORDER, Pfn, order_pages};
-use core::sync::atomic::{
-    AtomicBool, AtomicU32, AtomicU64,
-    Ordering::{Acquire, Relaxed, Release},
-};
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// Frames of order 0 that a list can hold, for each type.
 const SMALL: usize = 128;
@@ -182,7 +180,8 @@ impl PerCpu {
             .taken
             .compare_exchange(false, true, Acquire, Relaxed)
             .is_ok();
-        won.then_some(Inside(self))
+        // Not `then_some`: who lost would make an `Inside` too, and dropping it sets others free.
+        won.then(|| Inside(self))
     }
 
     /// Waits for whoever is inside, which is never long: nothing waits there.

@@ -5,8 +5,9 @@
 //! because under the zone's lock that must not happen (C18, R7).
 
 use super::Zone;
+use crate::atomic::AtomicU64;
 use crate::units::{MAX_ORDER, order_pages};
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::Ordering::Relaxed;
 
 /// The three marks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

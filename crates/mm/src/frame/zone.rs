@@ -10,16 +10,14 @@ use super::mobility::{Mobility, Pageblocks, TYPES};
 use super::pcp::{PerCpu, Sizes};
 use super::watermark::Marks;
 use super::{FrameTable, Frames};
+use crate::atomic::{AtomicU32, AtomicU64};
 use crate::machine::{LockClass, Machine};
 use crate::platform::FrameSpan;
 use crate::sync::Lock;
 use crate::units::{MAX_ORDER, Pfn, order_pages};
 use alloc::vec::Vec;
 use core::fmt;
-use core::sync::atomic::{
-    AtomicU32, AtomicU64,
-    Ordering::{Acquire, Relaxed},
-};
+use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
 /// What a zone has besides its free lists. All off is a sparse zone: one that is much larger
 /// than what it will ever hold, so that nothing in it is scarce.

@@ -333,10 +333,7 @@ impl<E: Env> Mm<E> {
                 gone += 1;
             }
         }
-        // One lock and one uncharge for all of them (R8, R9).
-        let done = zone.free_bulk(self.machine(), &freed[..gone]);
-        debug_assert!(done.is_ok(), "{done:?}");
-        self.charge().uncharge(gone as u64);
+        self.free_pages(zone, &freed[..gone]);
         self.isolation_ended(pages);
     }
 }

@@ -1,6 +1,7 @@
 //! Zap: a range becomes holes (munmap, MADV_DONTNEED, exit). Batched: one discard for a
 //! block's part, one put for each folio.
 
+use crate::charge::Charge;
 use crate::env::Env;
 use crate::folio::order_of;
 use crate::frame::Flags;
@@ -17,6 +18,8 @@ use crate::units::{BLOCK_PAGES, FrameRun, PageMask, PageRun, Pfn, Vpn};
 struct Batch {
     head: Option<Pfn>,
     refs: u32,
+    /// Pages of folios that are gone, whose charge is still to be returned.
+    charged: u64,
 }
 
 impl<E: Env> Mm<E> {
@@ -125,6 +128,9 @@ impl<E: Env> Mm<E> {
             table.set(k, Entry::NONE);
         }
         self.zap_end(&mut batch);
+        if batch.charged > 0 {
+            self.charge().uncharge(batch.charged);
+        }
     }
 
     /// Gives back what the inactive and swapped entries of `from..to` hold, run by run: each
@@ -167,6 +173,6 @@ impl<E: Env> Mm<E> {
         {
             self.stats().add(Item::NrAnonPartiallyMapped, 1);
         }
-        self.put_folio(head, refs);
+        batch.charged += self.put_charged(head, refs);
     }
 }

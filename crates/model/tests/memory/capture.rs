@@ -3,7 +3,7 @@
 use super::common::{BASE, Rig, WINDOW};
 use deckle_mm::frame::{CapturePolicy, CaptureStats};
 use deckle_mm::{
-    Advice, FaultError, FaultMode, Item, Profile, Prot, Served, ThpMode, Tunables, Vpn,
+    Advice, Charge, FaultError, FaultMode, Item, Profile, Prot, Served, ThpMode, Tunables, Vpn,
 };
 
 const BLOCK: u64 = 512;
@@ -90,6 +90,32 @@ fn r144_r31_r8_frames_that_the_splitter_frees_are_captured() {
     );
     assert!(rig.mm.stats().get(Item::ThpSplitFree) >= 471);
     rig.verify(&"capturing");
+}
+
+#[test]
+fn r9_a_list_of_pages_is_uncharged_in_one_call() {
+    // Single pages that are unmapped: one call for each block.
+    let rig = rig();
+    let small = map(&rig, 2, 2, Advice::NoHugePage);
+    (0..600).for_each(|k| touch(&rig, small.add(k)).unwrap());
+    let (usage, calls) = (rig.charge.usage(), rig.charge.uncharges());
+    rig.mm.munmap(rig.space, small, 2 * BLOCK).unwrap();
+    assert_eq!(usage - rig.charge.usage(), 600);
+    assert_eq!(rig.charge.uncharges() - calls, 2);
+    rig.verify(&"unmapping");
+    // What the splitter frees: one call for each of two huge pages. The others are for what is
+    // reclaimed page by page beside them.
+    let rig = self::rig();
+    fill(&rig, 0);
+    let (usage, calls) = (rig.charge.usage(), rig.charge.uncharges());
+    let wanted = map(&rig, 8, 1, Advice::HugePage);
+    let served = rig.mm.fault(rig.space, wanted, true, FaultMode::MayWait);
+    assert!(served.is_ok(), "{served:?}");
+    let split = rig.mm.stats().get(Item::ThpSplitFree);
+    assert!(split >= 2 * 471 && rig.charge.usage() + split <= usage + BLOCK);
+    let calls = rig.charge.uncharges() - calls;
+    assert!(calls < split / 4, "{calls} calls for {split} pages");
+    rig.verify(&"splitting");
 }
 
 #[test]

@@ -3,6 +3,7 @@ mod oracle;
 mod pageblocks;
 mod pcp;
 mod request;
+mod schedules;
 
 use super::*;
 use crate::machine::{Machine, Site, Work};
