@@ -21,6 +21,7 @@ pub mod env;
 pub mod folio;
 pub mod frame;
 pub mod huge;
+mod inspect;
 pub mod machine;
 pub mod mm;
 pub mod platform;
@@ -38,6 +39,7 @@ mod verify;
 pub use charge::{Charge, OverLimit};
 pub use env::Env;
 pub use huge::order::{SizeMode, Sizes};
+pub use inspect::FolioView;
 pub use machine::{LockClass, Machine, Site, Work};
 pub use mm::Mm;
 pub use platform::{

@@ -34,18 +34,23 @@ impl<E: Env> Mm<E> {
         };
         loop {
             // Estimate with the lock, then let go of it to allocate.
-            let estimate = order::window(&t, vma, &block.lock(self), page, cap);
+            let (seen, estimate) = {
+                let state = block.lock(self);
+                let window = order::window(&t, vma, &state, page, cap);
+                (state.entry(page.index()).kind(), window)
+            };
+            // A hole may be the program's own to fill; what is no hole never is.
+            let mine = matches!(seen, Kind::Zero { .. }) || seen == Kind::None && !vma.uffd_missing;
+            if !mine {
+                return Ok(None);
+            }
             let (pfn, got) = match self.alloc_fresh(space, vma, page, estimate, mode)? {
                 Some(found) => found,
                 None => return Ok(None),
             };
             let mut state = block.lock(self);
             let want = order::window(&t, vma, &state, page, got.order);
-            let stale = space.changed(seq)
-                || !matches!(
-                    state.entry(page.index()).kind(),
-                    Kind::None | Kind::Zero { .. }
-                );
+            let stale = space.changed(seq) || state.entry(page.index()).kind() != seen;
             if stale || want != got {
                 drop(state);
                 self.free_unused(pfn);
