@@ -11,7 +11,7 @@ use crate::space::entry::{Entry, Kind};
 use crate::space::fault::{FaultError, FaultMode, Served};
 use crate::space::vma::{ThpAdvice, Vma};
 use crate::space::{BlockRef, Space};
-use crate::stat::Item;
+use crate::stat::{Item, SizeItem};
 use crate::tunables::FaultOrder;
 use crate::units::{BLOCK_ORDER, BLOCK_PAGES, PageMask, PageRun, Pfn, Vpn, order_pages};
 
@@ -94,14 +94,19 @@ impl<E: Env> Mm<E> {
             match got.or_else(|e| self.reclaim_for_huge(e, vma, mode, refs, owner)) {
                 Ok(pfn) => {
                     if w.order == BLOCK_ORDER {
-                        self.stats().add(Item::NrThp, 1);
                         self.stats().add(Item::ThpFaultAlloc, 1);
                     } else if w.order > 0 {
                         self.stats().add(Item::AnonFaultAlloc, 1);
                     }
+                    self.stats().add_size(w.order, SizeItem::AnonFaultAlloc, 1);
                     return Ok(Some((pfn, w)));
                 }
                 Err(e) if w.order > 0 => {
+                    let stats = self.stats();
+                    stats.add_size(w.order, SizeItem::AnonFaultFallback, 1);
+                    if let AllocError::Charge(_) = e {
+                        stats.add_size(w.order, SizeItem::AnonFaultFallbackCharge, 1);
+                    }
                     if w.order == BLOCK_ORDER {
                         self.stats().add(Item::ThpFaultFallback, 1);
                         if let AllocError::Charge(_) = e {
@@ -181,8 +186,7 @@ impl<E: Env> Mm<E> {
         self.stats().add(Item::NrAnon, n as u64);
         self.lru_add(pfn, Which::Active);
         if w.order == BLOCK_ORDER {
-            self.isolate_owned(pfn);
-            self.split_in_place(pfn, PageMask::first(n), 1);
+            self.split_owned(pfn, PageMask::first(n), 1, None);
         } else {
             self.part_of_folio(pfn, order_pages(w.order) - n);
         }

@@ -1,7 +1,11 @@
 //! A program driven by hand.
 
-use super::{BASE, Rig};
-use deckle_mm::{Advice, FaultError, FaultMode, FolioView, Item, PAGE_SIZE, Prot, Served, Vpn};
+use super::{BASE, Rig, WINDOW};
+use deckle_mm::{
+    Advice, FaultError, FaultMode, FolioView, Item, PAGE_SIZE, Prot, Served, SplitError,
+    SplitFlags, Vpn,
+};
+use deckle_model::Rng;
 
 /// Pages of a block.
 pub const BLOCK: u64 = 512;
@@ -73,6 +77,29 @@ impl Rig {
 
     pub fn stat(&self, item: Item) -> u64 {
         self.mm.stats().get(item)
+    }
+
+    /// Splits a folio somewhere in the window, as migration would or as a user asks; what
+    /// became of it.
+    pub fn split_somewhere(&self, rng: &mut Rng) -> String {
+        let page = BASE.add(rng.below(WINDOW / 3));
+        let (to, zero) = (rng.below(9) as u8, rng.below(2) == 0);
+        let flags = if zero {
+            SplitFlags::DROP_ZERO
+        } else {
+            SplitFlags::NONE
+        };
+        let done = if rng.below(2) == 0 {
+            self.mm.split_page(self.space, page, to, flags)
+        } else if let Some(mut list) = self.mm.isolate_page(self.space, page) {
+            let done = self.mm.split_isolated(&mut list, to, flags);
+            self.mm.putback_list(list);
+            done
+        } else {
+            Err(SplitError::NoFolio)
+        };
+        assert_ne!(done, Err(SplitError::Listed));
+        format!("split {page} to order {to}, {flags:?}: {done:?}")
     }
 
     /// Pages that the program has, mapped or inactive.
