@@ -41,7 +41,7 @@ impl<E: Env> Mm<E> {
     /// frees does not count as reclaimed there, so the priority falls to 0 at the first
     /// failed charge, and the whole queue is looked at. That decides who survives: if blocks
     /// were split one by one, the small pages that take their place could not be dropped.
-    pub(crate) fn shrink_underused(&self, scan: u64, target: u64) -> u64 {
+    pub fn shrink_underused(&self, scan: u64, target: u64) -> u64 {
         let t = self.tunables();
         let (scan, target) = match t.profile {
             Profile::Linux => (u64::MAX, u64::MAX),

@@ -44,7 +44,8 @@ impl<E: Env> Mm<E> {
             return self.reclaim_one(pfn);
         }
         let mut list = Isolated(Vec::from([pfn]));
-        let mut freed = match self.split_isolated(&mut list, BLOCK_ORDER - 1, SplitFlags::NONE) {
+        let cap = order_of(self.meta(pfn)).saturating_sub(1);
+        let mut freed = match self.split_isolated(&mut list, cap, SplitFlags::NONE) {
             Ok(split) => u64::from(split.freed),
             Err(_) => 0,
         };
