@@ -10,7 +10,7 @@ use crate::env::Env;
 use crate::frame::{Flags, FrameMeta, Zone};
 use crate::machine::{Machine, Work};
 use crate::mm::Mm;
-use crate::stat::Item;
+use crate::stat::{Item, SizeItem};
 use crate::units::{BLOCK_ORDER, Pfn, SpaceId, Vpn, order_pages};
 
 /// Why there is no folio.
@@ -68,7 +68,28 @@ impl<E: Env> Mm<E> {
         let meta = self.meta(pfn);
         meta.set_refs(refs);
         meta.set_owner(owner.0, owner.1);
+        self.count_folio(order);
         Ok(pfn)
+    }
+
+    /// A folio of `order` begins to exist.
+    pub(crate) fn count_folio(&self, order: u8) {
+        if order > 0 {
+            self.stats().add_size(order, SizeItem::NrAnon, 1);
+        }
+        if order == BLOCK_ORDER {
+            self.stats().add(Item::NrThp, 1);
+        }
+    }
+
+    /// A folio of `order` exists no longer.
+    pub(crate) fn uncount_folio(&self, order: u8) {
+        if order > 0 {
+            self.stats().sub_size(order, SizeItem::NrAnon, 1);
+        }
+        if order == BLOCK_ORDER {
+            self.stats().sub(Item::NrThp, 1);
+        }
     }
 
     /// Gives a folio back that was never mapped.
@@ -81,9 +102,7 @@ impl<E: Env> Mm<E> {
     /// it is partially mapped from the start. Block locked.
     pub(crate) fn part_of_folio(&self, pfn: Pfn, n: u32) {
         if n > 0 {
-            if !self.meta(pfn).set(Flags::PARTIAL).has(Flags::PARTIAL) {
-                self.stats().add(Item::NrAnonPartiallyMapped, 1);
-            }
+            self.partially_mapped(pfn);
             self.put_folio(pfn, n);
         }
     }
@@ -113,13 +132,9 @@ impl<E: Env> Mm<E> {
         let order = order_of(meta);
         self.lru_del(pfn);
         self.unqueue(pfn);
+        self.no_longer_partial(pfn);
         meta.clear(Flags::ACTIVE | Flags::UNEVICTABLE);
-        if meta.clear(Flags::PARTIAL).has(Flags::PARTIAL) {
-            self.stats().sub(Item::NrAnonPartiallyMapped, 1);
-        }
-        if order == BLOCK_ORDER {
-            self.stats().sub(Item::NrThp, 1);
-        }
+        self.uncount_folio(order);
         meta.clear_owner();
         let freed = self.zone_of(pfn).free(self.machine(), pfn, order);
         debug_assert!(freed.is_ok(), "{pfn} order {order}: {freed:?}");

@@ -22,6 +22,7 @@ pub mod env;
 pub mod folio;
 pub mod frame;
 pub mod huge;
+mod inspect;
 pub mod machine;
 pub mod mm;
 pub mod platform;
@@ -39,6 +40,8 @@ mod verify;
 pub use charge::{Charge, OverLimit};
 pub use env::Env;
 pub use huge::order::{SizeMode, Sizes};
+pub use huge::split::{Isolated, Split, SplitError, SplitFlags};
+pub use inspect::FolioView;
 pub use machine::{LockClass, Machine, Site, Work};
 pub use mm::Mm;
 pub use platform::{
@@ -49,9 +52,9 @@ pub use space::MapError;
 pub use space::advice::Advice;
 pub use space::fault::{FaultError, FaultMode, Served};
 pub use space::freeze::Frozen;
-pub use stat::{Item, Stats};
+pub use stat::{Item, SizeItem, Stats};
 pub use store::{Store, StoreError, StoreStop};
-pub use tunables::{FaultOrder, Profile, ThpMode, TunableError, Tunables};
+pub use tunables::{FaultOrder, Profile, SplitMode, ThpMode, TunableError, Tunables};
 pub use units::{
     BLOCK_ORDER, BLOCK_PAGES, BlockNr, FrameRun, MAX_ORDER, PAGE_SIZE, PageMask, PageRun, Pfn,
     Slot, SpaceId, Vpn,

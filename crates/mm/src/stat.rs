@@ -1,5 +1,6 @@
 //! Event counters and gauges, under the kernel's names where the kernel has the thing.
 
+use crate::units::BLOCK_ORDER;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 macro_rules! items {
@@ -101,33 +102,86 @@ items! {
     }
 }
 
+items! {
+    /// What is counted for each size of folio, as `hugepages-<size>/stats/<name>`.
+    pub enum SizeItem {
+        /// Folios allocated by faults.
+        AnonFaultAlloc = "anon_fault_alloc",
+        /// Faults that wanted a folio of this size and got less.
+        AnonFaultFallback = "anon_fault_fallback",
+        /// ... because the group's limit refused the charge.
+        AnonFaultFallbackCharge = "anon_fault_fallback_charge",
+        /// Folios that became several smaller ones, or single pages.
+        Split = "split",
+        /// Folios queued for a split because a part of them was unmapped.
+        SplitDeferred = "split_deferred",
+        /// Folios now.
+        NrAnon = "nr_anon",
+        /// Folios of which only a part is mapped now.
+        NrAnonPartiallyMapped = "nr_anon_partially_mapped",
+    }
+}
+
+/// Sizes of folios that are counted apart: every order up to the huge one.
+const SIZES: usize = BLOCK_ORDER as usize + 1;
+
 /// The counters of one manager. Relaxed atomics: each is exact, a set of them is not a
 /// snapshot.
-pub struct Stats([AtomicU64; Item::COUNT]);
+pub struct Stats {
+    items: [AtomicU64; Item::COUNT],
+    sizes: [[AtomicU64; SIZES]; SizeItem::COUNT],
+}
 
 impl Stats {
     /// All zero.
     pub const fn new() -> Stats {
-        Stats([const { AtomicU64::new(0) }; Item::COUNT])
+        Stats {
+            items: [const { AtomicU64::new(0) }; Item::COUNT],
+            sizes: [const { [const { AtomicU64::new(0) }; SIZES] }; SizeItem::COUNT],
+        }
     }
     /// Adds `n`.
     pub fn add(&self, item: Item, n: u64) {
-        self.0[item as usize].fetch_add(n, Relaxed);
+        self.items[item as usize].fetch_add(n, Relaxed);
     }
     /// Takes `n` from a gauge.
     pub fn sub(&self, item: Item, n: u64) {
-        self.0[item as usize].fetch_sub(n, Relaxed);
+        self.items[item as usize].fetch_sub(n, Relaxed);
     }
     /// Sets the items that `which` names to zero: those that a copy of a manager must not
     /// count a second time.
     pub fn forget(&self, which: impl Fn(Item) -> bool) {
         for &item in Item::ALL.iter().filter(|&&item| which(item)) {
-            self.0[item as usize].store(0, Relaxed);
+            self.items[item as usize].store(0, Relaxed);
         }
+        // Folios that exist go on existing in the copy.
+        let gauge = |item: SizeItem| item.name().starts_with("nr_");
+        for &item in SizeItem::ALL.iter().filter(|&&item| !gauge(item)) {
+            for size in &self.sizes[item as usize] {
+                size.store(0, Relaxed);
+            }
+        }
+    }
+    /// Adds `n` for folios of `order`; one that is not counted is ignored.
+    pub fn add_size(&self, order: u8, item: SizeItem, n: u64) {
+        if let Some(size) = self.sizes[item as usize].get(order as usize) {
+            size.fetch_add(n, Relaxed);
+        }
+    }
+    /// Takes `n` from a gauge for folios of `order`.
+    pub fn sub_size(&self, order: u8, item: SizeItem, n: u64) {
+        if let Some(size) = self.sizes[item as usize].get(order as usize) {
+            size.fetch_sub(n, Relaxed);
+        }
+    }
+    /// The value for folios of `order` now.
+    pub fn size(&self, order: u8, item: SizeItem) -> u64 {
+        let size = self.sizes[item as usize].get(order as usize);
+        size.map_or(0, |v| v.load(Relaxed))
     }
     /// The value now.
     pub fn get(&self, item: Item) -> u64 {
-        self.0[item as usize].load(Relaxed)
+        self.items[item as usize].load(Relaxed)
     }
 }
 

@@ -1,6 +1,8 @@
 //! The knobs, with the kernel's names, and the two policy profiles.
 
+use crate::env::Env;
 use crate::huge::order::{SizeMode, Sizes};
+use crate::platform::Platform;
 use crate::units::{BLOCK_ORDER, PAGE_SIZE};
 use core::fmt;
 
@@ -38,6 +40,21 @@ pub enum FaultOrder {
     Auto,
 }
 
+/// How a huge page is taken apart.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum SplitMode {
+    /// By what it costs. Where frames are slots of a large range, copying a page is cheap and
+    /// splitting the machine's huge page is not: it is shattered. Where frames are memory, a
+    /// part that goes is cut off without a copy, and an underused page is shattered as long as
+    /// there are frames for what is in use, since that keeps a block whole.
+    #[default]
+    Auto,
+    /// What is in use moves to small frames and the block is given back whole, if there are any.
+    Shatter,
+    /// The frames stay where they are.
+    InPlace,
+}
+
 /// The knobs of one manager. Plain values: a change of a knob makes a new set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Tunables {
@@ -50,6 +67,8 @@ pub struct Tunables {
     pub max_ptes_none: u16,
     /// `shrink_underused`: whether underused huge pages are split under pressure.
     pub shrink_underused: bool,
+    /// How a huge page is taken apart.
+    pub split_mode: SplitMode,
     /// Before an out-of-memory kill, look at every huge folio for droppable zero pages,
     /// whatever the other knobs say.
     pub oom_zero_drop: bool,
@@ -83,6 +102,7 @@ impl Tunables {
                 thp: ThpMode::Always,
                 max_ptes_none: 511,
                 shrink_underused: true,
+                split_mode: SplitMode::Auto,
                 oom_zero_drop: false,
                 fault_max: FAULT_MAX,
                 fault_max_advised: HUGE,
@@ -95,6 +115,7 @@ impl Tunables {
                 thp: ThpMode::Always,
                 max_ptes_none: 409,
                 shrink_underused: true,
+                split_mode: SplitMode::Auto,
                 oom_zero_drop: true,
                 fault_max: FAULT_MAX,
                 fault_max_advised: HUGE,
@@ -110,6 +131,16 @@ impl Tunables {
                 fault_order: FaultOrder::Fixed,
                 fault_attempts: 3,
             },
+        }
+    }
+
+    /// Whether a huge page with `live` pages to keep is shattered while `free` frames are left.
+    /// No live page: a part of it goes for good.
+    pub(crate) fn shatters<E: Env>(&self, live: u32, free: u64) -> bool {
+        match self.split_mode {
+            SplitMode::InPlace => false,
+            SplitMode::Shatter => true,
+            SplitMode::Auto => !E::P::CONTIGUITY || live > 0 && u64::from(live) <= free,
         }
     }
 

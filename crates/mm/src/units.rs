@@ -229,6 +229,10 @@ impl PageMask {
         }
         m
     }
+    /// The pages of this set that are not in `other`.
+    pub fn without(&self, other: &PageMask) -> PageMask {
+        PageMask(core::array::from_fn(|i| self.0[i] & !other.0[i]))
+    }
     /// Maximal runs `(first, pages)` of set bits among the first `n` pages, in order.
     pub fn runs(self, n: u32) -> impl Iterator<Item = (u32, u32)> {
         let mut i = 0;

@@ -4,7 +4,8 @@
 //! |---|---|
 //! | references of a folio | its entries (a huge page: 1), at rest |
 //! | pages on the lists | pages of all folios, each on exactly one list |
-//! | queue | only huge folios |
+//! | queue | huge folios, and every folio of which only a part is mapped |
+//! | folios by size, whole and partially mapped | counted from the entries |
 //! | NrAnon, NrInactive, NrThp, NrZero, NrSwapped, NrShared | counted from the entries |
 //! | slots in use, pages in the store | swapped entries |
 //! | frames allocated | folios found |
@@ -19,7 +20,7 @@ use crate::mm::Mm;
 use crate::reclaim::lru::Which;
 use crate::space::block::BlockState;
 use crate::space::entry::Kind;
-use crate::stat::Item;
+use crate::stat::{Item, SizeItem};
 use crate::store::Store;
 use crate::units::{BLOCK_ORDER, BLOCK_PAGES, Pfn, Slot, SpaceId, Vpn, order_pages};
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -199,8 +200,22 @@ impl<E: Env> Mm<E> {
 
     fn check_folios(&self, seen: &mut Seen) {
         let refs = core::mem::take(&mut seen.refs);
+        let (mut partial, mut sizes) = (0, [0; BLOCK_ORDER as usize + 1]);
         for (&p, &n) in &refs {
             let meta = self.meta(Pfn(p));
+            let order = order_of(meta);
+            let whole = n == order_pages(order) || order == BLOCK_ORDER && n == 1;
+            partial += u64::from(!whole);
+            sizes[usize::from(order.min(BLOCK_ORDER))] += 1;
+            let queued = meta.has(Flags::QUEUED);
+            if whole == meta.has(Flags::PARTIAL) || !whole && !queued {
+                seen.broken
+                    .push(format!("{}: {n} entries, {meta:?}", Pfn(p)));
+            }
+            if queued && whole && order != BLOCK_ORDER {
+                seen.broken
+                    .push(format!("{} is queued for nothing: {meta:?}", Pfn(p)));
+            }
             if meta.refs() != n {
                 seen.broken
                     .push(format!("{}: {n} entries, {meta:?}", Pfn(p)));
@@ -209,6 +224,12 @@ impl<E: Env> Mm<E> {
                 seen.broken
                     .push(format!("{} is on no list: {meta:?}", Pfn(p)));
             }
+        }
+        let gauge = self.stats().get(Item::NrAnonPartiallyMapped);
+        seen.check("NrAnonPartiallyMapped", gauge, partial);
+        for order in 1..=BLOCK_ORDER {
+            let gauge = self.stats().size(order, SizeItem::NrAnon);
+            seen.check("nr_anon of a size", gauge, sizes[usize::from(order)]);
         }
         let lru = self.lru.lock(self.machine());
         let mut listed = 0;
@@ -232,11 +253,6 @@ impl<E: Env> Mm<E> {
         let queue = self.queue.lock(self.machine());
         if let Err(e) = queue.list().verify(self) {
             seen.broken.push(e);
-        }
-        for pfn in queue.list().iter(self) {
-            if order_of(self.meta(pfn)) != BLOCK_ORDER {
-                seen.broken.push(format!("{pfn} is queued but not huge"));
-            }
         }
         drop(queue);
         seen.refs = refs;

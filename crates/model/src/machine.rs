@@ -10,6 +10,7 @@ use crate::trace::{Event, RunError, Trace};
 use deckle_mm::{LockClass, Machine, Site, Work};
 use std::any::Any;
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -67,6 +68,7 @@ impl ModelMachine {
             running: None,
             trace: Trace::default(),
             kicks: Vec::new(),
+            taken: BTreeMap::new(),
             closing: false,
             abort: None,
         };
@@ -96,6 +98,11 @@ impl ModelMachine {
     /// Steps of the run so far, of all CPUs together: the only clock that the model has.
     pub fn steps(&self) -> u64 {
         self.lock().trace.steps()
+    }
+
+    /// How often locks of a class were taken so far.
+    pub fn locks_taken(&self, class: LockClass) -> u64 {
+        self.lock().taken.get(&class).copied().unwrap_or(0)
     }
 
     /// Runs the jobs, one on each CPU, until all have returned.
@@ -344,7 +351,10 @@ impl Machine for ModelMachine {
         self.switch(Event::Site(site));
     }
     fn lock_taken(&self, class: LockClass, at: u64) {
-        let checked = self.lock().locks_of(self.me()).take(class, at);
+        let mut sched = self.lock();
+        *sched.taken.entry(class).or_default() += 1;
+        let checked = sched.locks_of(self.me()).take(class, at);
+        drop(sched);
         self.complain(checked);
     }
     fn lock_released(&self, class: LockClass, at: u64) {

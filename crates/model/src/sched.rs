@@ -6,6 +6,7 @@
 use crate::rng::Rng;
 use crate::trace::{Event, RunError, Trace};
 use deckle_mm::{LockClass, Work};
+use std::collections::BTreeMap;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Cpu {
@@ -76,6 +77,8 @@ pub(crate) struct Sched {
     pub running: Option<usize>,
     pub trace: Trace,
     pub kicks: Vec<Work>,
+    /// How often a lock of each class was taken, ever.
+    pub taken: BTreeMap<LockClass, u64>,
     /// Set when the background CPUs are told that no more work can come.
     pub closing: bool,
     pub abort: Option<RunError>,

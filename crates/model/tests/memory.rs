@@ -8,7 +8,7 @@ mod common;
 mod order;
 
 use common::{BASE, Program, Rig, WINDOW};
-use deckle_mm::{FaultOrder, Profile, ThpMode, Tunables};
+use deckle_mm::{FaultOrder, Profile, SplitMode, ThpMode, Tunables};
 use deckle_model::Rng;
 
 /// Runs one seed; on a failure the seed and the last operations are printed.
@@ -18,6 +18,7 @@ fn run(seed: u64, steps: u32, forks: bool) {
     t.thp = [ThpMode::Always, ThpMode::Madvise, ThpMode::Never][rng.below(3) as usize];
     t.max_ptes_none = [0, 64, 255, 409, 510, 511][rng.below(6) as usize];
     t.fault_order = [FaultOrder::Fixed, FaultOrder::Auto][rng.below(2) as usize];
+    t.split_mode = [SplitMode::Auto, SplitMode::Shatter, SplitMode::InPlace][rng.below(3) as usize];
     let swap = rng.below(3) > 0;
     let rig = Rig::new(64, 1, seed, swap, t);
     let limit = [u64::MAX, 6000, 3000, 1500][rng.below(4) as usize];
@@ -32,6 +33,7 @@ fn run(seed: u64, steps: u32, forks: bool) {
             let op = match rng.below(24) {
                 0 => program.give_away(),
                 1 => program.leave_behind(),
+                2 => rig.split_somewhere(&mut rng),
                 _ => program.step(),
             };
             last.push(op);
@@ -78,6 +80,7 @@ fn race(seed: u64, steps: u32) {
     let mut rng = Rng::new(seed);
     let mut t = Tunables::of_profile(Profile::Deckle);
     t.max_ptes_none = [64, 409, 510][rng.below(3) as usize];
+    t.split_mode = [SplitMode::Auto, SplitMode::Shatter, SplitMode::InPlace][rng.below(3) as usize];
     let rig = Rig::new(64, 4, seed, rng.below(4) > 0, t);
     let limit = [5000, 2500, 1200][rng.below(3) as usize];
     rig.charge.set_max(limit);
@@ -104,6 +107,7 @@ fn race(seed: u64, steps: u32) {
             let mut kicks = 0;
             while rig.machine.wait_kick().is_some() {
                 while rig.mm.reclaim_background() {}
+                rig.split_somewhere(&mut rng);
                 kicks += 1;
                 match kicks {
                     1..10 => drop(rig.mm.reclaim_shared(40)),

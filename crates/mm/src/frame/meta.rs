@@ -323,6 +323,10 @@ impl FrameMeta {
             })
             .is_ok()
     }
+    /// Takes `n` more references; the caller has one.
+    pub fn add_refs(&self, n: u32) {
+        self.refs.fetch_add(n, AcqRel);
+    }
     /// Drops a reference; returns how many are left. Whoever drops the last one frees the
     /// folio. Dropping one that does not exist changes nothing (debug builds assert).
     pub fn put(&self) -> u32 {

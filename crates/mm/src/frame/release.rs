@@ -53,16 +53,31 @@ impl Zone {
     /// and no flags; an owner is passed on, page by page. Changes metadata only and takes no
     /// lock: the caller is the folio's only user.
     pub fn split_allocated(&self, pfn: Pfn, order: u8) -> Result<(), FreeError> {
+        self.split_allocated_into(pfn, order, |_| 0)
+    }
+
+    /// The same into folios of the orders that `part` names for the offset of each one's first
+    /// page; an order that does not fit there is made one that does.
+    pub fn split_allocated_into(
+        &self,
+        pfn: Pfn,
+        order: u8,
+        part: impl Fn(u32) -> u8,
+    ) -> Result<(), FreeError> {
         let meta = self.check(pfn, order)?.0;
         let (owner, mobility) = (meta.owner(), meta.mobility());
         meta.clear_owner();
-        for i in 0..order_pages(order) {
+        let mut i = 0;
+        while i < order_pages(order) {
+            let fits = i.trailing_zeros().min(order as u32) as u8;
+            let order = part(i).min(fits);
             if let Some(meta) = self.table.get(pfn.add(i)) {
-                meta.set_folio_head(0, mobility);
+                meta.set_folio_head(order, mobility);
                 if let Some((space, page)) = owner {
                     meta.set_owner(space, page.add(i as u64));
                 }
             }
+            i += order_pages(order);
         }
         Ok(())
     }

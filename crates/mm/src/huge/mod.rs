@@ -4,4 +4,5 @@
 pub mod order;
 pub mod queue;
 pub mod shatter;
+pub mod split;
 pub mod underused;

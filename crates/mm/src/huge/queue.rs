@@ -1,10 +1,18 @@
-//! The deferred split queue: every huge page from its birth, so that the shrinker can look
-//! for underused ones when memory runs short.
+//! The deferred split queue: what the shrinker looks at when memory runs short.
+//!
+//! Every huge page is on it from its birth, as it may turn out underused; every large folio,
+//! of whichever order, since a part of it was unmapped and the rest stayed. The second is a
+//! state of its own: it is set also when the folio is queued already, does not revert while the
+//! folio exists, and ends with its split or its end. Folios of order 1 do not exist, single
+//! pages have no parts: neither is ever queued.
 
 use crate::env::Env;
+use crate::folio::order_of;
 use crate::frame::{Flags, Link, List};
+use crate::huge::order::LEAST_ORDER;
 use crate::mm::Mm;
-use crate::units::Pfn;
+use crate::stat::{Item, SizeItem};
+use crate::units::{BLOCK_ORDER, Pfn};
 
 /// The queue, oldest at the tail.
 pub struct SplitQueue(List);
@@ -42,7 +50,7 @@ impl<E: Env> Mm<E> {
         }
     }
 
-    /// Puts a huge page on the queue, if it is not there.
+    /// Puts a folio on the queue, if it is not there.
     pub(crate) fn requeue(&self, pfn: Pfn) {
         let mut queue = self.queue.lock(self.machine());
         let meta = self.meta(pfn);
@@ -51,10 +59,44 @@ impl<E: Env> Mm<E> {
         }
     }
 
+    /// Says that a part of a folio was unmapped while the rest stays: marks and queues it. The
+    /// caller has a reference.
+    pub(crate) fn partially_mapped(&self, pfn: Pfn) {
+        let meta = self.meta(pfn);
+        let order = order_of(meta);
+        if order < LEAST_ORDER || meta.has(Flags::PARTIAL | Flags::QUEUED) {
+            return;
+        }
+        let mut queue = self.queue.lock(self.machine());
+        if !meta.set(Flags::PARTIAL).has(Flags::PARTIAL) {
+            let stats = self.stats();
+            stats.add(Item::NrAnonPartiallyMapped, 1);
+            stats.add_size(order, SizeItem::NrAnonPartiallyMapped, 1);
+            stats.add_size(order, SizeItem::SplitDeferred, 1);
+            if order == BLOCK_ORDER {
+                stats.add(Item::ThpDeferredSplitPage, 1);
+            }
+        }
+        if !meta.has(Flags::QUEUED) {
+            queue.0.push_head(self, pfn);
+        }
+    }
+
+    /// Ends the state of a folio that is split, or is at its end.
+    pub(crate) fn no_longer_partial(&self, pfn: Pfn) {
+        let meta = self.meta(pfn);
+        if meta.has(Flags::PARTIAL) {
+            meta.clear(Flags::PARTIAL);
+            let gauge = SizeItem::NrAnonPartiallyMapped;
+            self.stats().sub(Item::NrAnonPartiallyMapped, 1);
+            self.stats().sub_size(order_of(meta), gauge, 1);
+        }
+    }
+
     /// Takes a folio off the queue, if it is there.
     pub(crate) fn unqueue(&self, pfn: Pfn) {
-        // The flag is only set for huge folios, and only by who holds a reference: a folio
-        // that is being freed without it can skip the lock (R88).
+        // The flag is only set by who holds a reference: a folio that is being freed without it
+        // can skip the lock (R88).
         let meta = self.meta(pfn);
         if !meta.has(Flags::QUEUED) {
             return;
@@ -77,7 +119,7 @@ impl<E: Env> Mm<E> {
         }
     }
 
-    /// Huge pages on the queue now.
+    /// Folios on the queue now.
     pub fn queued(&self) -> u64 {
         self.queue.lock(self.machine()).len()
     }

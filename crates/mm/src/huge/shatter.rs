@@ -9,8 +9,7 @@
 
 use crate::charge::Charge;
 use crate::env::Env;
-use crate::folio::order_of;
-use crate::frame::Flags;
+use crate::huge::split::Isolated;
 use crate::machine::{Machine, Site};
 use crate::mm::Mm;
 use crate::platform::{Content, Platform, PlatformError};
@@ -18,9 +17,9 @@ use crate::reclaim::lru::Which;
 use crate::space::block::{BlockState, HugeMap, Table};
 use crate::space::entry::{Entry, Kind};
 use crate::space::{BlockRef, Space};
-use crate::stat::Item;
+use crate::stat::{Item, SizeItem};
 use crate::units::{
-    BLOCK_ORDER, BLOCK_PAGES, BlockNr, FrameRun, PageMask, PageRun, Pfn, Vpn, order_pages,
+    BLOCK_ORDER, BLOCK_PAGES, BlockNr, FrameRun, PageMask, PageRun, Pfn, order_pages,
 };
 use alloc::boxed::Box;
 
@@ -97,6 +96,16 @@ impl<E: Env> Mm<E> {
         }
     }
 
+    /// Maps a huge page that is at rest. If the machine refuses, it stays inactive: the next
+    /// touch asks again. Block locked (or busy).
+    pub(crate) fn map_huge_again(&self, space: &Space, nr: BlockNr, h: &mut HugeMap) {
+        let run = PageRun::new(space.id, nr.start(), BLOCK_PAGES);
+        if !h.mapped && self.map_all(run, h.pfn, Content::Parked, h.prot).is_ok() {
+            (h.mapped, h.lazy) = (true, false);
+            self.moved_in(BLOCK_PAGES);
+        }
+    }
+
     /// Makes a table of a resident huge page, because a part of it is about to change. Pages
     /// of `doomed` become holes. Does nothing if the block is no resident huge page.
     pub(crate) fn break_huge(
@@ -106,7 +115,14 @@ impl<E: Env> Mm<E> {
         nr: BlockNr,
         doomed: PageMask,
     ) {
+        let in_place = !self.tunables().shatters::<E>(0, u64::MAX);
         let mut state = self.lock_settled(block, 0, BLOCK_PAGES);
+        let BlockState::Huge(h) = &mut *state else {
+            return;
+        };
+        if in_place && !h.shared && self.split_huge(space, nr, &mut state, &doomed) {
+            return;
+        }
         let BlockState::Huge(h) = &mut *state else {
             return;
         };
@@ -116,8 +132,12 @@ impl<E: Env> Mm<E> {
         *state = BlockState::Busy;
         drop(state);
         let table = if parked {
-            let zero = self.platform().scan_zero(FrameRun::new(h.pfn, BLOCK_PAGES));
-            self.shatter(space, nr, h, zero, doomed, false).0
+            // The copy is spared for pages of zeros, but not where they must be resident.
+            let zero = match h.locked || space.forbids_zero() {
+                true => PageMask::EMPTY,
+                false => self.platform().scan_zero(FrameRun::new(h.pfn, BLOCK_PAGES)),
+            };
+            self.shatter(space, nr, h, zero, doomed, None)
         } else {
             self.split_mapped(space, nr, h)
         };
@@ -126,10 +146,58 @@ impl<E: Env> Mm<E> {
         block.settled(self);
     }
 
+    /// Splits a resident huge page where it is into the largest folios that pages of `doomed`
+    /// leave of it; these become holes. False: somebody holds it, and nothing has changed.
+    /// Block locked.
+    fn split_huge(
+        &self,
+        space: &Space,
+        nr: BlockNr,
+        state: &mut BlockState,
+        doomed: &PageMask,
+    ) -> bool {
+        let BlockState::Huge(h) = *state else {
+            return false;
+        };
+        if !self.freeze_folio(h.pfn, 1) {
+            return false;
+        }
+        for (start, len) in doomed.runs(BLOCK_PAGES) {
+            if h.mapped {
+                let run = PageRun::new(space.id, nr.start().add(u64::from(start)), len);
+                let token = self.platform().discard(run);
+                self.platform().flush(&mut core::iter::once(token));
+            } else {
+                self.platform()
+                    .release(FrameRun::new(h.pfn.add(start), len));
+            }
+        }
+        let gauge = if h.mapped {
+            Item::NrAnon
+        } else {
+            Item::NrInactive
+        };
+        self.stats().sub(gauge, u64::from(doomed.count()));
+        self.split_frozen(
+            h.pfn,
+            &PageMask::FULL.without(doomed),
+            BLOCK_ORDER - 1,
+            None,
+        );
+        let mut table = Table::new();
+        for k in (0..BLOCK_PAGES).filter(|&k| !doomed.get(k)) {
+            let e = state.entry(k);
+            table.set(k, if h.lazy { e.as_lazy() } else { e });
+        }
+        *state = BlockState::Table(table);
+        true
+    }
+
     /// Shatters a parked huge page whose block the caller has marked busy: pages of `zero`
     /// become zero entries, pages of `doomed` holes, the others live on in small frames.
-    /// `isolated`: the caller has isolated the folio. Returns the table, and whether the folio
-    /// had to be split in place, which also ends the caller's isolation.
+    ///
+    /// Where that cannot be had, or is not wanted, the folio is split where it is. `list`: the
+    /// caller has isolated the folio; it is its only one, and its parts, if any, are there then.
     pub(crate) fn shatter(
         &self,
         space: &Space,
@@ -137,8 +205,8 @@ impl<E: Env> Mm<E> {
         h: HugeMap,
         zero: PageMask,
         doomed: PageMask,
-        isolated: bool,
-    ) -> (Box<Table>, bool) {
+        list: Option<&mut Isolated>,
+    ) -> Box<Table> {
         let mut table = Table::new();
         let mut gone = zero;
         let mut dropped = 0;
@@ -155,37 +223,40 @@ impl<E: Env> Mm<E> {
             }
         }
         let live = gone.not_within(BLOCK_PAGES);
-        self.charge().force_charge(live.count() as u64);
-        let mut stay = PageMask::EMPTY;
-        for (start, len) in live.runs(BLOCK_PAGES) {
-            self.move_out(space, nr, &h, (start, len), &mut table, &mut stay);
+        let mut stay = live;
+        if self
+            .tunables()
+            .shatters::<E>(live.count(), self.small.free_pages())
+        {
+            stay = PageMask::EMPTY;
+            self.charge().force_charge(live.count() as u64);
+            for (start, len) in live.runs(BLOCK_PAGES) {
+                self.move_out(space, nr, &h, (start, len), &mut table, &mut stay);
+            }
+            self.charge().uncharge(stay.count() as u64);
         }
-        self.charge().uncharge(stay.count() as u64);
-        self.stats().add(Item::ThpSplitPage, 1);
         self.stats().add(Item::ThpSplitUnmap, dropped);
         self.stats().add(Item::ThpSplitFree, gone.count() as u64);
         self.stats().add(Item::NrZero, dropped);
         self.stats()
             .sub(Item::NrInactive, (BLOCK_PAGES - stay.count()) as u64);
+        for (start, len) in stay.not_within(BLOCK_PAGES).runs(BLOCK_PAGES) {
+            self.platform()
+                .release(FrameRun::new(h.pfn.add(start), len));
+        }
         if stay == PageMask::EMPTY {
-            self.platform().release(FrameRun::new(h.pfn, BLOCK_PAGES));
+            self.stats().add(Item::ThpSplitPage, 1);
+            self.stats().add_size(BLOCK_ORDER, SizeItem::Split, 1);
             self.put_folio(h.pfn, 1);
         } else {
-            for (start, len) in stay.not_within(BLOCK_PAGES).runs(BLOCK_PAGES) {
-                self.platform()
-                    .release(FrameRun::new(h.pfn.add(start), len));
-            }
-            if !isolated {
-                self.isolate_owned(h.pfn);
-            }
-            self.split_in_place(h.pfn, stay, 1);
+            self.split_owned(h.pfn, stay, 1, list);
             for i in (0..BLOCK_PAGES).filter(|&i| stay.get(i)) {
                 let kind = Kind::Inactive(h.pfn.add(i));
                 table.set(i, Entry::new(kind, h.prot, h.locked));
             }
         }
         self.machine().preempt(Site::Released);
-        (table, stay != PageMask::EMPTY)
+        table
     }
 
     /// Moves a run of live subpages of a parked huge page into small frames, charged before.
@@ -262,8 +333,7 @@ impl<E: Env> Mm<E> {
     /// where it is. Block busy.
     pub(crate) fn split_mapped(&self, space: &Space, nr: BlockNr, h: HugeMap) -> Box<Table> {
         let mut table = Table::new();
-        self.isolate_owned(h.pfn);
-        self.split_in_place(h.pfn, PageMask::FULL, 1);
+        self.split_owned(h.pfn, PageMask::FULL, 1, None);
         for i in 0..BLOCK_PAGES {
             let kind = Kind::Mapped(h.pfn.add(i));
             let e = Entry::new(kind, h.prot, h.locked);
@@ -274,66 +344,23 @@ impl<E: Env> Mm<E> {
         if h.shared {
             self.sort_lists(&table, 0, BLOCK_PAGES);
         }
-        self.stats().add(Item::ThpSplitPage, 1);
         table
     }
 
-    /// Isolates a folio whose pages the caller has marked busy. Somebody else who isolated it
-    /// finds it busy and puts it back.
-    pub(crate) fn isolate_owned(&self, pfn: Pfn) {
-        while !self.isolate(pfn) {
-            self.machine().preempt(Site::Relock);
-            core::hint::spin_loop();
-        }
-    }
-
-    /// Splits an isolated folio into single pages: those of `keep` stay, with one reference
-    /// each, on the active list; the others are freed and their charge is returned. Ends the
-    /// isolation. The caller owns all its pages (busy), which hold `refs` references, and has
-    /// disposed of the bytes of those that are freed.
-    pub(crate) fn split_in_place(&self, head: Pfn, keep: PageMask, refs: u32) {
-        let meta = self.meta(head);
+    /// Splits a folio into single pages: those of `keep` stay, with one reference each, the
+    /// others are freed and their charge is returned. The caller owns all its pages (busy, or
+    /// with the block's lock), which hold `refs` references, and has disposed of the bytes of
+    /// those that are freed. `list` as for [`Mm::split_frozen`].
+    pub(crate) fn split_owned(
+        &self,
+        head: Pfn,
+        keep: PageMask,
+        refs: u32,
+        list: Option<&mut Isolated>,
+    ) {
         // Whoever else holds a reference now took it to look at the folio, finds it busy and
-        // drops it. Once frozen, nobody can take one.
-        while !meta.freeze(refs + 1) {
-            self.machine().preempt(Site::Relock);
-            core::hint::spin_loop();
-        }
-        self.unqueue(head);
-        let order = order_of(meta);
-        let pages = order_pages(order);
-        let owner = meta.owner();
-        if meta.clear(Flags::PARTIAL).has(Flags::PARTIAL) {
-            self.stats().sub(Item::NrAnonPartiallyMapped, 1);
-        }
-        if order == BLOCK_ORDER {
-            self.stats().sub(Item::NrThp, 1);
-        }
-        let zone = self.zone_of(head);
-        meta.clear(Flags::ACTIVE | Flags::REJECTED | Flags::UNEVICTABLE);
-        if order > 0 {
-            let split = zone.split_allocated(head, order);
-            debug_assert!(split.is_ok(), "{split:?}");
-        }
-        let mut freed = [Pfn(0); BLOCK_PAGES as usize];
-        let mut gone = 0;
-        for i in 0..pages {
-            let p = head.add(i);
-            let meta = self.meta(p);
-            if keep.get(i) {
-                meta.set_refs(1);
-                if let Some((space, first)) = owner {
-                    meta.set_owner(space, Vpn(first.0 + i as u64));
-                }
-                self.lru_add(p, Which::Active);
-            } else {
-                meta.set_refs(0);
-                meta.clear_owner();
-                freed[gone] = p;
-                gone += 1;
-            }
-        }
-        self.free_pages(zone, &freed[..gone]);
-        self.isolation_ended(pages);
+        // drops it.
+        while !self.freeze_folio(head, refs + u32::from(list.is_some())) {}
+        self.split_frozen(head, &keep, 0, list);
     }
 }

@@ -6,13 +6,16 @@
 //! queue: they are in use, and are not looked at again.
 
 use crate::env::Env;
+use crate::folio::order_of;
+use crate::frame::Flags;
+use crate::huge::split::{Split, SplitFlags};
 use crate::mm::Mm;
-use crate::platform::{Content, Platform};
+use crate::platform::Platform;
 use crate::space::Space;
 use crate::space::block::{BlockState, HugeMap};
 use crate::stat::Item;
 use crate::tunables::{Profile, Tunables};
-use crate::units::{BLOCK_PAGES, BlockNr, FrameRun, PageMask, PageRun, Pfn};
+use crate::units::{BLOCK_PAGES, BlockNr, FrameRun, PageMask, Pfn};
 use alloc::sync::Arc;
 
 /// What the test found.
@@ -32,16 +35,14 @@ impl Tunables {
 }
 
 impl<E: Env> Mm<E> {
-    /// Runs the shrinker over at most `scan` queued huge pages or until `target` pages were
-    /// freed; returns how many were. Profile `linux` knows neither bound: what the shrinker
+    /// Runs the shrinker over at most `scan` queued folios or until `target` pages were freed;
+    /// returns how many were. Partially mapped ones are split without a look at their bytes,
+    /// huge pages if they are underused. Profile `linux` knows neither bound: what the shrinker
     /// frees does not count as reclaimed there, so the priority falls to 0 at the first
     /// failed charge, and the whole queue is looked at. That decides who survives: if blocks
     /// were split one by one, the small pages that take their place could not be dropped.
-    pub(crate) fn shrink_underused(&self, scan: u64, target: u64) -> u64 {
+    pub fn shrink_underused(&self, scan: u64, target: u64) -> u64 {
         let t = self.tunables();
-        if !t.shrinks() {
-            return 0;
-        }
         let (scan, target) = match t.profile {
             Profile::Linux => (u64::MAX, u64::MAX),
             Profile::Deckle => (scan, target),
@@ -52,33 +53,66 @@ impl<E: Env> Mm<E> {
                 break;
             }
             let Some(pfn) = self.dequeue() else { break };
-            freed += self.shrink_one(pfn, t.max_ptes_none as u32);
+            freed += if self.meta(pfn).has(Flags::PARTIAL) {
+                self.shrink_partial(pfn)
+            } else if t.shrinks() {
+                self.shrink_one(pfn, t.max_ptes_none as u32)
+            } else {
+                self.put_folio(pfn, 1);
+                0
+            };
         }
         freed
     }
 
-    /// Tests one huge page and shatters it if underused; drops the reference of `dequeue`.
+    /// Splits a partially mapped folio, so that what is not mapped is free; drops the reference
+    /// of `dequeue`. What cannot be split now is queued again.
+    fn shrink_partial(&self, pfn: Pfn) -> u64 {
+        let split = self.split_queued(pfn);
+        match split {
+            Some(split) => u64::from(split.freed),
+            None => {
+                if self.meta(pfn).has(Flags::PARTIAL) {
+                    self.requeue(pfn);
+                }
+                self.put_folio(pfn, 1);
+                0
+            }
+        }
+    }
+
+    /// The split itself, which takes the reference over. `None`: not now.
+    fn split_queued(&self, pfn: Pfn) -> Option<Split> {
+        let (id, first) = self.meta(pfn).owner()?;
+        let space = self.space(id).ok()?;
+        let block = space.block(self, first.block());
+        let mut state = block.try_lock(self)?;
+        if self.meta(pfn).owner() != Some((id, first)) {
+            return None;
+        }
+        let cap = order_of(self.meta(pfn)).saturating_sub(1);
+        let flags = SplitFlags::HELD;
+        self.split_in_block(&space, &mut state, pfn, cap, flags, None)
+            .ok()
+    }
+
+    /// Tests one huge page and takes it apart if underused; drops the reference of `dequeue`.
     fn shrink_one(&self, pfn: Pfn, max_none: u32) -> u64 {
         let taken = self.take_queued(pfn);
         // From here on the busy mark keeps the folio; a split must find no other reference.
         self.put_folio(pfn, 1);
-        let Some((space, nr, h, was_mapped)) = taken else {
+        let Some((space, nr, mut h, was_mapped)) = taken else {
             return 0;
         };
-        let mut h: HugeMap = h;
         let (new, freed) = match self.test_underused(pfn, max_none) {
             Verdict::Underused(zero) => {
                 self.stats().add(Item::ThpUnderusedSplitPage, 1);
-                let table = self.shatter(&space, nr, h, zero, PageMask::EMPTY, false).0;
+                let table = self.shatter(&space, nr, h, zero, PageMask::EMPTY, None);
                 (BlockState::Table(table), zero.count() as u64)
             }
             Verdict::Used => {
                 if was_mapped {
-                    let run = PageRun::new(space.id, nr.start(), BLOCK_PAGES);
-                    if self.map_all(run, pfn, Content::Parked, h.prot).is_ok() {
-                        h.mapped = true;
-                        self.moved_in(BLOCK_PAGES);
-                    }
+                    self.map_huge_again(&space, nr, &mut h);
                 }
                 (BlockState::Huge(h), 0)
             }
@@ -110,7 +144,7 @@ impl<E: Env> Mm<E> {
         if h.shared {
             self.requeue(pfn);
         }
-        if h.pfn != pfn || h.locked || h.shared {
+        if h.pfn != pfn || h.locked || h.shared || space.forbids_zero() {
             return None;
         }
         let was_mapped = h.mapped;

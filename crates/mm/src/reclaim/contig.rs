@@ -57,6 +57,7 @@ impl<E: Env> Mm<E> {
             Ok(got) => {
                 self.meta(got.pfn).set_refs(refs);
                 self.meta(got.pfn).set_owner(owner.0, owner.1);
+                self.count_folio(order);
                 Ok(got.pfn)
             }
             Err(_) => {

@@ -8,6 +8,7 @@
 use crate::env::Env;
 use crate::folio::order_of;
 use crate::frame::Flags;
+use crate::huge::split::{Isolated, SplitFlags};
 use crate::machine::{Machine, Site};
 use crate::mm::Mm;
 use crate::platform::Platform;
@@ -18,6 +19,7 @@ use crate::stat::Item;
 use crate::store::{Store, StoreStop};
 use crate::units::{BLOCK_ORDER, BLOCK_PAGES, FrameRun, PageMask, Pfn, Slot, Vpn, order_pages};
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
 /// Zero pages that a huge page must have for a split to pay when none of it can be stored.
@@ -34,7 +36,26 @@ struct Fate {
 
 impl<E: Env> Mm<E> {
     /// Evicts an isolated folio and ends its isolation; returns the pages it freed.
+    ///
+    /// One of which only a part is mapped is split first: what is not mapped is free then,
+    /// without a byte of it being looked at, and each part is evicted for itself.
     pub(crate) fn reclaim_folio(&self, pfn: Pfn) -> u64 {
+        if !self.meta(pfn).has(Flags::PARTIAL) {
+            return self.reclaim_one(pfn);
+        }
+        let mut list = Isolated(Vec::from([pfn]));
+        let cap = order_of(self.meta(pfn)).saturating_sub(1);
+        let mut freed = match self.split_isolated(&mut list, cap, SplitFlags::NONE) {
+            Ok(split) => u64::from(split.freed),
+            Err(_) => 0,
+        };
+        for pfn in list.0 {
+            freed += self.reclaim_one(pfn);
+        }
+        freed
+    }
+
+    fn reclaim_one(&self, pfn: Pfn) -> u64 {
         let meta = self.meta(pfn);
         let order = order_of(meta);
         let place = meta
@@ -45,7 +66,11 @@ impl<E: Env> Mm<E> {
             return 0;
         };
         let block = space.block(self, page.block());
-        let freed = if order == BLOCK_ORDER {
+        let freed = if meta.refs() == 1 {
+            // Nobody but the isolation holds it: a part that a split left to its caller.
+            self.end_isolation(pfn, order);
+            order_pages(order) as u64
+        } else if order == BLOCK_ORDER {
             self.reclaim_huge(&space, &block, page, pfn)
         } else {
             self.reclaim_small(&space, &block, page, pfn)
@@ -98,9 +123,9 @@ impl<E: Env> Mm<E> {
         let h: HugeMap = *h;
         *state = BlockState::Busy;
         drop(state);
-        let mut fate = self.put_away(pfn, BLOCK_PAGES, PageMask::FULL);
+        let mut fate = self.put_away(space, pfn, BLOCK_PAGES, PageMask::FULL);
         let kept = fate.kept.count();
-        let mut isolated = true;
+        let mut list = Isolated::default();
         let (new, freed) = if kept == 0 {
             let stored = fate.stored.count() as u64;
             self.stats().sub(Item::NrInactive, BLOCK_PAGES as u64);
@@ -126,8 +151,8 @@ impl<E: Env> Mm<E> {
             (BlockState::Huge(h), 0)
         } else {
             // What was stored needs no frame: to the split it is as gone as a zero page.
-            let (mut table, in_place) = self.shatter(space, nr, h, fate.zero, fate.stored, true);
-            isolated = !in_place;
+            let list = Some(&mut list);
+            let mut table = self.shatter(space, nr, h, fate.zero, fate.stored, list);
             let mut rank = 0;
             for i in 0..BLOCK_PAGES {
                 if fate.stored.get(i) {
@@ -143,15 +168,11 @@ impl<E: Env> Mm<E> {
         self.count_out(&fate);
         self.machine().preempt(Site::Relock);
         let mut state = block.lock(self);
-        let back = matches!(new, BlockState::Huge(_));
         *state = new;
         block.settled(self);
         drop(state);
-        if back {
-            self.putback(pfn);
-        } else if isolated {
-            self.end_isolation(pfn, BLOCK_ORDER);
-        }
+        self.putback_list(list);
+        self.putback(pfn);
         freed
     }
 
@@ -215,7 +236,7 @@ impl<E: Env> Mm<E> {
         (0..pages)
             .filter(|&k| lazy.get(k))
             .for_each(|k| look.clear(k));
-        let fate = self.put_away(pfn, pages, look);
+        let fate = self.put_away(space, pfn, pages, look);
         let gone = mine.count() - fate.kept.count();
         self.stats().sub(Item::NrInactive, gone as u64);
         self.stats().add(Item::NrZero, fate.zero.count() as u64);
@@ -255,26 +276,34 @@ impl<E: Env> Mm<E> {
                 }
             }
         }
+        let mut list = Isolated::default();
         if gone > 0 && stay != PageMask::EMPTY {
+            self.meta(pfn).set(Flags::ACTIVE);
             let refs = mine.count() + held;
-            self.split_in_place(pfn, stay, refs);
+            self.split_owned(pfn, stay, refs, Some(&mut list));
         }
         block.settled(self);
         drop(state);
         if stay == PageMask::EMPTY {
             self.put_folio(pfn, gone);
-            self.end_isolation(pfn, pages.ilog2() as u8);
         } else if gone == 0 {
             return self.keep_active(pfn);
         }
+        self.putback_list(list);
+        self.putback(pfn);
         gone as u64
     }
 
     /// Finds the zero pages among `look` of a parked folio and stores the others as far as
     /// they can be stored.
-    fn put_away(&self, pfn: Pfn, pages: u32, look: PageMask) -> Fate {
+    fn put_away(&self, space: &Space, pfn: Pfn, pages: u32, look: PageMask) -> Fate {
         let mut zero = PageMask::EMPTY;
-        for (start, len) in look.runs(pages) {
+        let droppable = if space.forbids_zero() {
+            PageMask::EMPTY
+        } else {
+            look
+        };
+        for (start, len) in droppable.runs(pages) {
             let found = self
                 .platform()
                 .scan_zero(FrameRun::new(pfn.add(start), len));

@@ -47,6 +47,28 @@ impl Lru {
             Which::Unevictable => &self.unevictable,
         }
     }
+    /// Takes a folio off its list, if it is on one; the folio before it there.
+    pub(crate) fn take_out<E: Env>(&mut self, mm: &Mm<E>, pfn: Pfn) -> Option<Pfn> {
+        let meta = mm.meta(pfn);
+        if !meta.has(Flags::LRU) {
+            return None;
+        }
+        let list = self.list_mut(list_of(meta));
+        let before = list.before(mm, pfn);
+        list.remove(mm, pfn);
+        before
+    }
+    /// Puts a folio that is on no list on the one that its flags name: behind `place`, which is
+    /// on that list, or at the head.
+    pub(crate) fn put_in<E: Env>(&mut self, mm: &Mm<E>, pfn: Pfn, place: Option<Pfn>) {
+        let meta = mm.meta(pfn);
+        let list = self.list_mut(list_of(meta));
+        match place {
+            _ if meta.has(Flags::LRU) => {}
+            Some(place) => _ = list.insert_after(mm, pfn, place),
+            None => _ = list.push_head(mm, pfn),
+        }
+    }
     fn list_mut(&mut self, which: Which) -> &mut List {
         match which {
             Which::Active => &mut self.active,
@@ -62,17 +84,18 @@ impl Default for Lru {
     }
 }
 
-impl<E: Env> Mm<E> {
-    fn which(meta: &FrameMeta) -> Which {
-        if meta.has(Flags::UNEVICTABLE) {
-            Which::Unevictable
-        } else if meta.has(Flags::ACTIVE) {
-            Which::Active
-        } else {
-            Which::Inactive
-        }
+/// The list that a folio's flags name.
+fn list_of(meta: &FrameMeta) -> Which {
+    if meta.has(Flags::UNEVICTABLE) {
+        Which::Unevictable
+    } else if meta.has(Flags::ACTIVE) {
+        Which::Active
+    } else {
+        Which::Inactive
     }
+}
 
+impl<E: Env> Mm<E> {
     /// Puts a folio that is on no list at the head of one.
     pub(crate) fn lru_add(&self, pfn: Pfn, which: Which) {
         let mut lru = self.lru.lock(self.machine());
@@ -85,7 +108,7 @@ impl<E: Env> Mm<E> {
         } else {
             meta.clear(Flags::ACTIVE);
         }
-        lru.list_mut(Self::which(meta)).push_head(self, pfn);
+        lru.list_mut(list_of(meta)).push_head(self, pfn);
     }
 
     /// Takes a folio off its list, if it is on one.
@@ -93,7 +116,7 @@ impl<E: Env> Mm<E> {
         let mut lru = self.lru.lock(self.machine());
         let meta = self.meta(pfn);
         if meta.has(Flags::LRU) {
-            lru.list_mut(Self::which(meta)).remove(self, pfn);
+            lru.list_mut(list_of(meta)).remove(self, pfn);
         }
     }
 
@@ -112,7 +135,7 @@ impl<E: Env> Mm<E> {
         let meta = self.meta(pfn);
         let listed = meta.has(Flags::LRU);
         if listed {
-            lru.list_mut(Self::which(meta)).remove(self, pfn);
+            lru.list_mut(list_of(meta)).remove(self, pfn);
         }
         meta.clear(Flags::ACTIVE | Flags::UNEVICTABLE);
         match which {
@@ -147,19 +170,22 @@ impl<E: Env> Mm<E> {
         if !meta.has(Flags::LRU) || !meta.try_get() {
             return false;
         }
-        lru.list_mut(Self::which(meta)).remove(self, pfn);
+        lru.list_mut(list_of(meta)).remove(self, pfn);
         self.isolated
             .fetch_add(order_pages(order_of(meta)) as u64, Ordering::AcqRel);
         true
     }
 
     /// Ends an isolation: back to the head of the list that the folio's flag names, and the
-    /// reference dropped (with it the folio, if it was the last).
+    /// reference dropped. With the last one the folio is gone, and need not go back.
     pub(crate) fn putback(&self, pfn: Pfn) {
         let meta = self.meta(pfn);
+        if meta.refs() == 1 {
+            return self.end_isolation(pfn, order_of(meta));
+        }
         self.isolated
             .fetch_sub(order_pages(order_of(meta)) as u64, Ordering::AcqRel);
-        self.lru_add(pfn, Self::which(meta));
+        self.lru_add(pfn, list_of(meta));
         self.put_folio(pfn, 1);
     }
 

@@ -133,7 +133,7 @@ impl<E: Env> Mm<E> {
         let BlockState::Huge(h) = &mut *state else {
             return 0;
         };
-        if h.locked || h.shared || self.unmap_huge(space, nr, h).is_err() {
+        if h.locked || h.shared || space.forbids_zero() || self.unmap_huge(space, nr, h).is_err() {
             return 0;
         }
         let h = *h;
@@ -145,7 +145,7 @@ impl<E: Env> Mm<E> {
             BlockState::Huge(h)
         } else {
             self.stats().add(Item::ThpOomSplitPage, 1);
-            BlockState::Table(self.shatter(space, nr, h, zero, PageMask::EMPTY, false).0)
+            BlockState::Table(self.shatter(space, nr, h, zero, PageMask::EMPTY, None))
         };
         let mut state = block.lock(self);
         *state = new;

@@ -57,6 +57,8 @@ pub enum FaultError {
     Access,
     /// Somebody works on the page (`NoWait` only).
     Busy,
+    /// The program waits for missing pages here (userfaultfd) and this one is missing: tell it.
+    ToProgram,
     /// The limit is reached and nothing may be reclaimed here (`NoWait` only).
     NeedReclaim,
     /// The limit is reached and nothing can be reclaimed.
@@ -72,6 +74,7 @@ impl fmt::Display for FaultError {
         match self {
             FaultError::NoMapping => f.write_str("nothing is mapped there"),
             FaultError::Access => f.write_str("the mapping does not allow the access"),
+            FaultError::ToProgram => f.write_str("the program itself serves missing pages there"),
             FaultError::Busy => f.write_str("the page is being moved"),
             FaultError::NeedReclaim => f.write_str("the limit is reached"),
             FaultError::Oom(report) => write!(f, "{report}"),
@@ -214,7 +217,10 @@ impl<E: Env> Mm<E> {
                     .map_err(FaultError::Platform)?;
                 Ok(Step::Done(Served::Mapped(n)))
             }
-            Kind::None | Kind::Zero { .. } if write => Ok(Step::Fresh(vma, seq)),
+            Kind::None if vma.uffd_missing => Err(FaultError::ToProgram),
+            Kind::None | Kind::Zero { .. } if write || space.forbids_zero() => {
+                Ok(Step::Fresh(vma, seq))
+            }
             kind => {
                 let fresh = kind == Kind::None;
                 let Some(table) = state.table() else {

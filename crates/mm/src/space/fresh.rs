@@ -11,7 +11,7 @@ use crate::space::entry::{Entry, Kind};
 use crate::space::fault::{FaultError, FaultMode, Served};
 use crate::space::vma::{ThpAdvice, Vma};
 use crate::space::{BlockRef, Space};
-use crate::stat::Item;
+use crate::stat::{Item, SizeItem};
 use crate::tunables::FaultOrder;
 use crate::units::{BLOCK_ORDER, BLOCK_PAGES, PageMask, PageRun, Pfn, Vpn, order_pages};
 
@@ -34,18 +34,23 @@ impl<E: Env> Mm<E> {
         };
         loop {
             // Estimate with the lock, then let go of it to allocate.
-            let estimate = order::window(&t, vma, &block.lock(self), page, cap);
+            let (seen, estimate) = {
+                let state = block.lock(self);
+                let window = order::window(&t, vma, &state, page, cap);
+                (state.entry(page.index()).kind(), window)
+            };
+            // A hole may be the program's own to fill; what is no hole never is.
+            let mine = matches!(seen, Kind::Zero { .. }) || seen == Kind::None && !vma.uffd_missing;
+            if !mine {
+                return Ok(None);
+            }
             let (pfn, got) = match self.alloc_fresh(space, vma, page, estimate, mode)? {
                 Some(found) => found,
                 None => return Ok(None),
             };
             let mut state = block.lock(self);
             let want = order::window(&t, vma, &state, page, got.order);
-            let stale = space.changed(seq)
-                || !matches!(
-                    state.entry(page.index()).kind(),
-                    Kind::None | Kind::Zero { .. }
-                );
+            let stale = space.changed(seq) || state.entry(page.index()).kind() != seen;
             if stale || want != got {
                 drop(state);
                 self.free_unused(pfn);
@@ -89,14 +94,19 @@ impl<E: Env> Mm<E> {
             match got.or_else(|e| self.reclaim_for_huge(e, vma, mode, refs, owner)) {
                 Ok(pfn) => {
                     if w.order == BLOCK_ORDER {
-                        self.stats().add(Item::NrThp, 1);
                         self.stats().add(Item::ThpFaultAlloc, 1);
                     } else if w.order > 0 {
                         self.stats().add(Item::AnonFaultAlloc, 1);
                     }
+                    self.stats().add_size(w.order, SizeItem::AnonFaultAlloc, 1);
                     return Ok(Some((pfn, w)));
                 }
                 Err(e) if w.order > 0 => {
+                    let stats = self.stats();
+                    stats.add_size(w.order, SizeItem::AnonFaultFallback, 1);
+                    if let AllocError::Charge(_) = e {
+                        stats.add_size(w.order, SizeItem::AnonFaultFallbackCharge, 1);
+                    }
                     if w.order == BLOCK_ORDER {
                         self.stats().add(Item::ThpFaultFallback, 1);
                         if let AllocError::Charge(_) = e {
@@ -176,8 +186,7 @@ impl<E: Env> Mm<E> {
         self.stats().add(Item::NrAnon, n as u64);
         self.lru_add(pfn, Which::Active);
         if w.order == BLOCK_ORDER {
-            self.isolate_owned(pfn);
-            self.split_in_place(pfn, PageMask::first(n), 1);
+            self.split_owned(pfn, PageMask::first(n), 1, None);
         } else {
             self.part_of_folio(pfn, order_pages(w.order) - n);
         }

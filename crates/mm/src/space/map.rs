@@ -40,6 +40,7 @@ impl<E: Env> Mm<E> {
             prot,
             advice: ThpAdvice::None,
             locked: false,
+            uffd_missing: false,
         };
         self.protect_new(&space, start, pages, prot)?;
         space

@@ -12,6 +12,7 @@ mod protect;
 pub mod remap;
 pub mod share;
 pub mod swapin;
+pub mod userfault;
 pub mod vma;
 pub mod zap;
 
@@ -29,7 +30,7 @@ use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Blocks in a leaf of the block directory: 1 GiB of addresses.
 const LEAF_BLOCKS: u64 = 512;
@@ -88,6 +89,8 @@ pub struct Space {
     leaves: Lock<BTreeMap<u64, Arc<Leaf>>>,
     /// What the faults of its VMAs have shown.
     pub(crate) adapt: Adapt,
+    /// The shared zero page must not be mapped.
+    zero_forbidden: AtomicBool,
 }
 
 /// A block kept alive by its leaf.
@@ -115,6 +118,7 @@ impl Space {
             seq: AtomicU64::new(0),
             leaves: Lock::new(LockClass::BlockDir, id.0 as u64, BTreeMap::new()),
             adapt: Adapt::default(),
+            zero_forbidden: AtomicBool::new(false),
         }
     }
 

@@ -307,17 +307,14 @@ impl<E: Env> Mm<E> {
         }
     }
 
-    /// Splits a small folio in place, so that its pages can part. Block locked; false if
-    /// somebody has isolated it.
+    /// Splits a small folio where it is, so that its pages can part. Block locked; false if
+    /// somebody holds it.
     fn split_small(
         &self,
         head: Pfn,
         nr: crate::units::BlockNr,
         table: &crate::space::block::Table,
     ) -> bool {
-        if !self.isolate(head) {
-            return false;
-        }
         let meta = self.meta(head);
         let Some((_, page)) = meta.owner() else {
             return false;
@@ -330,8 +327,10 @@ impl<E: Env> Mm<E> {
                 keep.set(k);
             }
         }
-        let n = keep.count();
-        self.split_in_place(head, keep, n);
+        if !self.freeze_folio(head, keep.count()) {
+            return false;
+        }
+        self.split_frozen(head, &keep, 0, None);
         let pages = pages.min(BLOCK_PAGES - page.index());
         self.sort_lists(table, page.index(), pages);
         true

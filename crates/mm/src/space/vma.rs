@@ -44,6 +44,9 @@ pub struct Vma {
     pub advice: ThpAdvice,
     /// Locked in memory (`mlock`).
     pub locked: bool,
+    /// The program has asked to be told of missing pages (userfaultfd): no page may come by
+    /// itself where there is none.
+    pub uffd_missing: bool,
 }
 
 impl Vma {
@@ -70,9 +73,12 @@ impl Vma {
             prot,
             advice,
             locked,
+            uffd_missing,
             ..
         } = *self;
-        self.end() == next.start && (prot, advice, locked) == (next.prot, next.advice, next.locked)
+        self.end() == next.start
+            && (prot, advice, locked) == (next.prot, next.advice, next.locked)
+            && uffd_missing == next.uffd_missing
     }
 }
 

@@ -25,6 +25,7 @@ fn vma(start: u64, pages: u64) -> Vma {
         prot: Prot::RW,
         advice: ThpAdvice::None,
         locked: false,
+        uffd_missing: false,
     }
 }
 

@@ -3,8 +3,6 @@
 
 use crate::charge::Charge;
 use crate::env::Env;
-use crate::folio::order_of;
-use crate::frame::Flags;
 use crate::mm::Mm;
 use crate::platform::{Flush, Platform};
 use crate::space::block::{BlockState, HugeMap, Table};
@@ -169,9 +167,8 @@ impl<E: Env> Mm<E> {
         };
         let refs = core::mem::take(&mut batch.refs);
         let meta = self.meta(head);
-        if meta.refs() > refs && order_of(meta) > 0 && !meta.set(Flags::PARTIAL).has(Flags::PARTIAL)
-        {
-            self.stats().add(Item::NrAnonPartiallyMapped, 1);
+        if meta.refs() > refs {
+            self.partially_mapped(head);
         }
         batch.charged += self.put_charged(head, refs);
     }

@@ -6,6 +6,8 @@ use deckle_mm::{Advice, FaultError, FaultMode, MapError, PAGE_SIZE, PageRun, Pla
 use deckle_model::{Chance, Injection, Rng};
 use std::collections::BTreeMap;
 
+#[allow(dead_code)]
+pub mod hand;
 #[allow(dead_code)] // Not every test binary has a program that is alone.
 pub mod leave;
 mod rig;

@@ -16,6 +16,7 @@ fn vma(start: u64, pages: u64, advice: ThpAdvice) -> Vma {
         prot: Prot::RW,
         advice,
         locked: false,
+        uffd_missing: false,
     }
 }
 

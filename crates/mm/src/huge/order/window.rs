@@ -57,10 +57,11 @@ fn room(t: &Tunables, state: &BlockState, i: u32) -> (u32, u32) {
 }
 
 /// The window for a write fault on `page`, which is a hole or a zero entry; `order_cap`
-/// bounds the order (lowered after a failure, or by what the VMA has shown). Block locked.
+/// bounds the order (lowered after a failure, or by what the VMA has shown). Where the program
+/// waits for missing pages, none but the faulting one may come. Block locked.
 pub fn window(t: &Tunables, vma: &Vma, state: &BlockState, page: Vpn, order_cap: u8) -> Window {
     let one = Window::around(page, 0);
-    if order_cap < LEAST_ORDER {
+    if order_cap < LEAST_ORDER || vma.uffd_missing {
         return one;
     }
     let (first, end) = room(t, state, page.index());
