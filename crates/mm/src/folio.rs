@@ -7,7 +7,7 @@
 
 use crate::charge::{Charge, OverLimit};
 use crate::env::Env;
-use crate::frame::{Flags, FrameMeta, Zone};
+use crate::frame::{Flags, FrameMeta};
 use crate::machine::{Machine, Work};
 use crate::mm::Mm;
 use crate::stat::{Item, SizeItem};
@@ -139,16 +139,5 @@ impl<E: Env> Mm<E> {
         let freed = self.zone_of(pfn).free(self.machine(), pfn, order);
         debug_assert!(freed.is_ok(), "{pfn} order {order}: {freed:?}");
         order_pages(order) as u64
-    }
-
-    /// Gives single pages of `zone` back that have no reference and no owner and are on no
-    /// list: under one lock of the zone and with one uncharge (R8, R9).
-    pub(crate) fn free_pages(&self, zone: &Zone, pages: &[Pfn]) {
-        if pages.is_empty() {
-            return;
-        }
-        let freed = zone.free_bulk(self.machine(), pages);
-        debug_assert!(freed.is_ok(), "{freed:?}");
-        self.charge().uncharge(pages.len() as u64);
     }
 }

@@ -42,6 +42,7 @@ fn pieces(naive: &Naive, from: usize, to: usize) -> Vec<Vma> {
             prot,
             advice,
             locked,
+            uffd_missing: false,
         };
         match out.last_mut() {
             Some(last) if last.joins(&page) => last.pages += 1,
