@@ -41,6 +41,7 @@ pub use charge::{Charge, OverLimit};
 pub use env::Env;
 pub use huge::order::{SizeMode, Sizes};
 pub use huge::split::{Isolated, Split, SplitError, SplitFlags};
+pub use huge::trim::Trimmed;
 pub use inspect::FolioView;
 pub use machine::{LockClass, Machine, Site, Work};
 pub use mm::Mm;

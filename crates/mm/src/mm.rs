@@ -4,6 +4,8 @@ use crate::charge::Charge;
 use crate::env::Env;
 use crate::frame::{FrameMeta, Frames, Zone, ZoneConfig};
 use crate::huge::queue::SplitQueue;
+use crate::huge::retouch::Retouch;
+use crate::huge::trim::Trim;
 use crate::machine::{LockClass, Machine};
 use crate::platform::Platform;
 use crate::reclaim::lru::Lru;
@@ -47,6 +49,8 @@ pub struct Mm<E: Env> {
     /// Changes after each round of reclaim: who found everything isolated waits on it.
     pub(crate) reclaim_seq: AtomicU32,
     pub(crate) refault: Refault,
+    pub(crate) retouch: Retouch,
+    pub(crate) trim: Trim,
 }
 
 impl<E: Env> Mm<E> {
@@ -85,6 +89,8 @@ impl<E: Env> Mm<E> {
             scratch: Scratch::new(),
             reclaim_seq: AtomicU32::new(0),
             refault: Refault::default(),
+            retouch: Retouch::default(),
+            trim: Trim::default(),
         })
     }
 

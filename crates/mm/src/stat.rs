@@ -49,6 +49,10 @@ items! {
         ThpSplitUnmap = "thp_split_unmap",
         /// Subpages looked at by the underused test.
         ThpUnderusedScan = "thp_underused_scan",
+        /// Pages dropped by the shrinker that were written again soon after.
+        ThpUnderusedRetouch = "thp_underused_retouch",
+        /// Subpages looked at to estimate what huge pages waste.
+        ThpWasteScan = "thp_waste_scan",
         /// Huge pages swapped out whole.
         ThpSwpout = "thp_swpout",
         /// Folios below the huge size allocated by faults (order 2 and up).

@@ -67,6 +67,9 @@ pub struct Tunables {
     pub max_ptes_none: u16,
     /// `shrink_underused`: whether underused huge pages are split under pressure.
     pub shrink_underused: bool,
+    /// Bytes of zeros that huge pages may hold before [`Mm::trim`](crate::Mm::trim) takes
+    /// underused ones apart; `u64::MAX` for no limit, 0 for all that are underused.
+    pub thp_waste_max: u64,
     /// How a huge page is taken apart.
     pub split_mode: SplitMode,
     /// Before an out-of-memory kill, look at every huge folio for droppable zero pages,
@@ -102,6 +105,7 @@ impl Tunables {
                 thp: ThpMode::Always,
                 max_ptes_none: 511,
                 shrink_underused: true,
+                thp_waste_max: u64::MAX,
                 split_mode: SplitMode::Auto,
                 oom_zero_drop: false,
                 fault_max: FAULT_MAX,
@@ -115,6 +119,7 @@ impl Tunables {
                 thp: ThpMode::Always,
                 max_ptes_none: 409,
                 shrink_underused: true,
+                thp_waste_max: u64::MAX,
                 split_mode: SplitMode::Auto,
                 oom_zero_drop: true,
                 fault_max: FAULT_MAX,

@@ -101,6 +101,16 @@ impl Zone {
         Ok(())
     }
 
+    /// Whether a frame of an allocated block is bad. Free of cost while none of the zone is.
+    pub fn has_bad(&self, pfn: Pfn, pages: u32) -> bool {
+        let bad = |i| {
+            self.table
+                .get(pfn.add(i))
+                .is_some_and(|m| m.has(Flags::BAD))
+        };
+        self.bad.load(Acquire) > 0 && (0..pages).any(bad)
+    }
+
     /// The release check (R2, R3): every frame of the block is looked at before anything
     /// changes. That the inner frames are of the folio follows from its head (debug builds
     /// look nevertheless); so in a zone without bad frames the head is all that is read.

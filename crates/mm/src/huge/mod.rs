@@ -3,6 +3,8 @@
 
 pub mod order;
 pub mod queue;
+pub(crate) mod retouch;
 pub mod shatter;
 pub mod split;
+pub mod trim;
 pub mod underused;

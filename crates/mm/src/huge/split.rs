@@ -13,7 +13,7 @@
 use crate::charge::Charge;
 use crate::env::Env;
 use crate::folio::order_of;
-use crate::frame::{Flags, FrameMeta};
+use crate::frame::Flags;
 use crate::machine::{Machine, Site};
 use crate::mm::Mm;
 use crate::platform::{Content, Platform};
@@ -269,7 +269,7 @@ impl<E: Env> Mm<E> {
         };
         let nr = page.block();
         let (first, pages) = (page.index(), order_pages(order));
-        if (0..pages).any(|k| is_bad(self.meta(head.add(k)))) {
+        if self.zone_of(head).has_bad(head, pages) {
             return Err(SplitError::Bad);
         }
         let (mut live, mut mapped) = (PageMask::EMPTY, PageMask::EMPTY);
@@ -491,9 +491,4 @@ impl<E: Env> Mm<E> {
         self.isolation_ended(pages);
         list.0.into_iter().for_each(|p| self.put_folio(p, 1));
     }
-}
-
-/// Whether a frame is bad, and its bytes must not be looked at.
-pub(crate) fn is_bad(meta: &FrameMeta) -> bool {
-    meta.has(Flags::BAD)
 }

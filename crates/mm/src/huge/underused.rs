@@ -11,12 +11,11 @@ use crate::frame::Flags;
 use crate::huge::split::{Split, SplitFlags};
 use crate::mm::Mm;
 use crate::platform::Platform;
-use crate::space::Space;
 use crate::space::block::{BlockState, HugeMap};
+use crate::space::{BlockRef, Space};
 use crate::stat::Item;
 use crate::tunables::{Profile, Tunables};
 use crate::units::{BLOCK_PAGES, BlockNr, FrameRun, PageMask, Pfn};
-use alloc::sync::Arc;
 
 /// What the test found.
 enum Verdict {
@@ -48,6 +47,7 @@ impl<E: Env> Mm<E> {
             Profile::Deckle => (scan, target),
         };
         let mut freed = 0;
+        self.shrink_pass();
         for _ in 0..scan.min(self.queued()) {
             if freed >= target {
                 break;
@@ -56,7 +56,7 @@ impl<E: Env> Mm<E> {
             freed += if self.meta(pfn).has(Flags::PARTIAL) {
                 self.shrink_partial(pfn)
             } else if t.shrinks() {
-                self.shrink_one(pfn, t.max_ptes_none as u32)
+                self.shrink_one(pfn)
             } else {
                 self.put_folio(pfn, 1);
                 0
@@ -97,62 +97,78 @@ impl<E: Env> Mm<E> {
     }
 
     /// Tests one huge page and takes it apart if underused; drops the reference of `dequeue`.
-    fn shrink_one(&self, pfn: Pfn, max_none: u32) -> u64 {
-        let taken = self.take_queued(pfn);
-        // From here on the busy mark keeps the folio; a split must find no other reference.
-        self.put_folio(pfn, 1);
-        let Some((space, nr, mut h, was_mapped)) = taken else {
+    fn shrink_one(&self, pfn: Pfn) -> u64 {
+        let place = self.meta(pfn).owner();
+        let place = place.and_then(|(id, first)| Some((self.space(id).ok()?, first.block())));
+        let Some((space, nr)) = place else {
+            self.put_folio(pfn, 1);
             return 0;
         };
-        let (new, freed) = match self.test_underused(pfn, max_none) {
-            Verdict::Underused(zero) => {
-                self.stats().add(Item::ThpUnderusedSplitPage, 1);
-                let table = self.shatter(&space, nr, h, zero, PageMask::EMPTY, None);
-                (BlockState::Table(table), zero.count() as u64)
-            }
-            Verdict::Used => {
-                if was_mapped {
-                    self.map_huge_again(&space, nr, &mut h);
-                }
-                (BlockState::Huge(h), 0)
-            }
-        };
         let block = space.block(self, nr);
-        let mut state = block.lock(self);
-        *state = new;
-        block.settled(self);
-        freed
+        let taken = self.take_huge(&space, &block, nr, Some(pfn));
+        if taken.is_err_and(|later| later) {
+            self.requeue(pfn);
+        }
+        // From here on the busy mark keeps the folio; a split must find no other reference.
+        self.put_folio(pfn, 1);
+        match taken {
+            Ok((h, was_mapped)) => self.end_if_underused(&space, &block, nr, h, was_mapped),
+            Err(_) => 0,
+        }
     }
 
-    /// Unmaps a huge page from the queue and marks its block busy. `None`: it is no longer
-    /// where it was, must stay, or is being moved by somebody else (then it is queued again).
-    fn take_queued(&self, pfn: Pfn) -> Option<(Arc<Space>, BlockNr, HugeMap, bool)> {
-        let (id, first) = self.meta(pfn).owner()?;
-        let space = self.space(id).ok()?;
-        let nr = first.block();
-        let block = space.block(self, nr);
-        let Some(mut state) = block.try_lock(self) else {
-            self.requeue(pfn);
-            return None;
+    /// Unmaps a huge page that reclaim may take and marks its block busy: the page, and whether
+    /// it was mapped. Whoever has it ends that with the block's new state. `pfn`: this one or
+    /// none. `Err(true)`: not now.
+    pub(crate) fn take_huge(
+        &self,
+        space: &Space,
+        block: &BlockRef,
+        nr: BlockNr,
+        pfn: Option<Pfn>,
+    ) -> Result<(HugeMap, bool), bool> {
+        let mut state = block.try_lock(self).ok_or(true)?;
+        let h = match &mut *state {
+            BlockState::Busy => return Err(true),
+            BlockState::Huge(h) if h.shared => return Err(true),
+            BlockState::Huge(h) => h,
+            _ => return Err(false),
         };
-        if let BlockState::Busy = &*state {
-            self.requeue(pfn);
-        }
-        let BlockState::Huge(h) = &mut *state else {
-            return None;
-        };
-        if h.shared {
-            self.requeue(pfn);
-        }
-        if h.pfn != pfn || h.locked || h.shared || space.forbids_zero() {
-            return None;
+        let other = pfn.is_some_and(|pfn| pfn != h.pfn);
+        // Locked pages stay (R139), and so do bad ones, which must not be read.
+        let bad = self.zone_of(h.pfn).has_bad(h.pfn, BLOCK_PAGES);
+        if other || h.locked || space.forbids_zero() || bad {
+            return Err(false);
         }
         let was_mapped = h.mapped;
-        self.unmap_huge(&space, nr, h).ok()?;
+        self.unmap_huge(space, nr, h).map_err(|_| false)?;
         let h = *h;
         *state = BlockState::Busy;
-        drop(state);
-        Some((space, nr, h, was_mapped))
+        Ok((h, was_mapped))
+    }
+
+    /// Ends what [`Mm::take_huge`] began: takes the page apart if it is underused, else gives
+    /// it back. Returns the pages freed.
+    pub(crate) fn end_if_underused(
+        &self,
+        space: &Space,
+        block: &BlockRef,
+        nr: BlockNr,
+        h: HugeMap,
+        was_mapped: bool,
+    ) -> u64 {
+        let max_none = self.underused_threshold(&self.tunables());
+        let Verdict::Underused(zero) = self.test_underused(h.pfn, max_none) else {
+            self.give_huge_back(space, block, nr, h, was_mapped);
+            return 0;
+        };
+        self.stats().add(Item::ThpUnderusedSplitPage, 1);
+        let table = self.shatter(space, nr, h, zero, PageMask::EMPTY, None);
+        self.shrunk(block, zero.count());
+        let mut state = block.lock(self);
+        *state = BlockState::Table(table);
+        block.settled(self);
+        u64::from(zero.count())
     }
 
     /// The test, on a parked huge page: stops as soon as the outcome is certain, after

@@ -127,18 +127,9 @@ impl<E: Env> Mm<E> {
     }
 
     fn drop_zeros_of_huge(&self, space: &Space, block: &BlockRef, nr: BlockNr) -> u64 {
-        let Some(mut state) = block.try_lock(self) else {
+        let Ok((h, _)) = self.take_huge(space, block, nr, None) else {
             return 0;
         };
-        let BlockState::Huge(h) = &mut *state else {
-            return 0;
-        };
-        if h.locked || h.shared || space.forbids_zero() || self.unmap_huge(space, nr, h).is_err() {
-            return 0;
-        }
-        let h = *h;
-        *state = BlockState::Busy;
-        drop(state);
         let zero = self.platform().scan_zero(FrameRun::new(h.pfn, BLOCK_PAGES));
         let new = if zero == PageMask::EMPTY {
             // The next touch takes it back.

@@ -158,6 +158,8 @@ impl BlockState {
 pub struct Block {
     state: Lock<BlockState>,
     seq: AtomicU32,
+    /// The pass of the shrinker that last took a huge page of it apart; 0 for none.
+    pub(crate) shrunk: AtomicU32,
 }
 
 impl Block {
@@ -166,6 +168,7 @@ impl Block {
         Block {
             state: Lock::new(LockClass::Block, at, BlockState::Empty),
             seq: AtomicU32::new(0),
+            shrunk: AtomicU32::new(0),
         }
     }
 

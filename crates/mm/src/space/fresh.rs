@@ -64,6 +64,9 @@ impl<E: Env> Mm<E> {
             if !self.map_fresh(space, &mut state, vma, got, pfn)? {
                 return Ok(None);
             }
+            if let Kind::Zero { dropped: true, .. } = seen {
+                self.retouched(block);
+            }
             if adapts {
                 space.adapt.note(vma.start, page, got, near);
             }

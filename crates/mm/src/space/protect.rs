@@ -168,7 +168,13 @@ impl<E: Env> Mm<E> {
             self.protect_range(space, first, u64::from(n), vma.prot)?;
         }
         match &mut *state {
-            BlockState::Huge(h) => (h.prot, h.locked) = (vma.prot, vma.locked),
+            BlockState::Huge(h) => {
+                // Locked it was not looked at.
+                if h.locked && !vma.locked {
+                    self.queue_new(h.pfn);
+                }
+                (h.prot, h.locked) = (vma.prot, vma.locked);
+            }
             BlockState::HugeSwapped(s) if n == BLOCK_PAGES => s.prot = vma.prot,
             BlockState::HugeSwapped(_) | BlockState::Table(_) => {
                 if let Some(table) = state.table() {

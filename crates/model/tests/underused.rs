@@ -1,0 +1,580 @@
+//! Underused huge pages: who is looked at, who is taken apart, what becomes of the pages.
+
+#[allow(dead_code, unused_imports)]
+mod common;
+
+use common::hand::{BLOCK, byte_of};
+use common::{BASE, Rig};
+use deckle_mm::{
+    Advice, Charge, FaultError, Item, Profile, Prot, Served, SizeItem, SizeMode, Sizes, SplitMode,
+    ThpMode, Tunables, Vpn,
+};
+
+fn tunables(max_ptes_none: u16) -> Tunables {
+    Tunables {
+        max_ptes_none,
+        ..Tunables::of_profile(Profile::Deckle)
+    }
+}
+
+fn rig(t: Tunables) -> Rig {
+    Rig::new(64, 1, 1, true, t)
+}
+
+fn shrink(rig: &Rig) -> u64 {
+    rig.mm.shrink_underused(100, 100_000)
+}
+
+/// Reads subpages as a program does; the live ones of [`Rig::huge`] hold their bytes.
+fn intact(rig: &Rig, start: Vpn, live: impl Fn(u64) -> bool) {
+    for i in 0..BLOCK {
+        let byte = if live(i) { byte_of(i) } else { 0 };
+        assert!(rig.holds(start.add(i), byte), "page {i}");
+    }
+}
+
+#[test]
+fn r116_every_huge_page_is_queued_at_birth_and_nothing_else() {
+    let rig = rig(tunables(409));
+    for k in 0..3 {
+        let huge = rig.huge(k * BLOCK, 0..4);
+        assert!(rig.folio(huge).queued && !rig.folio(huge).partial);
+        assert_eq!(rig.mm.queued(), k + 1);
+    }
+    let small = rig.mmap(3 * BLOCK, BLOCK);
+    rig.advise(small, BLOCK, Advice::NoHugePage);
+    rig.write(small, 1);
+    assert_eq!((rig.folio(small).order, rig.mm.queued()), (4, 3));
+    let t = Tunables {
+        sizes: Sizes::NEVER,
+        ..rig.mm.tunables()
+    };
+    rig.mm.set_tunables(t).unwrap();
+    rig.write(small.add(100), 1);
+    assert_eq!((rig.folio(small.add(100)).order, rig.mm.queued()), (0, 3));
+    // Not counted as deferred: nothing was unmapped.
+    assert_eq!(rig.stat(Item::ThpDeferredSplitPage), 0);
+    // A huge page that went out leaves the queue.
+    rig.mm.page_out(rig.space, BASE, BLOCK).unwrap();
+    assert_eq!(rig.mm.queued(), 2);
+    rig.verify(&"queueing");
+}
+
+#[test]
+fn r117_a_limit_is_kept_by_the_groups_own_queue() {
+    let (group, other) = (rig(tunables(409)), rig(tunables(409)));
+    for k in 0..4 {
+        group.huge(k * BLOCK, 0..10);
+        other.huge(k * BLOCK, 0..10);
+    }
+    group.charge.set_max(4 * BLOCK);
+    // A fault over the limit of the group runs the shrinker.
+    let small = group.mmap(4 * BLOCK, 16);
+    group.write(small, 1);
+    assert!(group.stat(Item::ThpUnderusedSplitPage) > 0);
+    assert_eq!(group.stat(Item::Pswpout), 0);
+    assert_eq!(other.stat(Item::ThpUnderusedSplitPage), 0);
+    assert_eq!(other.mm.queued(), 4);
+    group.verify(&"limit");
+}
+
+#[test]
+fn r118_r119_the_threshold_is_exact_and_the_scan_ends_when_it_is_certain() {
+    for max_none in [0, 1, 64, 255, 409, 450, 510, 511] {
+        // Zeros first, or filled pages first; so many zeros.
+        for zeros in [max_none, max_none + 1].into_iter().filter(|z| *z <= 512) {
+            for zeros_first in [true, false] {
+                let filled = BLOCK - zeros;
+                let live = move |i: u64| match zeros_first {
+                    true => i >= zeros,
+                    false => i < filled,
+                };
+                let rig = rig(tunables(max_none as u16));
+                let start = rig.huge(0, (0..BLOCK).filter(|i| live(*i)));
+                let underused = zeros > max_none;
+                let freed = shrink(&rig);
+                assert_eq!(freed, if underused { zeros } else { 0 });
+                assert_eq!(
+                    rig.folio_at(start.add(BLOCK - 1))
+                        .is_some_and(|f| f.order == 9),
+                    !underused
+                );
+                let split = u64::from(underused);
+                assert_eq!(rig.stat(Item::ThpUnderusedSplitPage), split);
+                let before = if zeros_first { 0 } else { filled };
+                let looked = match underused {
+                    // All that was filled, then one zero more than the threshold.
+                    true => before + max_none + 1,
+                    false if zeros_first => zeros + BLOCK - max_none,
+                    false => BLOCK - max_none,
+                };
+                assert_eq!(rig.stat(Item::ThpUnderusedScan), looked);
+                intact(&rig, start, live);
+                rig.verify(&(max_none, zeros, zeros_first));
+            }
+        }
+    }
+}
+
+#[test]
+fn r120_at_511_a_page_of_nothing_but_zeros_goes_and_512_is_no_threshold() {
+    for profile in [Profile::Deckle, Profile::Linux] {
+        let t = Tunables {
+            max_ptes_none: 511,
+            ..Tunables::of_profile(profile)
+        };
+        let rig = rig(t);
+        rig.huge(0, []);
+        rig.huge(BLOCK, [300]);
+        // Linux 6.18 takes it as off.
+        let freed = if profile == Profile::Deckle { BLOCK } else { 0 };
+        assert_eq!(shrink(&rig), freed);
+        rig.verify(&profile);
+    }
+    for n in 0..=511 {
+        assert!(tunables(n).validate().is_ok());
+    }
+    assert!(tunables(512).validate().is_err());
+}
+
+#[test]
+fn r121_r104_dropped_pages_are_zero_pages_that_may_be_read_and_not_written() {
+    let rig = rig(tunables(409));
+    let start = rig.huge(0, 0..10);
+    assert_eq!(shrink(&rig), 502);
+    // Armed or not, they are not missing.
+    for armed in [false, true] {
+        if armed {
+            rig.mm.uffd_register(rig.space, start, BLOCK).unwrap();
+        }
+        let at = if armed { 400 } else { 100 };
+        assert!(matches!(
+            rig.fault(start.add(at), false),
+            Ok(Served::Mapped(_))
+        ));
+        let shown = rig.model.translation(rig.space, start.add(at)).unwrap();
+        assert_eq!(shown.frame, None);
+        let write = rig.model.store(0, rig.space, start.add(at).addr(), &[1]);
+        assert!(write.is_err(), "the zero page was written");
+        rig.verify(&armed);
+    }
+    intact(&rig, start, |i| i < 10);
+    rig.verify(&"read");
+}
+
+#[test]
+fn r122_where_the_zero_page_is_forbidden_pages_of_zeros_stay() {
+    let rig = rig(tunables(0));
+    rig.mm.forbid_zero_page(rig.space).unwrap();
+    let start = rig.huge(0, 0..10);
+    assert!(rig.mm.forbid_zero_page(rig.space).is_err(), "too late");
+    assert_eq!(shrink(&rig), 0);
+    assert_eq!(rig.folio(start).order, 9);
+    // Evicted they are stored as they are, and come back.
+    rig.mm.page_out(rig.space, start, BLOCK).unwrap();
+    assert_eq!(rig.stat(Item::Pswpout), BLOCK);
+    intact(&rig, start, |i| i < 10);
+    // A read of a hole takes a page.
+    let other = rig.mmap(BLOCK, BLOCK);
+    assert!(rig.holds(other.add(3), 0));
+    let shown = rig.model.translations(rig.space);
+    assert!(shown.iter().all(|(_, t)| t.frame.is_some()));
+    assert_eq!(rig.stat(Item::NrZero), 0);
+    rig.verify(&"forbidden");
+}
+
+#[test]
+fn r123_showing_a_zero_page_flushes_nothing() {
+    let rig = rig(tunables(409));
+    let start = rig.huge(0, 0..10);
+    // The CPU has the huge mapping in its TLB; the shrinker takes it away with a flush.
+    rig.read(start.add(300));
+    let before = rig.model.counters().flushes;
+    assert_eq!(shrink(&rig), 502);
+    let after = rig.model.counters().flushes;
+    assert!(after > before);
+    intact(&rig, start, |i| i < 10);
+    assert_eq!(rig.model.counters().flushes, after);
+    // Writers on other CPUs lose nothing meanwhile.
+    for seed in 1..40 {
+        let rig = Rig::new(64, 2, seed, true, tunables(409));
+        let start = rig.huge(0, 0..10);
+        let jobs = vec![
+            deckle_model::cpu(|| {
+                for i in (0..BLOCK).step_by(37) {
+                    rig.write_on(0, start.add(i), 77);
+                    let mut byte = [0];
+                    while let Err(f) = rig.model.load(0, rig.space, start.add(i).addr(), &mut byte)
+                    {
+                        rig.fault(f.page, f.write).unwrap();
+                    }
+                    assert_eq!(byte, [77], "page {i}");
+                }
+            }),
+            deckle_model::cpu(|| {
+                for _ in 0..4 {
+                    rig.mm.shrink_underused(10, 10_000);
+                    rig.mm.reclaim(64);
+                }
+            }),
+        ];
+        if let Err(e) = rig.machine.run(jobs) {
+            panic!("seed {seed}: {e}");
+        }
+        (0..BLOCK)
+            .step_by(37)
+            .for_each(|i| assert!(rig.holds(start.add(i), 77)));
+        rig.verify(&seed);
+    }
+}
+
+#[test]
+fn r124_the_resident_set_shrinks_by_each_dropped_page_and_contents_stay() {
+    for split_mode in [SplitMode::Shatter, SplitMode::InPlace] {
+        let t = Tunables {
+            split_mode,
+            ..tunables(409)
+        };
+        let rig = rig(t);
+        let start = rig.huge(0, [5, 77]);
+        for k in 1..5 {
+            rig.huge(k * BLOCK, []);
+        }
+        assert_eq!(rig.resident(), 5 * BLOCK);
+        assert_eq!(shrink(&rig), 5 * BLOCK - 2);
+        assert_eq!(rig.resident(), 2);
+        assert_eq!(rig.charge.usage(), 2);
+        assert_eq!(rig.stat(Item::ThpSplitUnmap), 5 * BLOCK - 2);
+        assert_eq!(rig.stat(Item::NrThp), 0);
+        intact(&rig, start, |i| i == 5 || i == 77);
+        assert_eq!(rig.resident(), 2, "reading took pages");
+        rig.verify(&split_mode);
+    }
+}
+
+#[test]
+fn r125_postcopy_hears_of_the_discarded_pages_and_of_no_other() {
+    let rig = rig(tunables(409));
+    let start = rig.mmap(0, 4 * BLOCK);
+    let received = |i: u64| i.is_multiple_of(9);
+    let pass = |rig: &Rig| {
+        rig.mm.shrink_underused(100, 100_000);
+        rig.mm.reclaim(300);
+        rig.verify(&"a pass");
+    };
+    // Before the switch: pages come in, half of them zeros.
+    for i in (0..4 * BLOCK).filter(|i| received(*i)) {
+        rig.write(start.add(i), if i.is_multiple_of(2) { 0 } else { 7 });
+    }
+    pass(&rig);
+    rig.advise(start, 4 * BLOCK, Advice::NoHugePage);
+    pass(&rig);
+    // Of every 64 pages eight are to be sent again.
+    let discarded = |i: u64| i % 64 < 8;
+    for i in (0..4 * BLOCK).step_by(64) {
+        rig.advise(start.add(i), 8, Advice::DontNeed);
+    }
+    pass(&rig);
+    rig.mm.uffd_register(rig.space, start, 4 * BLOCK).unwrap();
+    pass(&rig);
+    for i in 0..4 * BLOCK {
+        let heard = matches!(rig.fault(start.add(i), false), Err(FaultError::ToProgram));
+        if received(i) && !discarded(i) {
+            assert!(!heard, "page {i} would be asked for again, for ever");
+            let byte = if i.is_multiple_of(2) { 0 } else { 7 };
+            assert!(rig.holds(start.add(i), byte), "page {i}");
+        }
+        if discarded(i) {
+            assert!(heard, "page {i} is not missed");
+        }
+        if i % 700 == 0 {
+            pass(&rig);
+        }
+    }
+    rig.verify(&"the end");
+}
+
+#[test]
+fn r130_who_is_in_use_is_looked_at_once() {
+    let rig = rig(tunables(409));
+    let used = rig.huge(0, 0..200);
+    let pinned = rig.huge(BLOCK, [0]);
+    rig.model.pin(rig.space, pinned);
+    assert_eq!(shrink(&rig), 0);
+    assert_eq!(rig.mm.queued(), 0);
+    let scanned = rig.stat(Item::ThpUnderusedScan);
+    assert_eq!(scanned, 103);
+    rig.model.unpin(rig.space, pinned);
+    assert_eq!(shrink(&rig), 0);
+    assert_eq!(rig.stat(Item::ThpUnderusedScan), scanned);
+    // Mapped as before, and still huge.
+    for page in [used, pinned] {
+        assert!(rig.model.translation(rig.space, page).unwrap().huge);
+    }
+    // Unless a part of it goes.
+    rig.advise(used, 8, Advice::DontNeed);
+    assert_eq!(rig.stat(Item::ThpSplitPage), 1);
+    rig.verify(&"once");
+}
+
+#[test]
+fn r133_splits_for_underuse_are_counted_apart() {
+    let rig = rig(tunables(409));
+    let start = rig.huge(0, 0..10);
+    rig.huge(BLOCK, 0..10);
+    rig.mm
+        .split_page(rig.space, start, 0, deckle_mm::SplitFlags::DROP_ZERO)
+        .unwrap();
+    assert_eq!(rig.stat(Item::ThpSplitPage), 1);
+    assert_eq!(rig.stat(Item::ThpUnderusedSplitPage), 0);
+    shrink(&rig);
+    assert_eq!(rig.stat(Item::ThpSplitPage), 2);
+    assert_eq!(rig.stat(Item::ThpUnderusedSplitPage), 1);
+    assert_eq!(rig.mm.stats().size(9, SizeItem::Split), 2);
+    assert_eq!(rig.stat(Item::ThpDeferredSplitPage), 0);
+    rig.verify(&"counting");
+}
+
+#[test]
+fn r134_switched_off_new_huge_pages_are_not_queued_and_parts_still_are() {
+    assert!(Tunables::default().shrink_underused);
+    let t = Tunables {
+        shrink_underused: false,
+        ..tunables(409)
+    };
+    let rig = rig(t);
+    rig.huge(0, 0..10);
+    assert_eq!((rig.mm.queued(), shrink(&rig)), (0, 0));
+    let small = rig.mmap(BLOCK, BLOCK);
+    rig.advise(small, BLOCK, Advice::NoHugePage);
+    rig.write(small, 1);
+    rig.munmap(small.add(1), 3);
+    assert_eq!((rig.mm.queued(), shrink(&rig)), (1, 3));
+    // On again, for those that come from now on.
+    rig.mm.set_tunables(tunables(409)).unwrap();
+    rig.huge(2 * BLOCK, 0..10);
+    assert_eq!((rig.mm.queued(), shrink(&rig)), (1, 502));
+    rig.verify(&"switching");
+}
+
+#[test]
+fn r139_locked_huge_pages_are_passed_over_unseen() {
+    let rig = rig(tunables(409));
+    let start = rig.huge(0, 0..10);
+    rig.mm.mlock(rig.space, start, BLOCK).unwrap();
+    let unmapped = rig.model.counters().unmapped;
+    assert_eq!(shrink(&rig), 0);
+    assert_eq!(rig.stat(Item::ThpUnderusedScan), 0);
+    assert_eq!(rig.model.counters().unmapped, unmapped);
+    assert_eq!(rig.folio(start).order, 9);
+    // Unlocked it is a huge page like any other.
+    rig.mm.munlock(rig.space, start, BLOCK).unwrap();
+    assert_eq!(shrink(&rig), 502);
+    rig.verify(&"locked");
+}
+
+#[test]
+fn r141_r142_as_many_frames_stay_as_pages_are_in_use_and_the_block_may_go_back_whole() {
+    for (split_mode, whole) in [(SplitMode::Shatter, true), (SplitMode::InPlace, false)] {
+        let t = Tunables {
+            split_mode,
+            ..tunables(409)
+        };
+        let rig = rig(t);
+        let start = rig.huge(0, (0..10).map(|i| 50 * i));
+        let old = rig.folio(start).head;
+        assert_eq!(shrink(&rig), 502);
+        assert_eq!((rig.resident(), rig.charge.usage()), (10, 10));
+        for i in (0..10).map(|i| 50 * i) {
+            let folio = rig.folio(start.add(i));
+            assert_eq!((folio.order, folio.refs), (0, 1));
+            let inside = (old.0..old.0 + 512).contains(&folio.frame.0);
+            assert_eq!(inside, !whole, "{split_mode:?} page {i}");
+        }
+        intact(&rig, start, |i| i.is_multiple_of(50) && i < 500);
+        rig.verify(&split_mode);
+    }
+    // No frames to move to: it is split where it is.
+    for split_mode in [SplitMode::Auto, SplitMode::Shatter] {
+        let t = Tunables {
+            split_mode,
+            ..tunables(409)
+        };
+        let rig = Rig::new(8, 1, 1, true, t);
+        (0..4).for_each(|k| assert_eq!(rig.huge(k * BLOCK, 0..10), BASE.add(k * BLOCK)));
+        let head = rig.folio(BASE).head;
+        // The oldest first.
+        assert_eq!(rig.mm.shrink_underused(1, 1), 502);
+        assert_eq!(rig.folio(BASE.add(9)).frame, head.add(9));
+        // Now there are.
+        let next = rig.folio(BASE.add(BLOCK)).head;
+        assert_eq!(rig.mm.shrink_underused(1, 1), 502);
+        let moved = rig.folio(BASE.add(BLOCK)).frame;
+        assert!(!(next.0..next.0 + 512).contains(&moved.0));
+        (0..4).for_each(|k| intact(&rig, BASE.add(k * BLOCK), |i| i < 10));
+        rig.verify(&split_mode);
+    }
+}
+
+#[test]
+fn r143_pages_that_are_soon_written_again_count_and_make_the_shrinker_careful() {
+    let rig = rig(tunables(409));
+    let base = rig.mm.underused_threshold(&rig.mm.tunables());
+    assert_eq!(base, 409);
+    // Two huge pages are split, and most of what was dropped is written at once.
+    for k in 0..2 {
+        rig.huge(k * BLOCK, 0..10);
+    }
+    assert_eq!(shrink(&rig), 2 * 502);
+    for i in 0..2 * BLOCK {
+        rig.write(BASE.add(i), 1);
+    }
+    assert_eq!(rig.stat(Item::ThpUnderusedRetouch), 2 * 502);
+    assert!(rig.mm.retouch_percent() >= 50);
+    assert_eq!(rig.mm.underused_threshold(&rig.mm.tunables()), 511);
+    // So a page like them stays; one without any filled page goes.
+    let kept = rig.huge(2 * BLOCK, 0..10);
+    rig.huge(3 * BLOCK, []);
+    assert_eq!(shrink(&rig), BLOCK);
+    assert_eq!(rig.folio(kept).order, 9);
+    // With time it tries again.
+    for k in 4..60 {
+        let again = rig.huge(k % 4 * BLOCK, 0..10);
+        shrink(&rig);
+        if rig.folio(again).order == 0 {
+            rig.verify(&"trying again");
+            return;
+        }
+    }
+    panic!("the shrinker never recovers");
+}
+
+#[test]
+fn r143_a_write_long_after_the_split_does_not_count() {
+    let rig = rig(tunables(409));
+    rig.huge(0, 0..10);
+    shrink(&rig);
+    for _ in 0..8 {
+        rig.huge(BLOCK, 0..10);
+        shrink(&rig);
+    }
+    rig.write(BASE.add(300), 1);
+    assert_eq!(rig.stat(Item::ThpUnderusedRetouch), 0);
+    rig.verify(&"late");
+    // In profile linux nothing is learned.
+    let t = Tunables {
+        max_ptes_none: 409,
+        ..Tunables::of_profile(Profile::Linux)
+    };
+    rig.mm.set_tunables(t).unwrap();
+    assert_eq!(rig.mm.underused_threshold(&t), 409);
+}
+
+#[test]
+fn r147_a_write_beside_what_the_shrinker_left_does_not_inflate() {
+    for profile in [Profile::Deckle, Profile::Linux] {
+        let t = Tunables {
+            max_ptes_none: 409,
+            sizes: Tunables::of_profile(Profile::Deckle).sizes,
+            ..Tunables::of_profile(profile)
+        };
+        let rig = rig(t);
+        let start = rig.huge(0, 0..10);
+        shrink(&rig);
+        let used = rig.charge.usage();
+        for (n, i) in [100, 101, 300, 511].into_iter().enumerate() {
+            rig.write(start.add(i), 1);
+            assert_eq!(rig.folio(start.add(i)).order, 0);
+            assert_eq!(rig.charge.usage(), used + n as u64 + 1);
+        }
+        rig.verify(&profile);
+    }
+}
+
+#[test]
+fn a_budget_for_waste_is_kept_by_looking_at_a_few_pages_at_a_time() {
+    let t = Tunables {
+        thp_waste_max: 3 * 502 * 4096,
+        ..tunables(409)
+    };
+    let rig = rig(t);
+    for k in 0..16 {
+        // Half of them are in use.
+        let live = if k % 2 == 0 { 10 } else { BLOCK };
+        rig.huge(k * BLOCK, 0..live);
+    }
+    let first = rig.mm.trim();
+    assert_eq!(first.looked, 8);
+    assert!(rig.stat(Item::ThpWasteScan) <= 8 * 32);
+    for _ in 0..20 {
+        let before = rig.stat(Item::ThpWasteScan);
+        let done = rig.mm.trim();
+        assert!(done.looked <= 8 && rig.stat(Item::ThpWasteScan) - before <= 8 * 32);
+    }
+    // Down to the budget, give or take what an estimate is worth, and none that is in use.
+    let left = rig.stat(Item::NrThp);
+    assert!((8..=8 + 5).contains(&left), "{left} huge pages left");
+    for k in (1..16).step_by(2) {
+        assert_eq!(rig.folio(BASE.add(k * BLOCK)).order, 9);
+    }
+    assert_eq!(
+        rig.mm.waste_estimate().min(BLOCK * 5),
+        rig.mm.waste_estimate()
+    );
+    for k in 0..16 {
+        let live = if k % 2 == 0 { 10 } else { BLOCK };
+        intact(&rig, BASE.add(k * BLOCK), |i| i < live);
+    }
+    rig.verify(&"trimmed");
+    // Nothing without a budget.
+    let rig = Rig::new(64, 1, 1, true, tunables(409));
+    rig.huge(0, []);
+    assert_eq!(rig.mm.trim(), deckle_mm::Trimmed::default());
+    assert_eq!(rig.stat(Item::NrThp), 1);
+}
+
+#[test]
+fn r149_every_counter_has_the_name_that_users_know() {
+    let names: Vec<&str> = Item::ALL.iter().map(|i| i.name()).collect();
+    for name in [
+        "thp_split_free",
+        "thp_split_unmap",
+        "thp_split_page",
+        "thp_underused_split_page",
+        "thp_deferred_split_page",
+        "thp_fault_alloc",
+        "thp_fault_fallback",
+        "thp_fault_fallback_charge",
+        "nr_anon_partially_mapped",
+        "nr_anon_transparent_hugepages",
+    ] {
+        assert!(names.contains(&name), "{name}");
+    }
+    let sizes: Vec<&str> = SizeItem::ALL.iter().map(|i| i.name()).collect();
+    for name in [
+        "anon_fault_alloc",
+        "anon_fault_fallback",
+        "split",
+        "split_deferred",
+        "nr_anon",
+        "nr_anon_partially_mapped",
+    ] {
+        assert!(sizes.contains(&name), "{name}");
+    }
+    // Read and set while it runs.
+    let t = Tunables {
+        thp: ThpMode::Madvise,
+        sizes: Sizes::NEVER.with(3, SizeMode::Always),
+        ..tunables(17)
+    };
+    let rig = rig(tunables(409));
+    rig.mm.set_tunables(t).unwrap();
+    assert_eq!(rig.mm.tunables(), t);
+    let start = rig.mmap(0, BLOCK);
+    rig.write(start, 1);
+    let stats = rig.mm.stats();
+    assert_eq!(stats.size(3, SizeItem::AnonFaultAlloc), 1);
+    assert_eq!(stats.size(3, SizeItem::NrAnon), 1);
+    rig.mm.mprotect(rig.space, start, 1, Prot::R).unwrap();
+    rig.verify(&"names");
+}
