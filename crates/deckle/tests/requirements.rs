@@ -1,7 +1,8 @@
 //! The tables R -> tests and P -> tests in ARCHITECTURE.md are what the tests' names say.
 //!
 //! A test that proves requirement 73 and pitfall 14 is called `r73_p14_what_it_shows`. The table
-//! is made of these names and of nothing else, so it cannot claim a test that is not there.
+//! is made of these names and of nothing else, so it cannot claim a test that is not there. What
+//! cannot exist here has a reason instead, in [`REASONS`].
 
 mod source;
 
@@ -16,6 +17,57 @@ const END: &str = "<!-- end -->";
 const UPDATE: &str = "DECKLE_UPDATE=1 cargo test -p deckle --test requirements";
 /// Each series of numbers: its letter, its column, and its last number.
 const SERIES: [(char, &str, u32); 2] = [('r', "R", 150), ('p', "P", 30)];
+
+/// Requirements of which all, or the part named, cannot exist here, and why.
+const REASONS: &[(char, u32, &str)] = &[
+    (
+        'r',
+        50,
+        "where a mapping may not be written there is no write fault to serve: it is refused",
+    ),
+    (
+        'r',
+        51,
+        "which page is cleared last nobody can choose: the platform makes all zeros of a folio \
+         in one call, from huge pages made ready before or as the kernel does",
+    ),
+    (
+        'r',
+        86,
+        "there is no gather that can be full: a batch is one call for a block's part",
+    ),
+    (
+        'r',
+        87,
+        "no file-backed or shared memory is managed: every mapping is anonymous",
+    ),
+    (
+        'r',
+        96,
+        "the group's account is a number, no folio has data of its own there",
+    ),
+    (
+        'r',
+        106,
+        "a page that is free after a split is never given a reference that could be shared: who \
+         wants one while the folio is split gets none",
+    ),
+    (
+        'r',
+        112,
+        "huge pages are switched off by knobs, not when building",
+    ),
+    (
+        'r',
+        116,
+        "there is no swap cache: a page is with the program or in the store",
+    ),
+    (
+        'r',
+        136,
+        "no machine here keeps metadata beside a page (memory tags)",
+    ),
+];
 
 /// Tests by crate.
 type Tests = BTreeMap<String, BTreeSet<String>>;
@@ -62,7 +114,7 @@ fn name_at(text: &str) -> Option<String> {
 }
 
 /// Both tables.
-fn tables(files: &[File]) -> String {
+fn tables(files: &[File], reasons: &[(char, u32, &str)]) -> String {
     let mut found: BTreeMap<(char, u32), Tests> = BTreeMap::new();
     for file in files {
         let Some(of) = file.of_crate() else { continue };
@@ -72,6 +124,10 @@ fn tables(files: &[File]) -> String {
                 tests.entry(of.into()).or_default().insert(name.clone());
             }
         }
+    }
+    for (letter, number, _) in reasons {
+        // A row of its own, with tests or without.
+        found.entry((*letter, *number)).or_default();
     }
     let mut text = String::new();
     for (letter, column, last) in SERIES {
@@ -84,13 +140,18 @@ fn tables(files: &[File]) -> String {
                 known,
                 "there is no {column}{number}, but {tests:?} names it"
             );
-            let crates: Vec<String> = (tests.iter())
+            let mut cells: Vec<String> = (tests.iter())
                 .map(|(of, names)| {
                     let names: Vec<String> = names.iter().map(|n| format!("`{n}`")).collect();
                     format!("{of}: {}", names.join(", "))
                 })
                 .collect();
-            let _ = writeln!(text, "| {column}{number} | {} |", crates.join("; "));
+            let mine = |r: &&(char, u32, &str)| (r.0, r.1) == (letter, *number);
+            if let Some((_, _, why)) = reasons.iter().find(mine) {
+                let part = if cells.is_empty() { "" } else { "in part " };
+                cells.push(format!("*{part}not here*: {why}"));
+            }
+            let _ = writeln!(text, "| {column}{number} | {} |", cells.join("; "));
         }
         if !missing.is_empty() {
             let _ = write!(text, "\nNo test yet: {}.\n", runs(column, &missing));
@@ -126,7 +187,7 @@ fn with_section(text: &str, section: &str) -> Option<String> {
 fn requirements_table_is_what_the_tests_say() {
     let path = root().join(MAP);
     let text = std::fs::read_to_string(&path).unwrap();
-    let section = tables(&files("rs"));
+    let section = tables(&files("rs"), REASONS);
     let should = with_section(&text, &section)
         .unwrap_or_else(|| panic!("{MAP} has no section from {BEGIN:?} to {END:?}"));
     if text == should {
@@ -173,18 +234,27 @@ fn names_of_tests_are_found_and_read() {
         path: path.into(),
         text: text.into(),
     };
-    let table = tables(&[
+    let files = [
         file("crates/mm/src/a.rs", text),
         file("crates/lab/tests/b.rs", "#[test]\nfn r98_five() {}\n"),
         file("README.md", "#[test]\nfn r99_six() {}\n"),
-    ]);
+    ];
+    let table = tables(&files, &[('r', 4, "half of it"), ('r', 7, "no such thing")]);
+    assert!(
+        table.contains("\n| R4 | mm: `r4_same_line`; *in part not here*: half of it |\n"),
+        "{table}"
+    );
+    assert!(
+        table.contains("\n| R7 | *not here*: no such thing |\n"),
+        "{table}"
+    );
     assert!(
         table.contains("\n| R98 | lab: `r98_five`; mm: `r98_r110_p14_one` |\n"),
         "{table}"
     );
     assert!(table.contains("\n| P30 | mm: `p30_three` |\n"), "{table}");
     assert!(
-        table.contains("\nNo test yet: R1 to R3, R6 to R97, R99"),
+        table.contains("\nNo test yet: R1 to R3, R6, R8 to R97, R99"),
         "{table}"
     );
     assert!(!table.contains("r99") && !table.contains("p31"), "{table}");

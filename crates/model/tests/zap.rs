@@ -6,7 +6,8 @@ mod common;
 use common::Rig;
 use common::hand::{BLOCK, byte_of};
 use deckle_mm::{
-    Advice, Charge, Item, LockClass, Profile, SizeItem, SizeMode, Sizes, ThpMode, Tunables, Vpn,
+    Advice, Charge, Item, LockClass, Profile, Prot, SizeItem, SizeMode, Sizes, ThpMode, Tunables,
+    Vpn,
 };
 
 /// Folios of one order and no other.
@@ -265,4 +266,19 @@ fn r112_without_any_large_size_all_of_it_works() {
     assert_eq!((rig.mm.queued(), rig.stat(Item::ThpSplitPage)), (0, 0));
     assert!(rig.stat(Item::Pswpout) > 0);
     rig.verify(&"small pages");
+}
+
+#[test]
+fn r90_a_mapping_without_a_place_is_not_aligned_beyond_what_is_asked() {
+    let rig = only(4);
+    let map = |pages, align| {
+        let at = rig.mm.mmap(rig.space, None, pages, align, Prot::RW);
+        at.unwrap()
+    };
+    let first = map(3, 1);
+    // Neighbours, so that they are one mapping.
+    assert_eq!(map(20, 1), first.add(3));
+    assert_eq!(rig.mm.mappings(rig.space), 1);
+    assert_eq!(map(16, 16).0 % 16, 0);
+    assert_eq!(rig.mm.mappings(rig.space), 2);
 }
