@@ -39,6 +39,7 @@ mod verify;
 
 pub use charge::{Charge, OverLimit};
 pub use env::Env;
+pub use huge::collapse::{CollapseError, Khugepage};
 pub use huge::order::{SizeMode, Sizes};
 pub use huge::split::{Isolated, Split, SplitError, SplitFlags};
 pub use huge::trim::Trimmed;

@@ -3,6 +3,7 @@
 use crate::charge::Charge;
 use crate::env::Env;
 use crate::frame::{FrameMeta, Frames, Zone, ZoneConfig};
+use crate::huge::collapse::Khugepaged;
 use crate::huge::queue::SplitQueue;
 use crate::huge::retouch::Retouch;
 use crate::huge::trim::Trim;
@@ -51,6 +52,7 @@ pub struct Mm<E: Env> {
     pub(crate) refault: Refault,
     pub(crate) retouch: Retouch,
     pub(crate) trim: Trim,
+    pub(crate) khugepaged: Khugepaged,
 }
 
 impl<E: Env> Mm<E> {
@@ -91,6 +93,7 @@ impl<E: Env> Mm<E> {
             refault: Refault::default(),
             retouch: Retouch::default(),
             trim: Trim::default(),
+            khugepaged: Khugepaged::default(),
         })
     }
 

@@ -35,6 +35,10 @@ items! {
         ThpFaultFallback = "thp_fault_fallback",
         /// ... because the group's limit refused the charge.
         ThpFaultFallbackCharge = "thp_fault_fallback_charge",
+        /// Huge pages made of small ones.
+        ThpCollapseAlloc = "thp_collapse_alloc",
+        /// Times that there was no huge page for that.
+        ThpCollapseAllocFailed = "thp_collapse_alloc_failed",
         /// Huge pages split.
         ThpSplitPage = "thp_split_page",
         /// Huge pages put on the deferred split queue because a part was unmapped.

@@ -65,6 +65,13 @@ pub struct Tunables {
     /// `khugepaged/max_ptes_none`, 0..=511: a huge page with more zero-filled subpages than
     /// this is underused.
     pub max_ptes_none: u16,
+    /// `khugepaged/max_ptes_swap`, 0..=512: pages that are read back for a huge page.
+    pub max_ptes_swap: u16,
+    /// `khugepaged/pages_to_scan`: pages that khugepaged looks at in one go.
+    pub khugepaged_pages_to_scan: u32,
+    /// `khugepaged/scan_sleep_millisecs`, in ticks: calls of [`Mm::khugepaged`](crate::Mm) of
+    /// which one looks.
+    pub khugepaged_scan_sleep: u32,
     /// `shrink_underused`: whether underused huge pages are split under pressure.
     pub shrink_underused: bool,
     /// Bytes of zeros that huge pages may hold before [`Mm::trim`](crate::Mm::trim) takes
@@ -88,6 +95,10 @@ pub struct Tunables {
     pub fault_attempts: u8,
 }
 
+/// Of Linux: an eighth of a block.
+const MAX_PTES_SWAP: u16 = 64;
+/// Of Linux: eight blocks.
+const PAGES_TO_SCAN: u32 = 4096;
 /// 64 KiB.
 const FAULT_MAX: u32 = 64 << 10;
 /// Bytes of a huge page.
@@ -104,6 +115,9 @@ impl Tunables {
                 profile,
                 thp: ThpMode::Always,
                 max_ptes_none: 511,
+                max_ptes_swap: MAX_PTES_SWAP,
+                khugepaged_pages_to_scan: PAGES_TO_SCAN,
+                khugepaged_scan_sleep: 1,
                 shrink_underused: true,
                 thp_waste_max: u64::MAX,
                 split_mode: SplitMode::Auto,
@@ -118,6 +132,9 @@ impl Tunables {
                 profile,
                 thp: ThpMode::Always,
                 max_ptes_none: 409,
+                max_ptes_swap: MAX_PTES_SWAP,
+                khugepaged_pages_to_scan: PAGES_TO_SCAN,
+                khugepaged_scan_sleep: 1,
                 shrink_underused: true,
                 thp_waste_max: u64::MAX,
                 split_mode: SplitMode::Auto,

@@ -18,6 +18,7 @@ fn run(seed: u64, steps: u32, forks: bool) {
     t.thp = [ThpMode::Always, ThpMode::Madvise, ThpMode::Never][rng.below(3) as usize];
     t.max_ptes_none = [0, 64, 255, 409, 510, 511][rng.below(6) as usize];
     t.fault_order = [FaultOrder::Fixed, FaultOrder::Auto][rng.below(2) as usize];
+    t.thp_waste_max = [0, 1 << 20, u64::MAX][rng.below(3) as usize];
     t.split_mode = [SplitMode::Auto, SplitMode::Shatter, SplitMode::InPlace][rng.below(3) as usize];
     let swap = rng.below(3) > 0;
     let rig = Rig::new(64, 1, seed, swap, t);
@@ -34,6 +35,7 @@ fn run(seed: u64, steps: u32, forks: bool) {
                 0 => program.give_away(),
                 1 => program.leave_behind(),
                 2 => rig.split_somewhere(&mut rng),
+                3 => format!("{:?}, {:?}", rig.mm.khugepaged(), rig.mm.trim()),
                 _ => program.step(),
             };
             last.push(op);
@@ -80,6 +82,7 @@ fn race(seed: u64, steps: u32) {
     let mut rng = Rng::new(seed);
     let mut t = Tunables::of_profile(Profile::Deckle);
     t.max_ptes_none = [64, 409, 510][rng.below(3) as usize];
+    t.thp_waste_max = [0, 1 << 20, u64::MAX][rng.below(3) as usize];
     t.split_mode = [SplitMode::Auto, SplitMode::Shatter, SplitMode::InPlace][rng.below(3) as usize];
     let rig = Rig::new(64, 4, seed, rng.below(4) > 0, t);
     let limit = [5000, 2500, 1200][rng.below(3) as usize];
@@ -108,6 +111,8 @@ fn race(seed: u64, steps: u32) {
             while rig.machine.wait_kick().is_some() {
                 while rig.mm.reclaim_background() {}
                 rig.split_somewhere(&mut rng);
+                rig.mm.khugepaged();
+                rig.mm.trim();
                 kicks += 1;
                 match kicks {
                     1..10 => drop(rig.mm.reclaim_shared(40)),

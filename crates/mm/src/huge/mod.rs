@@ -1,6 +1,7 @@
 //! Huge pages: which order a fault gets, which huge pages are underused, and how one is
 //! taken apart.
 
+pub mod collapse;
 pub mod order;
 pub mod queue;
 pub(crate) mod retouch;

@@ -385,7 +385,7 @@ impl<E: Env> Mm<E> {
     }
 
     /// Maps pages that were unmapped for a split; those that are mapped are left alone.
-    fn map_again(
+    pub(crate) fn map_again(
         &self,
         space: &Space,
         nr: BlockNr,

@@ -12,8 +12,7 @@ use crate::space::block::{BlockState, HugeMap};
 use crate::space::{BlockRef, Space};
 use crate::stat::Item;
 use crate::tunables::Profile;
-use crate::units::{BLOCK_PAGES, BlockNr, FrameRun, PAGE_SIZE, SpaceId, Vpn};
-use core::cmp::Ordering::{Equal, Greater, Less};
+use crate::units::{BLOCK_PAGES, BlockNr, FrameRun, PAGE_SIZE, Vpn};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Huge pages that one call looks at.
@@ -67,29 +66,23 @@ impl<E: Env> Mm<E> {
         // Where the walk ends before its bounds, the next one starts over.
         self.trim.at.store(0, Relaxed);
         'walk: for space in self.all_spaces() {
-            let from = match u64::from(space.id.0).cmp(&(at >> 48)) {
-                Less => continue,
-                Equal => at & ((1 << 48) - 1),
-                Greater => 0,
-            };
-            let start = BlockNr(from).start().max(space.base);
+            let here = u64::from(space.id.0) << 48;
+            if here >> 48 < at >> 48 {
+                continue;
+            }
+            let start = BlockNr(at.saturating_sub(here)).start().max(space.base);
             let pages = (space.base.0 + space.pages).saturating_sub(start.0);
             for (block, first, _) in space.parts(self, start, pages) {
                 walked += 1;
                 self.look_at(&space, &block, first, &mut done);
                 if done.looked == LOOKS || walked == WALK {
-                    self.trim_next(space.id, first);
+                    self.trim.at.store(here | (first.block().0 + 1), Relaxed);
                     break 'walk;
                 }
             }
         }
         done.waste = self.waste_estimate();
         done
-    }
-
-    fn trim_next(&self, id: SpaceId, first: Vpn) {
-        let next = u64::from(id.0) << 48 | (first.block().0 + 1);
-        self.trim.at.store(next, Relaxed);
     }
 
     fn look_at(&self, space: &Space, block: &BlockRef, first: Vpn, done: &mut Trimmed) {

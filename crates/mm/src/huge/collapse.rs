@@ -1,0 +1,370 @@
+//! Collapse: small folios of a block become one huge page (khugepaged's work, and
+//! MADV_COLLAPSE's).
+//!
+//! A block is worth it while not too many of its entries are holes or zeros: more than
+//! `max_ptes_none` of them is what the shrinker takes a huge page apart for, so what it has
+//! taken apart stays apart (R140). Pages in the store are read back first, if there are few.
+//! Then the pages are unmapped, copied into the new folio and given back: nobody can write to
+//! what is copied, and if anything fails, everything is mapped as it was.
+
+use crate::env::Env;
+use crate::folio::order_of;
+use crate::huge::order::enabled;
+use crate::machine::{Machine, Site};
+use crate::mm::Mm;
+use crate::platform::{Platform, Prot};
+use crate::reclaim::lru::Which;
+use crate::space::block::{BlockState, HugeMap, Table};
+use crate::space::entry::Kind;
+use crate::space::fault::FaultMode;
+use crate::space::vma::Vma;
+use crate::space::{BlockRef, MapError, Space};
+use crate::stat::Item;
+use crate::tunables::Tunables;
+use crate::units::{
+    BLOCK_ORDER, BLOCK_PAGES, BlockNr, FrameRun, PageMask, PageRun, Pfn, SpaceId, Vpn,
+};
+use alloc::boxed::Box;
+use core::fmt;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+/// Times that a block is looked at anew because pages of it have changed meanwhile.
+const RETRIES: u32 = 8;
+
+/// Why a block was not collapsed; nothing has changed but what is resident.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CollapseError {
+    /// No mapping covers the whole block, or none that may have huge pages.
+    Vma,
+    /// It is one huge page already, or one in the store.
+    Huge,
+    /// Nothing of it is mapped: it is not in use.
+    Cold,
+    /// More holes and zero pages than `max_ptes_none`.
+    ExceedNone(u32),
+    /// More pages in the store than `max_ptes_swap`.
+    ExceedSwap(u32),
+    /// Pages that others hold too, since a fork.
+    Shared(u32),
+    /// Pages that are locked, lazily freed, pinned, bad or being moved.
+    Page(Vpn),
+    /// No huge page was to be had, or the limit refused it.
+    NoMemory,
+}
+
+impl fmt::Display for CollapseError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CollapseError::Vma => f.write_str("no mapping of the whole block allows huge pages"),
+            CollapseError::Huge => f.write_str("the block is a huge page"),
+            CollapseError::Cold => f.write_str("nothing of the block is in use"),
+            CollapseError::ExceedNone(n) => write!(f, "{n} pages of the block are holes or zeros"),
+            CollapseError::ExceedSwap(n) => write!(f, "{n} pages of the block are in the store"),
+            CollapseError::Shared(n) => write!(f, "{n} pages of the block are shared"),
+            CollapseError::Page(p) => write!(f, "{p} cannot be moved"),
+            CollapseError::NoMemory => f.write_str("there is no huge page"),
+        }
+    }
+}
+
+impl core::error::Error for CollapseError {}
+
+/// Where khugepaged is.
+#[derive(Debug, Default)]
+pub(crate) struct Khugepaged {
+    /// Space in the top 16 bits, block below.
+    at: AtomicU64,
+    ticks: AtomicU32,
+}
+
+/// What one call of [`Mm::khugepaged`] came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Khugepage {
+    /// Pages looked at.
+    pub scanned: u32,
+    /// Blocks that are huge pages now.
+    pub collapsed: u32,
+}
+
+/// What a look at a block has found: entries in use, in the store.
+struct Found {
+    mapped: PageMask,
+    swapped: PageMask,
+    prot: Prot,
+}
+
+impl<E: Env> Mm<E> {
+    /// One tick of khugepaged: at every `khugepaged_scan_sleep`-th it looks at
+    /// `khugepaged_pages_to_scan` pages, from where it stopped, and collapses what is worth it.
+    /// For a background context: it may reclaim and wait.
+    pub fn khugepaged(&self) -> Khugepage {
+        let t = self.tunables();
+        let mut done = Khugepage::default();
+        let tick = self.khugepaged.ticks.fetch_add(1, Relaxed);
+        if !tick.is_multiple_of(t.khugepaged_scan_sleep.max(1)) {
+            return done;
+        }
+        let at = self.khugepaged.at.load(Relaxed);
+        // Where the walk ends before its bound, the next one starts over.
+        self.khugepaged.at.store(0, Relaxed);
+        'walk: for space in self.all_spaces() {
+            let here = u64::from(space.id.0) << 48;
+            if here >> 48 < at >> 48 {
+                continue;
+            }
+            let from = BlockNr(at.saturating_sub(here)).start().max(space.base);
+            let pages = (space.base.0 + space.pages).saturating_sub(from.0);
+            for (block, first, _) in space.parts(self, from, pages) {
+                let table = matches!(&*block.lock(self), BlockState::Table(_));
+                if table && self.collapse(space.id, first).is_ok() {
+                    done.collapsed += 1;
+                }
+                // A block without a table costs a look.
+                done.scanned += if table { BLOCK_PAGES } else { 1 };
+                if done.scanned >= t.khugepaged_pages_to_scan {
+                    let next = here | (first.block().0 + 1);
+                    self.khugepaged.at.store(next, Relaxed);
+                    break 'walk;
+                }
+            }
+        }
+        done
+    }
+
+    /// Makes one huge page of the block that holds `page`. Waits and reclaims.
+    ///
+    /// # Errors
+    /// [`CollapseError`]; every page is as it was, but for those that were read back.
+    pub fn collapse(&self, id: SpaceId, page: Vpn) -> Result<(), CollapseError> {
+        let space = self.space(id).map_err(|_: MapError| CollapseError::Vma)?;
+        let nr = page.block();
+        let block = space.block(self, nr);
+        for _ in 0..RETRIES {
+            let t = self.tunables();
+            let (vma, seq) = self.vma_of_block(&space, nr, &t)?;
+            let found = {
+                let mut state = self.lock_settled(&block, 0, BLOCK_PAGES);
+                self.judge(&t, &vma, nr, &mut state)?
+            };
+            for k in (0..BLOCK_PAGES).filter(|&k| found.swapped.get(k)) {
+                let page = nr.start().add(u64::from(k));
+                let back = self.fault(id, page, false, FaultMode::MayWait);
+                back.map_err(|_| CollapseError::NoMemory)?;
+            }
+            let new = match self.alloc_folio(BLOCK_ORDER, 1, (id, nr.start())) {
+                Ok(pfn) => pfn,
+                Err(_) => {
+                    self.stats().add(Item::ThpCollapseAllocFailed, 1);
+                    return Err(CollapseError::NoMemory);
+                }
+            };
+            let done = self.collapse_into(&space, &block, nr, &t, (&vma, seq), new);
+            match done {
+                Some(Ok(())) => {
+                    self.stats().add(Item::ThpCollapseAlloc, 1);
+                    return Ok(());
+                }
+                Some(Err(why)) => {
+                    self.free_unused(new);
+                    return Err(why);
+                }
+                None => self.free_unused(new),
+            }
+        }
+        Err(CollapseError::Page(nr.start()))
+    }
+
+    fn vma_of_block(
+        &self,
+        space: &Space,
+        nr: BlockNr,
+        t: &Tunables,
+    ) -> Result<(Vma, u64), CollapseError> {
+        let (vma, seq) = space.vma(self, nr.start());
+        let last = nr.start().add(u64::from(BLOCK_PAGES - 1));
+        let whole = vma.filter(|v| v.contains(last) && enabled(t, v, BLOCK_ORDER));
+        whole.map(|v| (v, seq)).ok_or(CollapseError::Vma)
+    }
+
+    /// Whether a block is worth it. Block locked, nothing in it busy.
+    fn judge(
+        &self,
+        t: &Tunables,
+        vma: &Vma,
+        nr: BlockNr,
+        state: &mut BlockState,
+    ) -> Result<Found, CollapseError> {
+        let table = match state {
+            BlockState::Table(table) => table,
+            BlockState::Huge(_) | BlockState::HugeSwapped(_) => return Err(CollapseError::Huge),
+            BlockState::Empty | BlockState::Busy => return Err(CollapseError::Cold),
+        };
+        let (mut none, mut shared) = (0, 0);
+        let mut found = Found {
+            mapped: PageMask::EMPTY,
+            swapped: PageMask::EMPTY,
+            prot: vma.prot,
+        };
+        for k in 0..BLOCK_PAGES {
+            let e = table.get(k);
+            let stuck = CollapseError::Page(nr.start().add(u64::from(k)));
+            if e.locked() || e.lazy() {
+                return Err(stuck);
+            }
+            match e.kind() {
+                Kind::None | Kind::Zero { .. } => none += 1,
+                Kind::Swapped(_) => found.swapped.set(k),
+                Kind::Mapped(_) => found.mapped.set(k),
+                Kind::Inactive(_) => {}
+                Kind::Busy => return Err(stuck),
+            }
+            shared += u32::from(e.shared());
+            if e.frame().is_some_and(|p| self.zone_of(p).has_bad(p, 1)) {
+                return Err(stuck);
+            }
+        }
+        let swapped = found.swapped.count();
+        // A hole that the program serves itself must not be filled.
+        if none > u32::from(t.max_ptes_none) || none > 0 && vma.uffd_missing {
+            Err(CollapseError::ExceedNone(none))
+        } else if swapped > u32::from(t.max_ptes_swap) {
+            Err(CollapseError::ExceedSwap(swapped))
+        } else if shared > 0 {
+            Err(CollapseError::Shared(shared))
+        } else if found.mapped == PageMask::EMPTY {
+            Err(CollapseError::Cold)
+        } else {
+            Ok(found)
+        }
+    }
+
+    /// Moves the pages of a block into a new folio. `None`: the world has changed, start over.
+    fn collapse_into(
+        &self,
+        space: &Space,
+        block: &BlockRef,
+        nr: BlockNr,
+        t: &Tunables,
+        (vma, seq): (&Vma, u64),
+        new: Pfn,
+    ) -> Option<Result<(), CollapseError>> {
+        let mut state = self.lock_settled(block, 0, BLOCK_PAGES);
+        if space.changed(seq) {
+            return None;
+        }
+        let found = match self.judge(t, vma, nr, &mut state) {
+            Ok(found) if found.swapped == PageMask::EMPTY => found,
+            Ok(_) => return None,
+            Err(why) => return Some(Err(why)),
+        };
+        let BlockState::Table(table) = &mut *state else {
+            return None;
+        };
+        self.unmap_entries(space, nr, table, 0, BLOCK_PAGES);
+        if let Some(k) = self.stuck(table) {
+            self.map_again(space, nr, &mut state, 0, &found.mapped);
+            return Some(Err(CollapseError::Page(nr.start().add(u64::from(k)))));
+        }
+        let run = PageRun::new(space.id, nr.start(), BLOCK_PAGES);
+        let token = self.platform().drop_zero(run);
+        self.platform().flush(&mut core::iter::once(token));
+        let BlockState::Table(mut old) = core::mem::replace(&mut *state, BlockState::Busy) else {
+            return None;
+        };
+        hide_zeros(&mut old);
+        drop(state);
+        let copied = self.copy_into(&old, new);
+        self.machine().preempt(Site::Relock);
+        let mut state = block.lock(self);
+        if !copied {
+            self.platform().release(FrameRun::folio(new, BLOCK_ORDER));
+            *state = BlockState::Table(old);
+            self.map_again(space, nr, &mut state, 0, &found.mapped);
+            block.settled(self);
+            return Some(Err(CollapseError::NoMemory));
+        }
+        self.stats().add(Item::NrInactive, u64::from(BLOCK_PAGES));
+        let mut h = HugeMap {
+            pfn: new,
+            mapped: false,
+            prot: found.prot,
+            locked: false,
+            lazy: false,
+            shared: false,
+            guarded: false,
+        };
+        self.map_huge_again(space, nr, &mut h);
+        *state = BlockState::Huge(h);
+        self.lru_add(new, Which::Active);
+        self.queue_new(new);
+        // The old pages are nobody's now.
+        self.drop_entries(run, &mut old);
+        block.settled(self);
+        Some(Ok(()))
+    }
+
+    /// The first page that could not be unmapped, or whose folio somebody else holds too.
+    fn stuck(&self, table: &Table) -> Option<u32> {
+        let mut k = 0;
+        while k < BLOCK_PAGES {
+            let e = table.get(k);
+            let Some(p) = e.frame() else {
+                k += 1;
+                continue;
+            };
+            let head = self.head_of(p);
+            let pages = 1 << order_of(self.meta(head));
+            let of_folio = |i: &u32| {
+                let frame = table.get(*i).frame();
+                frame.is_some_and(|f| (head.0..head.0 + pages).contains(&f.0))
+            };
+            let entries = (0..BLOCK_PAGES).filter(of_folio).count() as u32;
+            let mapped = matches!(e.kind(), Kind::Mapped(_));
+            if mapped || self.meta(head).refs() != entries {
+                return Some(k);
+            }
+            k += 1;
+            // The rest of the folio has the same answer, if it is unmapped.
+            while k < BLOCK_PAGES
+                && matches!(table.get(k).kind(), Kind::Inactive(f) if self.head_of(f) == head)
+            {
+                k += 1;
+            }
+        }
+        None
+    }
+
+    /// Copies the pages of a table to the frames of a folio, zeros where there are none. False:
+    /// the machine has no memory for it.
+    fn copy_into(&self, old: &Table, new: Pfn) -> bool {
+        let mut k = 0;
+        while k < BLOCK_PAGES {
+            let from = old.get(k).frame();
+            let follows = |n: u32| old.get(k + n).frame() == from.map(|p| p.add(n));
+            let len = (1..BLOCK_PAGES - k)
+                .find(|&n| !follows(n))
+                .unwrap_or(BLOCK_PAGES - k);
+            let to = FrameRun::new(new.add(k), len);
+            let done = match from {
+                Some(p) => self.platform().copy(to, p),
+                None => self.platform().fill_zero(to),
+            };
+            if done.is_err() {
+                return false;
+            }
+            k += len;
+        }
+        true
+    }
+}
+
+/// The zero pages of a table are mapped no longer.
+fn hide_zeros(table: &mut Box<Table>) {
+    for k in 0..BLOCK_PAGES {
+        let e = table.get(k);
+        if let Kind::Zero { dropped, .. } = e.kind() {
+            let mapped = false;
+            table.set(k, e.with(Kind::Zero { mapped, dropped }));
+        }
+    }
+}
