@@ -3,7 +3,7 @@
 
 use deckle_bench::shapes::{Load, Shape, run};
 use deckle_bench::subject::{BuddySystem, Deckle, Subject};
-use deckle_bench::table::{heading, line, median_cost};
+use deckle_bench::table::{heading, least_cost, line};
 
 /// Memory managed, unless asked otherwise.
 const MEMORY_MIB: u32 = 4096;
@@ -29,7 +29,7 @@ fn main() {
     let (ours, theirs) = (Deckle::new(frames, 2), BuddySystem::new(frames));
     let subjects: [&dyn Subject; 2] = [&ours, &theirs];
     println!(
-        "{mib} MiB managed; medians of {rounds} rounds that alternate, after one that is not \
+        "{mib} MiB managed; the best of {rounds} rounds that alternate, after one that is not \
          counted;\nns of get / put of one thread, or of get + put where they alternate\n"
     );
     println!("{}", heading(subjects.map(|s| s.name())));
@@ -60,7 +60,7 @@ fn main() {
                             }
                         }
                     }
-                    let [ours, theirs] = costs.map(|c| median_cost(&c));
+                    let [ours, theirs] = costs.map(|c| least_cost(&c));
                     println!("{}", line(&load, ours, theirs));
                     let total = ours.get + ours.put.unwrap_or(0.0);
                     match (threads, alone) {
@@ -72,9 +72,21 @@ fn main() {
             }
         }
     }
-    println!("\nwork of two threads, of one = 1 (deckle):");
+    if !scaling.is_empty() {
+        println!("\nwork of two threads, of one = 1 (deckle):");
+    }
     for (start, times) in scaling {
         println!("  {start}: {times:.2}");
+    }
+    if "head".starts_with(&filter.join(" ")) {
+        println!("\nhead_of, ns for each frame of folios of an order, in order and at random:");
+        for order in [0, 2, 4, 9] {
+            let least = |random| {
+                let rounds = (0..rounds).map(|_| ours.time_head_of(order, PAIRS, random));
+                rounds.fold(f64::INFINITY, f64::min)
+            };
+            println!("  order {order}: {:.1} / {:.1}", least(false), least(true));
+        }
     }
 }
 

@@ -5,6 +5,8 @@ use buddy_system_allocator::LockedFrameAllocator;
 use deckle_mm::Pfn;
 use deckle_mm::frame::{Zone, ZoneConfig};
 use deckle_mm::platform::FrameSpan;
+use std::hint::black_box;
+use std::time::Instant;
 
 /// An allocator of blocks of 2^order frames, for several threads.
 pub trait Subject: Sync {
@@ -36,6 +38,32 @@ impl Deckle {
             machine: Threads { nr: cpus },
         }
     }
+
+    /// Nanoseconds to find the head of the folio that a frame belongs to: of `n` frames of
+    /// folios of `order`, one after the other or at random.
+    pub fn time_head_of(&self, order: u8, n: usize, random: bool) -> f64 {
+        let folios: Vec<u32> = (0..n >> order).map_while(|_| self.get(order)).collect();
+        let all = folios.len() << order;
+        let mut frames: Vec<Pfn> = (0..all)
+            .map(|i| Pfn(folios[i >> order] + (i & ((1 << order) - 1)) as u32))
+            .collect();
+        if random {
+            // By a fixed stride that has no common factor with the length: scattered enough.
+            let stride = (all / 3 * 2 + 1..).find(|s| gcd(*s, all) == 1).unwrap_or(1);
+            frames = (0..all).map(|i| frames[i * stride % all]).collect();
+        }
+        let start = Instant::now();
+        let sum = (frames.iter()).fold(0u64, |sum, p| sum + u64::from(self.zone.head_of(*p).0));
+        let time = start.elapsed();
+        black_box(sum);
+        folios.iter().for_each(|f| self.put(*f, order));
+        self.settle();
+        time.as_secs_f64() * 1e9 / all as f64
+    }
+}
+
+fn gcd(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { gcd(b, a % b) }
 }
 
 impl Subject for Deckle {

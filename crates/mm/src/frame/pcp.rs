@@ -27,6 +27,7 @@ const LARGE: usize = 16;
 const LARGE_ORDERS: [u8; 5] = [1, 2, 3, 4, BLOCK_ORDER];
 
 /// Which of the larger lists serves an order.
+#[inline]
 fn large(order: u8) -> Option<usize> {
     match order {
         1..=4 => Some(order as usize - 1),
@@ -75,10 +76,11 @@ impl Sizes {
         }
     }
 
-    fn get(&self, order: u8) -> Option<Size> {
+    #[inline]
+    fn get(&self, order: u8) -> Option<&Size> {
         let size = match large(order) {
-            Some(k) => self.large[k],
-            None if order == 0 => self.small,
+            Some(k) => &self.large[k],
+            None if order == 0 => &self.small,
             None => return None,
         };
         (size.limit > 0).then_some(size)
@@ -98,15 +100,18 @@ impl<const N: usize> Stack<N> {
             at: [const { AtomicU32::new(u32::MAX) }; N],
         }
     }
+    #[inline]
     fn len(&self) -> usize {
         self.len.load(Relaxed) as usize
     }
+    #[inline]
     fn pop(&self) -> Option<Pfn> {
         let n = self.len().checked_sub(1)?;
         let pfn = self.at.get(n)?.load(Relaxed);
         self.len.store(n as u32, Relaxed);
         Some(Pfn(pfn))
     }
+    #[inline]
     fn push(&self, pfn: Pfn, limit: usize) -> bool {
         let n = self.len();
         let Some(at) = self.at.get(n).filter(|_| n < limit) else {
@@ -134,7 +139,6 @@ impl<const N: usize> Stack<N> {
 #[repr(align(128))]
 pub(super) struct PerCpu {
     taken: AtomicBool,
-    pages: AtomicU64,
     /// Pages given out and taken back through the lists; changed under `taken`.
     events: [AtomicU64; 2],
     small: [Stack<SMALL>; TYPES],
@@ -147,6 +151,7 @@ pub(super) struct PerCpu {
 struct Inside<'a>(&'a PerCpu);
 
 impl Drop for Inside<'_> {
+    #[inline]
     fn drop(&mut self) {
         self.0.taken.store(false, Release);
     }
@@ -156,7 +161,6 @@ impl PerCpu {
     pub(super) fn new() -> PerCpu {
         PerCpu {
             taken: AtomicBool::new(false),
-            pages: AtomicU64::new(0),
             events: [const { AtomicU64::new(0) }; 2],
             small: [const { Stack::new() }; TYPES],
             large: [const { [const { Stack::new() }; TYPES] }; LARGE_ORDERS.len()],
@@ -165,7 +169,12 @@ impl PerCpu {
     }
     /// Pages on the lists.
     pub(super) fn pages(&self) -> u64 {
-        self.pages.load(Relaxed)
+        let small: usize = self.small.iter().map(Stack::len).sum();
+        let large = LARGE_ORDERS.iter().zip(&self.large).map(|(order, lists)| {
+            let blocks: usize = lists.iter().map(Stack::len).sum();
+            blocks << order
+        });
+        (small + large.sum::<usize>()) as u64
     }
     /// Pages given out and taken back on this CPU.
     pub(super) fn events(&self) -> [u64; 2] {
@@ -175,6 +184,7 @@ impl PerCpu {
         &self.slow_events
     }
 
+    #[inline]
     fn enter(&self) -> Option<Inside<'_>> {
         let won = self
             .taken
@@ -195,6 +205,7 @@ impl PerCpu {
         }
     }
 
+    #[inline]
     fn pop(&self, order: u8, t: usize) -> Option<Pfn> {
         match large(order) {
             None => self.small[t].pop(),
@@ -202,6 +213,7 @@ impl PerCpu {
         }
     }
     /// Adds a block if the list holds fewer than `limit`.
+    #[inline]
     fn push(&self, order: u8, t: usize, pfn: Pfn, limit: usize) -> bool {
         match large(order) {
             None => self.small[t].push(pfn, limit),
@@ -217,14 +229,20 @@ impl PerCpu {
 }
 
 impl Inside<'_> {
-    /// The pages on the lists changed by so many; given out and taken back so many.
-    fn count(&self, pages: i64, allocated: u64, freed: u64) {
-        let cpu = self.0;
-        let now = cpu.pages.load(Relaxed).wrapping_add_signed(pages);
-        cpu.pages.store(now, Relaxed);
-        for (word, n) in cpu.events.iter().zip([allocated, freed]) {
-            word.store(word.load(Relaxed) + n, Relaxed);
-        }
+    /// Counts a block given out.
+    #[inline]
+    fn given(&self, order: u8) {
+        self.count(0, order);
+    }
+    /// Counts a block taken back.
+    #[inline]
+    fn taken(&self, order: u8) {
+        self.count(1, order);
+    }
+    #[inline]
+    fn count(&self, event: usize, order: u8) {
+        let word = &self.0.events[event];
+        word.store(word.load(Relaxed) + order_pages(order) as u64, Relaxed);
     }
 }
 
@@ -266,8 +284,7 @@ impl Zone {
             }
             return self.refill(m, cpu, size.fill, order, t);
         };
-        let pages = order_pages(order);
-        inside.count(-(pages as i64), pages as u64, 0);
+        inside.given(order);
         Some(pfn)
     }
 
@@ -314,8 +331,7 @@ impl Zone {
         while kept > 0 && cpu.push(order, t as usize, rest[kept - 1], SMALL) {
             kept -= 1;
         }
-        let listed = ((rest.len() - kept) as i64) << order;
-        inside.count(listed, order_pages(order) as u64, 0);
+        inside.given(order);
         drop(inside);
         if kept > 0 {
             self.give_runs(m, order, &rest[..kept]);
@@ -341,9 +357,8 @@ impl Zone {
             return false;
         };
         let t = self.pageblocks.of(pfn) as usize;
-        let pages = order_pages(order);
         if cpu.push(order, t, pfn, size.limit) {
-            inside.count(pages as i64, 0, pages as u64);
+            inside.taken(order);
             return true;
         }
         if size.fill == 0 {
@@ -359,16 +374,15 @@ impl Zone {
         &self,
         m: &M,
         inside: Inside<'_>,
-        size: Size,
+        size: &Size,
         (pfn, order): (Pfn, u8),
         t: usize,
     ) {
         let mut blocks = [Pfn(0); BATCH];
-        let pages = order_pages(order);
         let n = inside.0.take_oldest(order, t, &mut blocks[..size.drain]);
         let kept = inside.0.push(order, t, pfn, size.limit);
         debug_assert!(kept, "a list of {size:?} is full after draining");
-        inside.count((1 - n as i64) * pages as i64, 0, pages as u64);
+        inside.taken(order);
         drop(inside);
         self.give_runs(m, order, &blocks[..n]);
     }
@@ -448,7 +462,6 @@ impl Zone {
             let mut blocks = [Pfn(0); BATCH];
             let inside = cpu.enter_waiting(m);
             let n = cpu.take_oldest(order, t, &mut blocks);
-            inside.count(-((n as i64) << order), 0, 0);
             drop(inside);
             if n == 0 {
                 return drained;
