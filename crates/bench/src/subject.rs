@@ -1,6 +1,6 @@
 //! What is measured: allocators of frames behind one face.
 
-use crate::machine::Threads;
+use crate::machine::{Threads, this_cpu};
 use buddy_system_allocator::LockedFrameAllocator;
 use deckle_mm::Pfn;
 use deckle_mm::frame::{Zone, ZoneConfig};
@@ -84,6 +84,31 @@ impl Subject for Deckle {
     }
 }
 
+/// A zone for each CPU: how fast two threads are on this machine when they share nothing.
+pub struct Own(Vec<Deckle>);
+
+impl Own {
+    /// `cpus` zones, each of `frames` frames.
+    pub fn new(frames: u32, cpus: usize) -> Own {
+        Own((0..cpus).map(|_| Deckle::new(frames, cpus)).collect())
+    }
+}
+
+impl Subject for Own {
+    fn name(&self) -> &'static str {
+        "deckle, a zone for each CPU"
+    }
+    fn get(&self, order: u8) -> Option<u32> {
+        self.0[this_cpu()].get(order)
+    }
+    fn put(&self, frame: u32, order: u8) {
+        self.0[this_cpu()].put(frame, order);
+    }
+    fn settle(&self) {
+        self.0.iter().for_each(Subject::settle);
+    }
+}
+
 /// `buddy_system_allocator`, behind its own spin lock. Its largest order is its default: with
 /// a smaller one it loses two blocks of the top order that meet.
 pub struct BuddySystem(LockedFrameAllocator<33>);
@@ -92,7 +117,9 @@ impl BuddySystem {
     /// An allocator of `frames` frames.
     pub fn new(frames: u32) -> BuddySystem {
         let all = LockedFrameAllocator::new();
-        all.lock().add_frame(0, frames as usize);
+        // From frame 0 on it would begin with small blocks, which it does not merge.
+        let first = (frames as usize).next_power_of_two();
+        all.lock().add_frame(first, first + frames as usize);
         BuddySystem(all)
     }
 }

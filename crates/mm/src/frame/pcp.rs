@@ -22,7 +22,7 @@ const SMALL: usize = 128;
 /// Most blocks of one batch.
 const BATCH: usize = SMALL / 2;
 /// Blocks of a larger order that a list can hold, for each type.
-const LARGE: usize = 16;
+const LARGE: usize = 32;
 /// The larger orders with lists: those that cost little, one more, and huge pages.
 const LARGE_ORDERS: [u8; 5] = [1, 2, 3, 4, BLOCK_ORDER];
 
@@ -41,11 +41,8 @@ fn large(order: u8) -> Option<usize> {
 struct Size {
     /// Blocks that a list may hold; 0: no list.
     limit: usize,
-    /// Blocks that fill an empty list; 0: it is filled by what is freed, and a full one stays
-    /// full.
-    fill: usize,
-    /// Blocks that leave a full list.
-    drain: usize,
+    /// Blocks that fill an empty list, and that leave a full one.
+    batch: usize,
 }
 
 /// How much the lists hold in this zone.
@@ -57,22 +54,15 @@ pub(super) struct Sizes {
 
 impl Sizes {
     /// At most a 128th of the zone on the lists of one order and type, all CPUs together.
-    /// Huge pages are not taken ahead of need.
     pub(super) fn of(frames: u32, cpus: usize) -> Sizes {
         let share = frames as usize / cpus.max(1) / 128;
         let halves = |limit: usize| Size {
             limit,
-            fill: limit / 2,
-            drain: limit.div_ceil(2),
+            batch: limit.div_ceil(2),
         };
-        let large = LARGE_ORDERS.map(|order| {
-            let size = halves((share >> order).min(LARGE));
-            let fill = if order == BLOCK_ORDER { 0 } else { size.fill };
-            Size { fill, ..size }
-        });
         Sizes {
             small: halves(share.min(SMALL)),
-            large,
+            large: LARGE_ORDERS.map(|order| halves((share >> order).min(LARGE))),
         }
     }
 
@@ -279,41 +269,38 @@ impl Zone {
         let inside = cpu.enter()?;
         let Some(pfn) = cpu.pop(order, t as usize) else {
             drop(inside);
-            if size.fill == 0 {
-                return None;
-            }
-            return self.refill(m, cpu, size.fill, order, t);
+            return self.refill(m, cpu, size.batch, order, t);
         };
         inside.given(order);
         Some(pfn)
     }
 
-    /// Takes `fill` blocks of `order` from the zone, keeps one for the caller and puts the
+    /// Takes `batch` blocks of `order` from the zone, keeps one for the caller and puts the
     /// others on the list, the lowest on top.
     #[cold]
     fn refill<M: Machine>(
         &self,
         m: &M,
         cpu: &PerCpu,
-        fill: usize,
+        batch: usize,
         order: u8,
         t: Mobility,
     ) -> Option<Pfn> {
-        let mut batch = Batch::new();
-        let mut left = fill as u32;
+        let mut taken = Batch::new();
+        let mut left = batch as u32;
         {
             let mut held = self.lock.lock(m);
             while left > 0 {
                 let Some((pfn, is)) = self.take_some(&mut held, order, left, t) else {
                     break;
                 };
-                batch.push(pfn, is);
+                taken.push(pfn, is);
                 left -= order_pages(is - order);
             }
         }
         let mut blocks = [Pfn(0); BATCH];
         let mut n = 0;
-        for &(pfn, is) in batch.blocks() {
+        for &(pfn, is) in taken.blocks() {
             for i in 0..order_pages(is - order) {
                 let at = pfn.add(i << order);
                 if let Some(meta) = self.table.get(at) {
@@ -353,16 +340,13 @@ impl Zone {
             return false;
         }
         m.preempt(Site::Pcp);
+        let t = self.pageblocks.of(pfn) as usize;
         let Some(inside) = cpu.enter() else {
             return false;
         };
-        let t = self.pageblocks.of(pfn) as usize;
         if cpu.push(order, t, pfn, size.limit) {
             inside.taken(order);
             return true;
-        }
-        if size.fill == 0 {
-            return false;
         }
         self.overflow(m, inside, size, (pfn, order), t);
         true
@@ -379,7 +363,7 @@ impl Zone {
         t: usize,
     ) {
         let mut blocks = [Pfn(0); BATCH];
-        let n = inside.0.take_oldest(order, t, &mut blocks[..size.drain]);
+        let n = inside.0.take_oldest(order, t, &mut blocks[..size.batch]);
         let kept = inside.0.push(order, t, pfn, size.limit);
         debug_assert!(kept, "a list of {size:?} is full after draining");
         inside.taken(order);
