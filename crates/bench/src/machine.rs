@@ -13,6 +13,11 @@ pub fn set_cpu(cpu: usize) {
     CPU.set(cpu);
 }
 
+/// Which CPU the calling thread is.
+pub fn this_cpu() -> usize {
+    CPU.get()
+}
+
 /// Threads as CPUs. A wait is a yield: with at most as many threads as CPUs it is short.
 #[derive(Clone, Copy, Debug)]
 pub struct Threads {

@@ -1,10 +1,12 @@
 //! What is measured: allocators of frames behind one face.
 
-use crate::machine::Threads;
+use crate::machine::{Threads, this_cpu};
 use buddy_system_allocator::LockedFrameAllocator;
 use deckle_mm::Pfn;
 use deckle_mm::frame::{Zone, ZoneConfig};
 use deckle_mm::platform::FrameSpan;
+use std::hint::black_box;
+use std::time::Instant;
 
 /// An allocator of blocks of 2^order frames, for several threads.
 pub trait Subject: Sync {
@@ -36,6 +38,32 @@ impl Deckle {
             machine: Threads { nr: cpus },
         }
     }
+
+    /// Nanoseconds to find the head of the folio that a frame belongs to: of `n` frames of
+    /// folios of `order`, one after the other or at random.
+    pub fn time_head_of(&self, order: u8, n: usize, random: bool) -> f64 {
+        let folios: Vec<u32> = (0..n >> order).map_while(|_| self.get(order)).collect();
+        let all = folios.len() << order;
+        let mut frames: Vec<Pfn> = (0..all)
+            .map(|i| Pfn(folios[i >> order] + (i & ((1 << order) - 1)) as u32))
+            .collect();
+        if random {
+            // By a fixed stride that has no common factor with the length: scattered enough.
+            let stride = (all / 3 * 2 + 1..).find(|s| gcd(*s, all) == 1).unwrap_or(1);
+            frames = (0..all).map(|i| frames[i * stride % all]).collect();
+        }
+        let start = Instant::now();
+        let sum = (frames.iter()).fold(0u64, |sum, p| sum + u64::from(self.zone.head_of(*p).0));
+        let time = start.elapsed();
+        black_box(sum);
+        folios.iter().for_each(|f| self.put(*f, order));
+        self.settle();
+        time.as_secs_f64() * 1e9 / all as f64
+    }
+}
+
+fn gcd(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { gcd(b, a % b) }
 }
 
 impl Subject for Deckle {
@@ -56,6 +84,31 @@ impl Subject for Deckle {
     }
 }
 
+/// A zone for each CPU: how fast two threads are on this machine when they share nothing.
+pub struct Own(Vec<Deckle>);
+
+impl Own {
+    /// `cpus` zones, each of `frames` frames.
+    pub fn new(frames: u32, cpus: usize) -> Own {
+        Own((0..cpus).map(|_| Deckle::new(frames, cpus)).collect())
+    }
+}
+
+impl Subject for Own {
+    fn name(&self) -> &'static str {
+        "deckle, a zone for each CPU"
+    }
+    fn get(&self, order: u8) -> Option<u32> {
+        self.0[this_cpu()].get(order)
+    }
+    fn put(&self, frame: u32, order: u8) {
+        self.0[this_cpu()].put(frame, order);
+    }
+    fn settle(&self) {
+        self.0.iter().for_each(Subject::settle);
+    }
+}
+
 /// `buddy_system_allocator`, behind its own spin lock. Its largest order is its default: with
 /// a smaller one it loses two blocks of the top order that meet.
 pub struct BuddySystem(LockedFrameAllocator<33>);
@@ -64,7 +117,9 @@ impl BuddySystem {
     /// An allocator of `frames` frames.
     pub fn new(frames: u32) -> BuddySystem {
         let all = LockedFrameAllocator::new();
-        all.lock().add_frame(0, frames as usize);
+        // From frame 0 on it would begin with small blocks, which it does not merge.
+        let first = (frames as usize).next_power_of_two();
+        all.lock().add_frame(first, first + frames as usize);
         BuddySystem(all)
     }
 }

@@ -3,18 +3,15 @@
 use crate::published;
 use crate::shapes::{Cost, Load};
 
-/// Median of a set that is not empty.
-pub fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
-}
-
-/// The median of costs, get and put apart.
-pub fn median_cost(costs: &[Cost]) -> Cost {
+/// The least of the rounds, get and put apart: what others did to this machine meanwhile can
+/// only have added to it.
+pub fn least_cost(costs: &[Cost]) -> Cost {
+    let least = |times: &mut dyn Iterator<Item = f64>| times.fold(f64::INFINITY, f64::min);
     Cost {
-        get: median(costs.iter().map(|c| c.get).collect()),
-        put: (costs[0].put.is_some())
-            .then(|| median(costs.iter().map(|c| c.put.unwrap_or(0.0)).collect())),
+        get: least(&mut costs.iter().map(|c| c.get)),
+        put: costs[0]
+            .put
+            .map(|_| least(&mut costs.iter().filter_map(|c| c.put))),
     }
 }
 

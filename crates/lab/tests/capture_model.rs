@@ -27,6 +27,10 @@ fn r29_capture_gains_at_least_twice_its_standard_error_over_20_seeds() {
             assert_eq!((row.from_capture_pct, row.captured_own), (0.0, 0));
         }
     }
+    // The second shape is one in which capture can matter: neither all nor nothing.
+    for row in &report.faults {
+        assert!((15.0..85.0).contains(&row.success_pct), "{row:?}");
+    }
     for gain in report.gains.iter().filter(|g| g.rate >= 1.0) {
         let error = gain.standard_error_pct.unwrap();
         assert!(gain.absolute_gain_pct >= 2.0 * error, "{gain:?}");

@@ -12,6 +12,7 @@ use crate::machine::{Machine, Work};
 use crate::mm::Mm;
 use crate::stat::{Item, SizeItem};
 use crate::units::{BLOCK_ORDER, Pfn, SpaceId, Vpn, order_pages};
+use core::ops::Range;
 
 /// Why there is no folio.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -110,6 +111,13 @@ impl<E: Env> Mm<E> {
     /// The head of the folio that a frame belongs to.
     pub(crate) fn head_of(&self, pfn: Pfn) -> Pfn {
         self.zone_of(pfn).head_of(pfn)
+    }
+
+    /// The frames of the folio that a frame belongs to, which is not freed meanwhile: who goes
+    /// over many pages asks for the next folio only at the end of the last.
+    pub(crate) fn folio_of(&self, pfn: Pfn) -> Range<Pfn> {
+        let head = self.head_of(pfn);
+        head..head.add(order_pages(order_of(self.meta(head))))
     }
 
     /// Drops `n` references. With the last one the folio leaves its lists, its frames go back

@@ -115,11 +115,13 @@ impl Part {
                 self.outcome.huge += 1;
             } else {
                 for page in 0..stage.block_pages() {
-                    if oldest.page().is_none() {
+                    let Some(pfn) = oldest.page() else {
                         let what = format!("no memory for page {page} of block {block}");
                         self.wrong.get_or_insert(what);
                         return;
-                    }
+                    };
+                    // Memory of programs: it can be swapped.
+                    stage.make_reclaimable(pfn);
                 }
                 self.outcome.base += 1;
             }

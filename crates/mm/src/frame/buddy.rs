@@ -98,7 +98,7 @@ impl Zone {
 
     /// First block of a list.
     fn first(&self, order: u8, mobility: Mobility) -> Option<Pfn> {
-        link_get(&self.heads[mobility as usize][order as usize])
+        link_get(&self.counts.heads[mobility as usize][order as usize])
     }
 
     fn steal(&self, held: &mut Held, s: Steal, order: u8, mobility: Mobility) -> Option<Pfn> {
@@ -112,7 +112,8 @@ impl Zone {
     /// Gives a pageblock another type, with all that is free in it.
     fn claim_pageblock(&self, held: &mut Held, pfn: Pfn, mobility: Mobility) {
         let first = pfn.0 & !(order_pages(BLOCK_ORDER) - 1);
-        let end = (first as u64 + order_pages(BLOCK_ORDER) as u64).min(self.bump.load(Relaxed));
+        let end =
+            (first as u64 + order_pages(BLOCK_ORDER) as u64).min(self.counts.bump.load(Relaxed));
         self.pageblocks.set(pfn, mobility);
         let mut at = first.max(self.span().first.0);
         while (at as u64) < end {
@@ -171,7 +172,7 @@ impl Zone {
     /// Puts the next never used block on its list; `None` if there is none, or no memory for
     /// its metadata.
     fn pass_bump(&self, held: &mut Held) -> Option<()> {
-        let at = self.bump.load(Relaxed);
+        let at = self.counts.bump.load(Relaxed);
         let order = self.untouched(at)?;
         let pfn = Pfn(at as u32);
         for i in 0..order_pages(order) {
@@ -183,7 +184,9 @@ impl Zone {
             }
         }
         self.link(held, pfn, order);
-        self.bump.store(at + order_pages(order) as u64, Release);
+        self.counts
+            .bump
+            .store(at + order_pages(order) as u64, Release);
         Some(())
     }
 
@@ -225,7 +228,7 @@ impl Zone {
         }
         let mobility = self.pageblocks.of(pfn);
         let (kind, order_at) = (mobility as usize, order as usize);
-        let head = &self.heads[kind][order_at];
+        let head = &self.counts.heads[kind][order_at];
         let after = link_get(head);
         let Some(meta) = self.table.get(pfn) else {
             debug_assert!(false, "{pfn} has no metadata");
@@ -240,8 +243,8 @@ impl Zone {
         }
         link_set(head, Some(pfn));
         held.orders[kind] |= 1 << order;
-        add(&self.blocks[kind][order_at], 1);
-        add(&self.listed, order_pages(order) as u64);
+        add(&self.counts.blocks[kind][order_at], 1);
+        add(&self.counts.listed, order_pages(order) as u64);
     }
 
     /// Takes a block off its list; `None` if it is not the head of a free block of `order`.
@@ -256,19 +259,19 @@ impl Zone {
         let (before, after) = (link_get(prev), link_get(next));
         match before.and_then(|p| self.table.get(p)) {
             Some(b) => link_set(b.links(false).1, after),
-            None => link_set(&self.heads[kind][order_at], after),
+            None => link_set(&self.counts.heads[kind][order_at], after),
         }
         if let Some(a) = after.and_then(|p| self.table.get(p)) {
             link_set(a.links(false).0, before);
         }
         link_set(prev, None);
         link_set(next, None);
-        let blocks = &self.blocks[kind][order_at];
+        let blocks = &self.counts.blocks[kind][order_at];
         sub(blocks, 1);
         if blocks.load(Relaxed) == 0 {
             held.orders[kind] &= !(1 << order);
         }
-        sub(&self.listed, order_pages(order) as u64);
+        sub(&self.counts.listed, order_pages(order) as u64);
         Some(())
     }
 }

@@ -271,7 +271,7 @@ impl Zone {
         l.pages += pages;
         l.satisfied |= order >= l.wanted;
         captures.changed(pages, 0);
-        self.captured.store(captures.stats.now, Relaxed);
+        self.counts.captured.store(captures.stats.now, Relaxed);
     }
 
     /// Takes a block off a list; it belongs to nobody after (R17).
@@ -297,7 +297,7 @@ impl Zone {
         meta.set_kind(Kind::Cached, order);
         l.pages -= pages;
         captures.changed(0, pages);
-        self.captured.store(captures.stats.now, Relaxed);
+        self.counts.captured.store(captures.stats.now, Relaxed);
     }
 
     /// Empties a list, oldest block first: keeps the first part of a block that is large

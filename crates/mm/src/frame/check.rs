@@ -21,7 +21,7 @@ impl Zone {
             span.first.0 as u64,
             span.first.0 as u64 + span.frames as u64,
         );
-        let bump = self.bump.load(Relaxed);
+        let bump = self.counts.bump.load(Relaxed);
         if !(first..=end).contains(&bump) {
             return Err(format!("{name}: bump mark {bump:#x} outside"));
         }
@@ -93,7 +93,7 @@ impl Zone {
 
     fn verify_list(&self, t: usize, order: usize, heads: u64) -> Result<(), String> {
         let name = self.name();
-        let (mut at, mut last, mut n) = (link_get(&self.heads[t][order]), None, 0);
+        let (mut at, mut last, mut n) = (link_get(&self.counts.heads[t][order]), None, 0);
         while let Some(pfn) = at.filter(|_| n <= heads) {
             let Some(meta) = self.get(pfn) else {
                 return Err(format!("{name}: {pfn} is on a free list but no frame"));
@@ -109,7 +109,7 @@ impl Zone {
             n += 1;
             at = link_get(next);
         }
-        let counted = self.blocks[t][order].load(Relaxed);
+        let counted = self.counts.blocks[t][order].load(Relaxed);
         if n != heads || counted != heads {
             return Err(format!(
                 "{name}: order {order} has {heads} free blocks, {n} listed, {counted} counted"

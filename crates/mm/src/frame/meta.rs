@@ -202,6 +202,7 @@ impl FrameMeta {
     }
 
     /// What the frame is part of.
+    #[inline]
     pub fn kind(&self) -> Kind {
         Kind::of(self.state.load(Acquire))
     }
@@ -241,12 +242,14 @@ impl FrameMeta {
     }
 
     /// Becomes part of something else; clears the flags, the mobility and the capture list.
+    #[inline]
     pub(super) fn set_kind(&self, kind: Kind, order: u8) {
         self.state
             .store(kind.bits() | (order as u32 & ORDER_MASK), Release);
     }
 
     /// As [`FrameMeta::set_kind`], of a mobility.
+    #[inline]
     pub(super) fn set_mobile(&self, kind: Kind, order: u8, mobility: Mobility) {
         let bits = kind.bits() | (order as u32 & ORDER_MASK);
         self.state
@@ -262,6 +265,7 @@ impl FrameMeta {
 
     /// The head of a new folio: one reference, no flags. A frame that is part of no folio has
     /// no owner and is on no list, so that nothing else needs to be cleared.
+    #[inline]
     pub(super) fn set_folio_head(&self, order: u8, mobility: Mobility) {
         debug_assert!(self.owner().is_none() && self.unlinked(), "{self:?}");
         self.refs.store(1, Relaxed);
@@ -271,6 +275,7 @@ impl FrameMeta {
     /// From the head of a folio of `order`, whose state is `seen`, to one that the allocator
     /// owns; false if the state is another one by now. Of two that free the same folio at
     /// once, one fails here.
+    #[inline]
     pub(super) fn claim(&self, seen: u32, order: u8) -> bool {
         let cached = Kind::Cached.bits() | (order as u32 & ORDER_MASK);
         let won = self
@@ -283,11 +288,22 @@ impl FrameMeta {
         won
     }
 
-    /// Kind, order and flags in one look, for [`FrameMeta::claim`].
-    pub(super) fn look(&self) -> (u32, Kind, u8, Flags) {
+    /// Kind, order and flags in one look.
+    pub(super) fn look(&self) -> (Kind, u8, Flags) {
         let state = self.state.load(Acquire);
         let order = (state & ORDER_MASK) as u8;
-        (state, Kind::of(state), order, Flags(state & Flags::ALL.0))
+        (Kind::of(state), order, Flags(state & Flags::ALL.0))
+    }
+
+    /// The state, for [`FrameMeta::claim`], if nothing speaks against taking the folio back:
+    /// it is the head of one of `order`, not bad, not in use, with one reference at most.
+    #[inline]
+    pub(super) fn releasable(&self, order: u8) -> Option<u32> {
+        const LOOKED_AT: u32 = ORDER_MASK | 7 << KIND_SHIFT | Flags::BAD.0 | Flags::IN_USE.0;
+        let state = self.state.load(Acquire);
+        let wanted = Kind::FolioHead.bits() | order as u32;
+        let good = state & LOOKED_AT == wanted && order as u32 <= ORDER_MASK;
+        (good && self.refs() <= 1).then_some(state)
     }
 
     // ---- flags ----
@@ -312,6 +328,7 @@ impl FrameMeta {
     // ---- references ----
 
     /// References to the folio; 0 for a free or frozen one.
+    #[inline]
     pub fn refs(&self) -> u32 {
         self.refs.load(Acquire)
     }
@@ -364,6 +381,7 @@ impl FrameMeta {
     // ---- owner ----
 
     /// Where the first page of the folio belongs; `None` if nowhere.
+    #[inline]
     pub fn owner(&self) -> Option<(SpaceId, Vpn)> {
         let word = self.owner.load(Acquire);
         (word != u64::MAX).then_some((SpaceId((word >> VPN_BITS) as u16), Vpn(word & VPN_MASK)))

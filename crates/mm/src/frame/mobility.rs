@@ -76,11 +76,13 @@ impl Pageblocks {
     }
 
     /// Whether types are kept at all.
+    #[inline]
     pub(super) fn kept(&self) -> bool {
         !self.types.is_empty()
     }
 
     /// Type of the pageblock that a frame lies in.
+    #[inline]
     pub(super) fn of(&self, pfn: Pfn) -> Mobility {
         let i = (pfn.0 >> BLOCK_ORDER).wrapping_sub(self.first) as usize;
         self.types.get(i).map_or(Mobility::Movable, |t| {

@@ -22,11 +22,12 @@ const SMALL: usize = 128;
 /// Most blocks of one batch.
 const BATCH: usize = SMALL / 2;
 /// Blocks of a larger order that a list can hold, for each type.
-const LARGE: usize = 16;
+const LARGE: usize = 32;
 /// The larger orders with lists: those that cost little, one more, and huge pages.
 const LARGE_ORDERS: [u8; 5] = [1, 2, 3, 4, BLOCK_ORDER];
 
 /// Which of the larger lists serves an order.
+#[inline]
 fn large(order: u8) -> Option<usize> {
     match order {
         1..=4 => Some(order as usize - 1),
@@ -40,11 +41,8 @@ fn large(order: u8) -> Option<usize> {
 struct Size {
     /// Blocks that a list may hold; 0: no list.
     limit: usize,
-    /// Blocks that fill an empty list; 0: it is filled by what is freed, and a full one stays
-    /// full.
-    fill: usize,
-    /// Blocks that leave a full list.
-    drain: usize,
+    /// Blocks that fill an empty list, and that leave a full one.
+    batch: usize,
 }
 
 /// How much the lists hold in this zone.
@@ -56,29 +54,23 @@ pub(super) struct Sizes {
 
 impl Sizes {
     /// At most a 128th of the zone on the lists of one order and type, all CPUs together.
-    /// Huge pages are not taken ahead of need.
     pub(super) fn of(frames: u32, cpus: usize) -> Sizes {
         let share = frames as usize / cpus.max(1) / 128;
         let halves = |limit: usize| Size {
             limit,
-            fill: limit / 2,
-            drain: limit.div_ceil(2),
+            batch: limit.div_ceil(2),
         };
-        let large = LARGE_ORDERS.map(|order| {
-            let size = halves((share >> order).min(LARGE));
-            let fill = if order == BLOCK_ORDER { 0 } else { size.fill };
-            Size { fill, ..size }
-        });
         Sizes {
             small: halves(share.min(SMALL)),
-            large,
+            large: LARGE_ORDERS.map(|order| halves((share >> order).min(LARGE))),
         }
     }
 
-    fn get(&self, order: u8) -> Option<Size> {
+    #[inline]
+    fn get(&self, order: u8) -> Option<&Size> {
         let size = match large(order) {
-            Some(k) => self.large[k],
-            None if order == 0 => self.small,
+            Some(k) => &self.large[k],
+            None if order == 0 => &self.small,
             None => return None,
         };
         (size.limit > 0).then_some(size)
@@ -98,15 +90,18 @@ impl<const N: usize> Stack<N> {
             at: [const { AtomicU32::new(u32::MAX) }; N],
         }
     }
+    #[inline]
     fn len(&self) -> usize {
         self.len.load(Relaxed) as usize
     }
+    #[inline]
     fn pop(&self) -> Option<Pfn> {
         let n = self.len().checked_sub(1)?;
         let pfn = self.at.get(n)?.load(Relaxed);
         self.len.store(n as u32, Relaxed);
         Some(Pfn(pfn))
     }
+    #[inline]
     fn push(&self, pfn: Pfn, limit: usize) -> bool {
         let n = self.len();
         let Some(at) = self.at.get(n).filter(|_| n < limit) else {
@@ -134,7 +129,6 @@ impl<const N: usize> Stack<N> {
 #[repr(align(128))]
 pub(super) struct PerCpu {
     taken: AtomicBool,
-    pages: AtomicU64,
     /// Pages given out and taken back through the lists; changed under `taken`.
     events: [AtomicU64; 2],
     small: [Stack<SMALL>; TYPES],
@@ -147,6 +141,7 @@ pub(super) struct PerCpu {
 struct Inside<'a>(&'a PerCpu);
 
 impl Drop for Inside<'_> {
+    #[inline]
     fn drop(&mut self) {
         self.0.taken.store(false, Release);
     }
@@ -156,7 +151,6 @@ impl PerCpu {
     pub(super) fn new() -> PerCpu {
         PerCpu {
             taken: AtomicBool::new(false),
-            pages: AtomicU64::new(0),
             events: [const { AtomicU64::new(0) }; 2],
             small: [const { Stack::new() }; TYPES],
             large: [const { [const { Stack::new() }; TYPES] }; LARGE_ORDERS.len()],
@@ -165,7 +159,12 @@ impl PerCpu {
     }
     /// Pages on the lists.
     pub(super) fn pages(&self) -> u64 {
-        self.pages.load(Relaxed)
+        let small: usize = self.small.iter().map(Stack::len).sum();
+        let large = LARGE_ORDERS.iter().zip(&self.large).map(|(order, lists)| {
+            let blocks: usize = lists.iter().map(Stack::len).sum();
+            blocks << order
+        });
+        (small + large.sum::<usize>()) as u64
     }
     /// Pages given out and taken back on this CPU.
     pub(super) fn events(&self) -> [u64; 2] {
@@ -175,6 +174,7 @@ impl PerCpu {
         &self.slow_events
     }
 
+    #[inline]
     fn enter(&self) -> Option<Inside<'_>> {
         let won = self
             .taken
@@ -195,6 +195,7 @@ impl PerCpu {
         }
     }
 
+    #[inline]
     fn pop(&self, order: u8, t: usize) -> Option<Pfn> {
         match large(order) {
             None => self.small[t].pop(),
@@ -202,6 +203,7 @@ impl PerCpu {
         }
     }
     /// Adds a block if the list holds fewer than `limit`.
+    #[inline]
     fn push(&self, order: u8, t: usize, pfn: Pfn, limit: usize) -> bool {
         match large(order) {
             None => self.small[t].push(pfn, limit),
@@ -217,14 +219,20 @@ impl PerCpu {
 }
 
 impl Inside<'_> {
-    /// The pages on the lists changed by so many; given out and taken back so many.
-    fn count(&self, pages: i64, allocated: u64, freed: u64) {
-        let cpu = self.0;
-        let now = cpu.pages.load(Relaxed).wrapping_add_signed(pages);
-        cpu.pages.store(now, Relaxed);
-        for (word, n) in cpu.events.iter().zip([allocated, freed]) {
-            word.store(word.load(Relaxed) + n, Relaxed);
-        }
+    /// Counts a block given out.
+    #[inline]
+    fn given(&self, order: u8) {
+        self.count(0, order);
+    }
+    /// Counts a block taken back.
+    #[inline]
+    fn taken(&self, order: u8) {
+        self.count(1, order);
+    }
+    #[inline]
+    fn count(&self, event: usize, order: u8) {
+        let word = &self.0.events[event];
+        word.store(word.load(Relaxed) + order_pages(order) as u64, Relaxed);
     }
 }
 
@@ -261,42 +269,38 @@ impl Zone {
         let inside = cpu.enter()?;
         let Some(pfn) = cpu.pop(order, t as usize) else {
             drop(inside);
-            if size.fill == 0 {
-                return None;
-            }
-            return self.refill(m, cpu, size.fill, order, t);
+            return self.refill(m, cpu, size.batch, order, t);
         };
-        let pages = order_pages(order);
-        inside.count(-(pages as i64), pages as u64, 0);
+        inside.given(order);
         Some(pfn)
     }
 
-    /// Takes `fill` blocks of `order` from the zone, keeps one for the caller and puts the
+    /// Takes `batch` blocks of `order` from the zone, keeps one for the caller and puts the
     /// others on the list, the lowest on top.
     #[cold]
     fn refill<M: Machine>(
         &self,
         m: &M,
         cpu: &PerCpu,
-        fill: usize,
+        batch: usize,
         order: u8,
         t: Mobility,
     ) -> Option<Pfn> {
-        let mut batch = Batch::new();
-        let mut left = fill as u32;
+        let mut taken = Batch::new();
+        let mut left = batch as u32;
         {
             let mut held = self.lock.lock(m);
             while left > 0 {
                 let Some((pfn, is)) = self.take_some(&mut held, order, left, t) else {
                     break;
                 };
-                batch.push(pfn, is);
+                taken.push(pfn, is);
                 left -= order_pages(is - order);
             }
         }
         let mut blocks = [Pfn(0); BATCH];
         let mut n = 0;
-        for &(pfn, is) in batch.blocks() {
+        for &(pfn, is) in taken.blocks() {
             for i in 0..order_pages(is - order) {
                 let at = pfn.add(i << order);
                 if let Some(meta) = self.table.get(at) {
@@ -314,8 +318,7 @@ impl Zone {
         while kept > 0 && cpu.push(order, t as usize, rest[kept - 1], SMALL) {
             kept -= 1;
         }
-        let listed = ((rest.len() - kept) as i64) << order;
-        inside.count(listed, order_pages(order) as u64, 0);
+        inside.given(order);
         drop(inside);
         if kept > 0 {
             self.give_runs(m, order, &rest[..kept]);
@@ -337,17 +340,13 @@ impl Zone {
             return false;
         }
         m.preempt(Site::Pcp);
+        let t = self.pageblocks.of(pfn) as usize;
         let Some(inside) = cpu.enter() else {
             return false;
         };
-        let t = self.pageblocks.of(pfn) as usize;
-        let pages = order_pages(order);
         if cpu.push(order, t, pfn, size.limit) {
-            inside.count(pages as i64, 0, pages as u64);
+            inside.taken(order);
             return true;
-        }
-        if size.fill == 0 {
-            return false;
         }
         self.overflow(m, inside, size, (pfn, order), t);
         true
@@ -359,16 +358,15 @@ impl Zone {
         &self,
         m: &M,
         inside: Inside<'_>,
-        size: Size,
+        size: &Size,
         (pfn, order): (Pfn, u8),
         t: usize,
     ) {
         let mut blocks = [Pfn(0); BATCH];
-        let pages = order_pages(order);
-        let n = inside.0.take_oldest(order, t, &mut blocks[..size.drain]);
+        let n = inside.0.take_oldest(order, t, &mut blocks[..size.batch]);
         let kept = inside.0.push(order, t, pfn, size.limit);
         debug_assert!(kept, "a list of {size:?} is full after draining");
-        inside.count((1 - n as i64) * pages as i64, 0, pages as u64);
+        inside.taken(order);
         drop(inside);
         self.give_runs(m, order, &blocks[..n]);
     }
@@ -448,7 +446,6 @@ impl Zone {
             let mut blocks = [Pfn(0); BATCH];
             let inside = cpu.enter_waiting(m);
             let n = cpu.take_oldest(order, t, &mut blocks);
-            inside.count(-((n as i64) << order), 0, 0);
             drop(inside);
             if n == 0 {
                 return drained;

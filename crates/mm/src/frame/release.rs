@@ -13,15 +13,21 @@ use core::sync::atomic::Ordering::{Acquire, Release};
 impl Zone {
     /// Takes a folio back. The caller holds the only reference, or has frozen the folio, and
     /// has cleared its owner.
+    #[inline]
     pub fn free<M: Machine>(&self, m: &M, pfn: Pfn, order: u8) -> Result<(), FreeError> {
         self.claim(pfn, order)?;
         if !self.pcp_free(m, pfn, order) {
-            let mut held = self.lock.lock(m);
-            let cpu = m.this_cpu();
-            self.count(cpu, 0, order_pages(order) as u64);
-            self.release(&mut held, cpu, pfn, order);
+            self.free_locked(m, pfn, order);
         }
         Ok(())
+    }
+
+    /// Gives a claimed block to the capture or the free lists.
+    fn free_locked<M: Machine>(&self, m: &M, pfn: Pfn, order: u8) {
+        let mut held = self.lock.lock(m);
+        let cpu = m.this_cpu();
+        self.count(cpu, 0, order_pages(order) as u64);
+        self.release(&mut held, cpu, pfn, order);
     }
 
     /// Takes folios of order 0 back, under one lock (R8).
@@ -114,7 +120,25 @@ impl Zone {
     /// The release check (R2, R3): every frame of the block is looked at before anything
     /// changes. That the inner frames are of the folio follows from its head (debug builds
     /// look nevertheless); so in a zone without bad frames the head is all that is read.
+    #[inline]
     pub(super) fn check(&self, pfn: Pfn, order: u8) -> Result<(&FrameMeta, u32), FreeError> {
+        loop {
+            // A folio's head says that the block is aligned and in the zone.
+            let good = self.table.at(pfn);
+            if let Some(good) = good.and_then(|meta| Some((meta, meta.releasable(order)?))) {
+                if order > 0 && (cfg!(debug_assertions) || self.bad.load(Acquire) > 0) {
+                    self.check_tails(pfn, order)?;
+                }
+                return Ok(good);
+            }
+            // Without a reason by now, it was a flag or a reference that somebody gave up.
+            self.refusal(pfn, order)?;
+        }
+    }
+
+    /// Why a folio is not taken back; nothing if there is no reason.
+    #[cold]
+    fn refusal(&self, pfn: Pfn, order: u8) -> Result<(), FreeError> {
         if order > MAX_ORDER {
             return Err(FreeError::BadOrder(order));
         }
@@ -128,7 +152,7 @@ impl Zone {
         let Some(meta) = self.table.get(pfn) else {
             return Err(FreeError::NeverAllocated(pfn));
         };
-        let (seen, kind, is, flags) = meta.look();
+        let (kind, is, flags) = meta.look();
         match kind {
             Kind::FolioHead if is == order => {}
             Kind::FolioHead => return Err(FreeError::WrongOrder(pfn, order, is)),
@@ -151,20 +175,17 @@ impl Zone {
         if !in_use.is_empty() {
             return Err(FreeError::InUse(pfn, in_use));
         }
-        if meta.refs() > 1 {
-            return Err(FreeError::Referenced(pfn, meta.refs()));
+        match meta.refs() {
+            0 | 1 => Ok(()),
+            refs => Err(FreeError::Referenced(pfn, refs)),
         }
-        if order > 0 && (cfg!(debug_assertions) || self.bad.load(Acquire) > 0) {
-            self.check_tails(pfn, order)?;
-        }
-        Ok((meta, seen))
     }
 
     fn check_tails(&self, pfn: Pfn, order: u8) -> Result<(), FreeError> {
         for i in 1..order_pages(order) {
             let tail = pfn.add(i);
             let good = self.table.get(tail).is_some_and(|meta| {
-                let (_, kind, _, flags) = meta.look();
+                let (kind, _, flags) = meta.look();
                 kind == Kind::Tail && !flags.has(Flags::BAD)
             });
             if !good {
@@ -175,6 +196,7 @@ impl Zone {
     }
 
     /// Checks a folio and takes it over from its owner.
+    #[inline]
     pub(super) fn claim(&self, pfn: Pfn, order: u8) -> Result<(), FreeError> {
         loop {
             let (meta, seen) = self.check(pfn, order)?;

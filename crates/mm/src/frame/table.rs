@@ -74,11 +74,13 @@ impl FrameTable {
     }
 
     /// Index of `pfn` in the span.
+    #[inline]
     fn index(&self, pfn: Pfn) -> Option<usize> {
         let i = pfn.0.checked_sub(self.first)?;
         (i < self.frames).then_some(i as usize)
     }
 
+    #[inline]
     fn slots(&self) -> &[AtomicPtr<Chunk>] {
         // SAFETY: `slots` leads to `chunks` pointers that `new` allocated zeroed (a null
         // pointer is all zeros, and `AtomicPtr` has the layout of a pointer), or dangles with
@@ -86,17 +88,25 @@ impl FrameTable {
         unsafe { core::slice::from_raw_parts(self.slots.as_ptr(), self.chunks) }
     }
 
+    /// Metadata of a frame whose chunk is filled, whether the zone ever reached it or not.
+    #[inline]
+    pub(super) fn at(&self, pfn: Pfn) -> Option<&FrameMeta> {
+        let i = self.index(pfn)?;
+        let chunk = self.slots().get(i / CHUNK)?.load(Acquire);
+        // SAFETY: a pointer in a slot is null or leads to a chunk that was published whole
+        // and is freed by `drop` only.
+        unsafe { chunk.as_ref() }?.get(i % CHUNK)
+    }
+
     /// Metadata of a frame, filling its chunk first if need be. `None` outside the span, and
     /// if there is no memory for the chunk.
     pub(super) fn touch(&self, pfn: Pfn) -> Option<&FrameMeta> {
-        let i = self.index(pfn)?;
-        let slot = self.slots().get(i / CHUNK)?;
-        let mut chunk = slot.load(Acquire);
-        if chunk.is_null() {
-            chunk = self.fill(slot)?;
+        if let Some(meta) = self.at(pfn) {
+            return Some(meta);
         }
-        // SAFETY: a pointer in a slot is null or leads to a chunk that was published whole
-        // and is freed by `drop` only.
+        let i = self.index(pfn)?;
+        let chunk = self.fill(self.slots().get(i / CHUNK)?)?;
+        // SAFETY: as in `at`.
         unsafe { &*chunk }.get(i % CHUNK)
     }
 
@@ -130,11 +140,9 @@ impl FrameTable {
 }
 
 impl Frames for FrameTable {
+    #[inline]
     fn get(&self, pfn: Pfn) -> Option<&FrameMeta> {
-        let i = self.index(pfn)?;
-        let chunk = self.slots().get(i / CHUNK)?.load(Acquire);
-        // SAFETY: as in `touch`.
-        let meta = unsafe { chunk.as_ref() }?.get(i % CHUNK)?;
+        let meta = self.at(pfn)?;
         (meta.kind() != Kind::Untouched).then_some(meta)
     }
 }

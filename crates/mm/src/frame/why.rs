@@ -190,7 +190,7 @@ impl Zone {
             return best;
         }
         let pages = order_pages(order) as u64;
-        let bump = self.bump.load(Acquire);
+        let bump = self.counts.bump.load(Acquire);
         let mut at = (self.span().first.0 as u64).next_multiple_of(pages);
         while at + pages <= self.end && at < bump {
             let new = self.candidate(Pfn(at as u32), order);

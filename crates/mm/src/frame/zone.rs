@@ -17,6 +17,7 @@ use crate::sync::Lock;
 use crate::units::{MAX_ORDER, Pfn, order_pages};
 use alloc::vec::Vec;
 use core::fmt;
+use core::ops::Deref;
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
 /// What a zone has besides its free lists. All off is a sparse zone: one that is much larger
@@ -61,20 +62,40 @@ pub struct ZoneEvents {
     pub pgfree: u64,
 }
 
+/// Apart from what others read all the time: a change would take the line from all CPUs.
+#[repr(align(128))]
+pub(super) struct Apart<T>(pub T);
+
+impl<T> Deref for Apart<T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+/// What changes with each block that comes or goes, under the lock.
+pub(super) struct Counts {
+    /// First free block of each type and order, `u32::MAX` for none.
+    pub heads: [[AtomicU32; ORDERS]; TYPES],
+    /// Blocks on each list; read by anybody.
+    pub blocks: [[AtomicU64; ORDERS]; TYPES],
+    /// Pages on all lists; read by anybody.
+    pub listed: AtomicU64,
+    /// First frame that was never part of a block.
+    pub bump: AtomicU64,
+    /// Pages given out and taken back, where there are no per-CPU lists.
+    pub events: [AtomicU64; 2],
+    /// Pages on capture lists.
+    pub captured: AtomicU64,
+}
+
 /// Frames of one span and which of them are free.
 pub struct Zone {
     name: &'static str,
     node: u8,
     pub(super) table: FrameTable,
-    pub(super) lock: Lock<Held>,
-    /// First free block of each type and order, `u32::MAX` for none; changed under the lock.
-    pub(super) heads: [[AtomicU32; ORDERS]; TYPES],
-    /// Blocks on each list; changed under the lock, read by anybody.
-    pub(super) blocks: [[AtomicU64; ORDERS]; TYPES],
-    /// Pages on all lists; changed under the lock, read by anybody.
-    pub(super) listed: AtomicU64,
-    /// First frame that was never part of a block; changed under the lock.
-    pub(super) bump: AtomicU64,
+    pub(super) lock: Apart<Lock<Held>>,
+    pub(super) counts: Apart<Counts>,
     pub(super) end: u64,
     pub(super) pageblocks: Pageblocks,
     pub(super) pcp: Vec<PerCpu>,
@@ -83,12 +104,8 @@ pub struct Zone {
     /// Capture lists in use: while there is one, frames that are freed pass the per-CPU lists
     /// by.
     pub(super) capturing: AtomicU32,
-    /// Pages on capture lists; changed under the lock.
-    pub(super) captured: AtomicU64,
     /// Frames marked bad.
     pub(super) bad: AtomicU64,
-    /// Pages given out and taken back under the lock, where there are no per-CPU lists.
-    pub(super) events: [AtomicU64; 2],
 }
 
 impl Zone {
@@ -113,20 +130,22 @@ impl Zone {
             name: "zone",
             node: config.node,
             table,
-            lock: Lock::new(LockClass::Zone, span.first.0 as u64, held),
-            heads: [const { [const { AtomicU32::new(u32::MAX) }; ORDERS] }; TYPES],
-            blocks: [const { [const { AtomicU64::new(0) }; ORDERS] }; TYPES],
-            listed: AtomicU64::new(0),
-            bump: AtomicU64::new(span.first.0 as u64),
+            lock: Apart(Lock::new(LockClass::Zone, span.first.0 as u64, held)),
+            counts: Apart(Counts {
+                heads: [const { [const { AtomicU32::new(u32::MAX) }; ORDERS] }; TYPES],
+                blocks: [const { [const { AtomicU64::new(0) }; ORDERS] }; TYPES],
+                listed: AtomicU64::new(0),
+                bump: AtomicU64::new(span.first.0 as u64),
+                events: [const { AtomicU64::new(0) }; 2],
+                captured: AtomicU64::new(0),
+            }),
             end: span.first.0 as u64 + span.frames as u64,
             pageblocks: mobility.unwrap_or(Pageblocks::none()),
             pcp,
             sizes: Sizes::of(span.frames, cpus),
             marks: Marks::new(),
             capturing: AtomicU32::new(0),
-            captured: AtomicU64::new(0),
             bad: AtomicU64::new(0),
-            events: [const { AtomicU64::new(0) }; 2],
         }
     }
 
@@ -159,20 +178,32 @@ impl Zone {
 
     /// Allocates a movable folio of `order`: head with one reference, no flags, no owner.
     /// Ignores watermarks and reclaims nothing.
+    #[inline]
     pub fn alloc<M: Machine>(&self, m: &M, order: u8) -> Result<Pfn, NoFrame> {
         self.alloc_as(m, order, Mobility::Movable)
     }
 
     /// As [`Zone::alloc`], of a mobility. Empties the per-CPU lists before it fails.
+    #[inline]
     pub fn alloc_as<M: Machine>(
         &self,
         m: &M,
         order: u8,
         mobility: Mobility,
     ) -> Result<Pfn, NoFrame> {
-        if let Some(pfn) = self.rmqueue(m, order, mobility) {
-            return Ok(pfn);
+        match self.rmqueue(m, order, mobility) {
+            Some(pfn) => Ok(pfn),
+            None => self.drain_and_alloc(m, order, mobility),
         }
+    }
+
+    #[cold]
+    fn drain_and_alloc<M: Machine>(
+        &self,
+        m: &M,
+        order: u8,
+        mobility: Mobility,
+    ) -> Result<Pfn, NoFrame> {
         if self.drain(m) > 0
             && let Some(pfn) = self.rmqueue(m, order, mobility)
         {
@@ -212,21 +243,26 @@ impl Zone {
     }
 
     /// A folio from the per-CPU or the free lists, as they are.
+    #[inline]
     pub(super) fn rmqueue<M: Machine>(&self, m: &M, order: u8, mobility: Mobility) -> Option<Pfn> {
         let pfn = match self.pcp_alloc(m, order, self.kept(mobility)) {
             Some(pfn) => pfn,
-            None => {
-                let mut held = self.lock.lock(m);
-                let pfn = self.take(&mut held, order, self.kept(mobility))?;
-                self.count(m.this_cpu(), order_pages(order) as u64, 0);
-                pfn
-            }
+            None => self.take_locked(m, order, self.kept(mobility))?,
         };
         self.prepare(pfn, order, mobility);
         Some(pfn)
     }
 
+    /// A block from the free lists.
+    fn take_locked<M: Machine>(&self, m: &M, order: u8, mobility: Mobility) -> Option<Pfn> {
+        let mut held = self.lock.lock(m);
+        let pfn = self.take(&mut held, order, mobility)?;
+        self.count(m.this_cpu(), order_pages(order) as u64, 0);
+        Some(pfn)
+    }
+
     /// The type whose lists serve a mobility.
+    #[inline]
     fn kept(&self, mobility: Mobility) -> Mobility {
         if self.pageblocks.kept() {
             mobility
@@ -237,8 +273,9 @@ impl Zone {
 
     /// Makes a folio of a block that the allocator owns: the one way out of it, for captured
     /// blocks too (R25).
+    #[inline]
     pub(super) fn prepare(&self, pfn: Pfn, order: u8, mobility: Mobility) {
-        if let Some(meta) = self.table.get(pfn) {
+        if let Some(meta) = self.table.at(pfn) {
             meta.set_folio_head(order, mobility);
         }
     }
@@ -247,8 +284,8 @@ impl Zone {
 
     /// Free pages, never used ones included; what lies on per-CPU and capture lists is not.
     pub fn free_pages(&self) -> u64 {
-        let bump = self.bump.load(Acquire);
-        self.listed.load(Relaxed) + self.end.saturating_sub(bump)
+        let bump = self.counts.bump.load(Acquire);
+        self.counts.listed.load(Relaxed) + self.end.saturating_sub(bump)
     }
     /// Pages on per-CPU lists.
     pub fn cached_pages(&self) -> u64 {
@@ -256,7 +293,7 @@ impl Zone {
     }
     /// Pages on capture lists (R28).
     pub fn captured_pages(&self) -> u64 {
-        self.captured.load(Relaxed)
+        self.counts.captured.load(Relaxed)
     }
     /// Pages of allocated folios. Exact when nobody is inside of a call.
     pub fn allocated_pages(&self) -> u64 {
@@ -267,7 +304,7 @@ impl Zone {
     pub fn events(&self) -> ZoneEvents {
         let sum = |i: usize| {
             let cpus = self.pcp.iter().map(|cpu| cpu.events()[i]).sum::<u64>();
-            cpus + self.events[i].load(Relaxed)
+            cpus + self.counts.events[i].load(Relaxed)
         };
         ZoneEvents {
             pgalloc: sum(0),
@@ -277,7 +314,10 @@ impl Zone {
 
     /// Counts pages given out and taken back by a CPU. Locked.
     pub(super) fn count(&self, cpu: usize, allocated: u64, freed: u64) {
-        let words = self.pcp.get(cpu).map_or(&self.events, PerCpu::slow_events);
+        let words = self
+            .pcp
+            .get(cpu)
+            .map_or(&self.counts.events, PerCpu::slow_events);
         for (word, n) in words.iter().zip([allocated, freed]) {
             word.store(word.load(Relaxed) + n, Relaxed);
         }
@@ -286,12 +326,12 @@ impl Zone {
     /// Free blocks of each order, never used ones included.
     pub fn free_by_order(&self) -> [u64; ORDERS] {
         let mut free = [0; ORDERS];
-        for blocks in &self.blocks {
+        for blocks in &self.counts.blocks {
             for (n, blocks) in free.iter_mut().zip(blocks) {
                 *n += blocks.load(Relaxed);
             }
         }
-        let mut at = self.bump.load(Acquire);
+        let mut at = self.counts.bump.load(Acquire);
         while let Some(order) = self.untouched(at) {
             let n = if order == MAX_ORDER {
                 (self.end - at) >> MAX_ORDER
@@ -309,7 +349,7 @@ impl Zone {
         let orders = order as usize..ORDERS;
         let listed =
             |b: &[AtomicU64; ORDERS]| b[orders.clone()].iter().any(|n| n.load(Relaxed) > 0);
-        if self.blocks.iter().any(listed) {
+        if self.counts.blocks.iter().any(listed) {
             return true;
         }
         let free = self.free_by_order();

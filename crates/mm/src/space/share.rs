@@ -21,7 +21,7 @@ use crate::space::entry::Kind;
 use crate::space::fault::{Served, Step};
 use crate::space::{BlockRef, MapError, Space};
 use crate::stat::Item;
-use crate::units::{BLOCK_PAGES, BlockNr, PageRun, SpaceId, Vpn, order_pages};
+use crate::units::{BLOCK_PAGES, BlockNr, PageRun, Pfn, SpaceId, Vpn, order_pages};
 
 /// Most pages that become the writer's own with a written one.
 const WINDOW: u32 = 64;
@@ -320,16 +320,16 @@ impl<E: Env> Mm<E> {
     /// Puts each folio that has an entry among `first..first + n` on the list where it belongs
     /// by whether any page of it is shared. Block locked.
     pub(crate) fn sort_lists(&self, table: &Table, first: u32, n: u32) {
-        let mut last = None;
+        let mut folio = Pfn(0)..Pfn(0);
         for k in first..first + n {
             let Some(p) = table.get(k).frame() else {
                 continue;
             };
-            let head = self.head_of(p);
-            if last == Some(head) {
+            if folio.contains(&p) {
                 continue;
             }
-            last = Some(head);
+            folio = self.folio_of(p);
+            let head = folio.start;
             let meta = self.meta(head);
             let start = k.wrapping_sub(p.0 - head.0);
             let shared = (0..order_pages(order_of(meta))).any(|i| {

@@ -10,11 +10,12 @@ use crate::space::entry::{Entry, Kind};
 use crate::space::{BlockRef, Space};
 use crate::stat::Item;
 use crate::units::{BLOCK_PAGES, FrameRun, PageMask, PageRun, Pfn, Vpn};
+use core::ops::Range;
 
 /// References to drop, folio by folio, and what goes with them.
 #[derive(Default)]
 struct Batch {
-    head: Option<Pfn>,
+    folio: Option<Range<Pfn>>,
     refs: u32,
     /// Pages of folios that are gone, whose charge is still to be returned.
     charged: u64,
@@ -153,16 +154,15 @@ impl<E: Env> Mm<E> {
     }
 
     fn zap_frame(&self, batch: &mut Batch, pfn: Pfn) {
-        let head = self.head_of(pfn);
-        if batch.head != Some(head) {
+        if batch.folio.as_ref().is_none_or(|f| !f.contains(&pfn)) {
             self.zap_end(batch);
-            batch.head = Some(head);
+            batch.folio = Some(self.folio_of(pfn));
         }
         batch.refs += 1;
     }
 
     fn zap_end(&self, batch: &mut Batch) {
-        let Some(head) = batch.head.take() else {
+        let Some(Range { start: head, .. }) = batch.folio.take() else {
             return;
         };
         let refs = core::mem::take(&mut batch.refs);

@@ -1,4 +1,5 @@
 mod capture;
+mod inputs;
 mod oracle;
 mod pageblocks;
 mod pcp;
