@@ -69,7 +69,10 @@ pub fn set_sizes(guard: &mut Guard, enabled: &str, sizes: &[(u32, &str)]) -> Res
         let kib = name
             .strip_prefix("hugepages-")
             .and_then(|n| n.strip_suffix("kB"));
-        if let Some(kib) = kib.and_then(|kib| kib.parse::<u32>().ok()) {
+        // Some sizes are there for shared memory only.
+        if let Some(kib) = kib.and_then(|kib| kib.parse::<u32>().ok())
+            && path.join("enabled").exists()
+        {
             let wanted = sizes.iter().find(|(size, _)| *size == kib);
             guard.set(
                 &path.join("enabled"),
