@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use super::{AnonOptions, Policy};
 use crate::child::Running;
-use crate::host::{cgroup::Cgroup, pss};
+use crate::host::thp::set_sizes;
+use crate::host::{Guard, cgroup::Cgroup, pss};
 use crate::program::anon::{Figures, RESULT_LINE, Workload};
 use crate::{LabError, Side};
 
@@ -18,7 +19,8 @@ const SAMPLE: Duration = Duration::from_millis(2);
 pub(super) struct Bench<'a, 'o> {
     options: &'a AnonOptions<'o>,
     workload: Workload,
-    policy: Policy,
+    pub side: Side,
+    pub policy: Policy,
     cgroup: Option<&'a Cgroup>,
     config: Config,
 }
@@ -27,20 +29,35 @@ impl<'a, 'o> Bench<'a, 'o> {
     pub fn new(
         options: &'a AnonOptions<'o>,
         workload: Workload,
+        side: Side,
         policy: Policy,
         cgroup: Option<&'a Cgroup>,
     ) -> Result<Self, LabError> {
         Ok(Self {
             options,
             workload,
+            side,
             policy,
             cgroup,
             config: Config::new(policy)?,
         })
     }
 
+    /// Sets the host's knobs for a run. Where the kernel has no rows (`kernel` is false) they
+    /// stay as found.
+    pub fn prepare(&self, kernel: bool, guard: Option<&mut Guard>) -> Result<(), LabError> {
+        match (self.side, guard) {
+            (Side::Kernel, Some(guard)) => self.policy.set(guard),
+            // Huge pages where they are asked for, which the manager does for itself.
+            (Side::Live, Some(guard)) if kernel => {
+                set_sizes(guard, "madvise", &[(2048, "inherit")])
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// One timed run, right after as much memory as it will use was touched and freed.
-    pub fn timed(&self, side: Side) -> Result<Figures, LabError> {
+    pub fn timed(&self) -> Result<Figures, LabError> {
         let mut command = self.options.program_cmd.clone();
         let size = self.workload.bytes() + (64 << 20);
         command.extend(["warm".into(), size.to_string().into()]);
@@ -48,7 +65,7 @@ impl<'a, 'o> Bench<'a, 'o> {
         if !end.status.success() {
             return Err(end.failure("failed"));
         }
-        let end = self.start(side, Vec::new())?.finish()?;
+        let end = self.start(Vec::new())?.finish()?;
         if !end.status.success() {
             return Err(end.failure("failed"));
         }
@@ -58,12 +75,12 @@ impl<'a, 'o> Bench<'a, 'o> {
 
     /// The most anonymous memory of a run's process tree in bytes, for a workload that is more
     /// than one process; `None` for one that looks at its memory itself.
-    pub fn peak(&self, side: Side) -> Result<Option<u64>, LabError> {
+    pub fn peak(&self) -> Result<Option<u64>, LabError> {
         if self.workload != Workload::Compile {
             return Ok(None);
         }
         let doors = self.cgroup.map_or(Ok(Vec::new()), Cgroup::doors)?;
-        let mut run = self.start(side, doors)?;
+        let mut run = self.start(doors)?;
         let mut peak = 0;
         while !run.ended_within(SAMPLE)? {
             let now = match self.cgroup {
@@ -79,9 +96,9 @@ impl<'a, 'o> Bench<'a, 'o> {
         }
     }
 
-    fn start(&self, side: Side, doors: Vec<fs::File>) -> Result<Running, LabError> {
+    fn start(&self, doors: Vec<fs::File>) -> Result<Running, LabError> {
         let mut command: Vec<OsString> = Vec::new();
-        if side == Side::Live {
+        if self.side == Side::Live {
             command.push(self.options.deckle.clone().into());
             let fixed = ["run", "--quiet", "--memory-max", "max", "--config"];
             command.extend(fixed.map(OsString::from));
@@ -89,7 +106,7 @@ impl<'a, 'o> Bench<'a, 'o> {
         }
         command.extend(self.options.program_cmd.iter().cloned());
         command.extend(["anon".into(), self.workload.name().into()]);
-        let (workload, policy) = (self.workload.name(), self.policy.name());
+        let (workload, policy, side) = (self.workload.name(), self.policy.name(), self.side);
         Running::start(&format!("{workload}, {policy} on {side}"), &command, doors)
     }
 }

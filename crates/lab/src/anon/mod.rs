@@ -11,7 +11,6 @@ use deckle_mm::{FaultOrder, SizeMode, Sizes, ThpMode, Tunables};
 use serde::Serialize;
 
 use crate::host::cgroup::Cgroup;
-use crate::host::thp::set_sizes;
 use crate::host::{Guard, is_root};
 use crate::model::ModelSide;
 use crate::program::anon::Workload;
@@ -122,6 +121,7 @@ impl Policy {
 
     /// Sets the host's knobs for a kernel row.
     fn set(self, guard: &mut Guard) -> Result<(), LabError> {
+        use crate::host::thp::set_sizes;
         match self {
             Self::Base | Self::Adaptive => set_sizes(guard, "never", &[]),
             Self::K64 => set_sizes(guard, "never", &SMALL.map(|kib| (kib, "always"))),
@@ -201,55 +201,45 @@ pub fn run(mut options: AnonOptions<'_>) -> Result<AnonReport, LabError> {
         },
         None => None,
     };
-    let steps = options.workloads.len() * options.policies.len() * (options.runs + 1);
+    let columns = |side: &Side| options.policies.iter().filter(|p| p.is_on(*side)).count();
+    let steps =
+        options.workloads.len() * options.runs * machines.iter().map(columns).sum::<usize>();
     let bar = progress(steps as u64, "anon-folio");
     let mut report = AnonReport::default();
     for &workload in &options.workloads {
+        let mut rows = Vec::new();
         for &policy in &options.policies {
-            let bench = Bench::new(&options, workload, policy, cgroup.as_ref())?;
-            let on: Vec<Side> = (machines.iter().copied())
-                .filter(|side| policy.is_on(*side))
-                .collect();
-            let mut runs = vec![Vec::new(); on.len()];
-            for _ in 0..options.runs {
-                for (side, runs) in on.iter().zip(&mut runs) {
-                    if let Some(guard) = guard.as_mut() {
-                        prepare(*side, policy, kernel, guard)?;
-                    }
-                    runs.push(bench.timed(*side)?);
-                    guard.as_ref().map_or(Ok(()), Guard::undisturbed)?;
-                }
+            for &side in machines.iter().filter(|side| policy.is_on(**side)) {
+                let bench = Bench::new(&options, workload, side, policy, cgroup.as_ref())?;
+                rows.push((bench, Vec::new()));
+            }
+        }
+        // In turns, so that what slows the machine down for a while slows all of them down.
+        for _ in 0..options.runs {
+            for (bench, runs) in &mut rows {
+                bench.prepare(kernel, guard.as_mut())?;
+                runs.push(bench.timed()?);
+                guard.as_ref().map_or(Ok(()), Guard::undisturbed)?;
                 bar.inc(1);
             }
-            for (side, runs) in on.iter().zip(runs) {
-                if let Some(guard) = guard.as_mut() {
-                    prepare(*side, policy, kernel, guard)?;
-                }
-                let peak = bench.peak(*side)?;
-                report.add(*side, workload, policy, runs, peak);
-            }
+        }
+        for (bench, runs) in rows {
+            bench.prepare(kernel, guard.as_mut())?;
+            let peak = bench.peak()?;
+            report.add(bench.side, workload, bench.policy, runs, peak);
+        }
+        for &policy in &options.policies {
             if let (Some(model), true) = (&mut model, options.sides.contains(&Side::Model))
                 && let Some(counts) = model.anon(workload, policy.tunables())?
             {
                 report.add_model(workload, policy, counts);
             }
-            bar.inc(1);
         }
     }
     bar.finish_and_clear();
     guard.map_or(Ok(()), Guard::finish)?;
     report.finish();
     Ok(report)
-}
-
-/// Sets the host's knobs for a run on `side`. Where the kernel has no rows they stay as found.
-fn prepare(side: Side, policy: Policy, kernel: bool, guard: &mut Guard) -> Result<(), LabError> {
-    match side {
-        Side::Kernel => policy.set(guard),
-        // Huge pages where they are asked for, which the manager does for itself.
-        Side::Live if kernel => set_sizes(guard, "madvise", &[(2048, "inherit")]),
-        _ => Ok(()),
-    }
 }
 
 #[cfg(test)]

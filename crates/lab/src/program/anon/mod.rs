@@ -26,7 +26,7 @@ pub use rounds::{Accesses, Workload, compiler, round};
 /// What the line of results starts with.
 pub const RESULT_LINE: &str = "anon: ";
 /// Longest that a workload goes on unless told otherwise.
-const SECONDS: f64 = 0.3;
+const SECONDS: f64 = 0.5;
 
 /// A mapping of so many bytes is large enough for any manager of memory to care about.
 const START: usize = 8 << 20;
