@@ -148,7 +148,7 @@ pub struct DoctorArgs {
 #[derive(Args)]
 #[command(after_help = "The workloads of the experiments can be run alone: \
         deckle lab program NAME ARGS,\n\
-        where NAME is fill, pageout, oom-sparse, readzero-then-write or torture.")]
+        where NAME is anon, fill, pageout, oom-sparse, readzero-then-write or torture.")]
 pub struct LabArgs {
     /// Which experiment.
     #[command(subcommand)]
@@ -167,6 +167,52 @@ pub enum Experiment {
     /// Large blocks while others take small pages, with page capture and without, on the model.
     #[command(after_help = CAPTURE_HELP)]
     Capture(CaptureArgs),
+    /// Larger folios for anonymous memory: base pages, 64 KiB, adaptive, 2 MiB; speed, faults,
+    /// memory.
+    #[command(after_help = ANON_HELP)]
+    AnonFolio(AnonArgs),
+}
+
+const ANON_HELP: &str = "\
+Examples:
+  deckle lab anon-folio --plot folios.svg
+      All workloads and policies on all sides, and a picture. docs/fault-order.md has them.
+  deckle lab anon-folio --on live --workload page_fault1,sparse --policy base,adaptive
+
+The kernel has no adaptive size; its rows need root, and the host's knobs are given back.";
+
+/// Options of `deckle lab anon-folio`.
+#[derive(Args)]
+pub struct AnonArgs {
+    /// Where to run it, separated by commas.
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        default_value = "live,kernel,model"
+    )]
+    pub on: Vec<Place>,
+    /// Which workloads, separated by commas: page_fault1, malloc1, tlb_flush, fill, sparse,
+    /// fork, compile. Default: all.
+    #[arg(long, value_delimiter = ',', value_name = "LIST")]
+    pub workload: Vec<String>,
+    /// Which sizes of folios, separated by commas: base, 64k, adaptive, pmd. Default: all.
+    #[arg(long, value_delimiter = ',', value_name = "LIST")]
+    pub policy: Vec<String>,
+    /// Timed runs of each row; the one in the middle counts.
+    #[arg(
+        long,
+        default_value_t = 3,
+        value_name = "N",
+        value_parser = clap::value_parser!(u32).range(1..=100)
+    )]
+    pub runs: u32,
+    /// How the result is written.
+    #[arg(long, value_enum, default_value = "text")]
+    pub format: Format,
+    /// Write a picture, as SVG.
+    #[arg(long, value_name = "FILE")]
+    pub plot: Option<PathBuf>,
 }
 
 const CAPTURE_HELP: &str = "\

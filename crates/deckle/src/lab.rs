@@ -6,10 +6,12 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use deckle_lab::model::SoftwareMachine;
-use deckle_lab::{LabError, Side, capture, oom, pageout};
+use deckle_lab::program::anon::Workload;
+use deckle_lab::{LabError, Side, anon, capture, oom, pageout};
 
 use crate::args::{
-    CaptureArgs, CaptureWord, Case, Experiment, Format, LabArgs, OomArgs, PageoutArgs, Place,
+    AnonArgs, CaptureArgs, CaptureWord, Case, Experiment, Format, LabArgs, OomArgs, PageoutArgs,
+    Place,
 };
 use crate::fail::{Fail, plain};
 use crate::size;
@@ -24,6 +26,7 @@ pub fn lab(args: &LabArgs) -> Result<i32, Fail> {
         Experiment::Pageout(a) => run_pageout(a),
         Experiment::Oom(a) => run_oom(a),
         Experiment::Capture(a) => run_capture(a),
+        Experiment::AnonFolio(a) => run_anon(a),
     }
 }
 
@@ -84,25 +87,71 @@ fn run_capture(a: &CaptureArgs) -> Result<i32, Fail> {
         seed: a.seed,
         seeds: a.seeds,
     };
-    let plot_failed = |path: &PathBuf, e: &std::io::Error| {
-        Fail::own(format!("--plot {}: {}", path.display(), plain(e)))
-    };
-    // Before the minutes that the runs take, not after.
-    let plot = match &a.plot {
-        Some(path) => Some((path, File::create(path).map_err(|e| plot_failed(path, &e))?)),
-        None => None,
-    };
+    let plot = Plot::open(a.plot.as_ref())?;
     let report = capture::run(&options).map_err(|e| failed("capture", &e))?;
-    if let Some((path, mut file)) = plot {
-        let svg = report.to_svg().unwrap_or_default();
-        file.write_all(svg.as_bytes())
-            .map_err(|e| plot_failed(path, &e))?;
-    }
+    plot.write(|| Ok(report.to_svg().unwrap_or_default()))?;
     match a.format {
         Format::Text => print(&report.to_text())?,
         Format::Json => print(&report.to_json())?,
     }
     Ok(i32::from(report.holds() == Some(false)))
+}
+
+fn run_anon(a: &AnonArgs) -> Result<i32, Fail> {
+    let (deckle, program_cmd) = own_command()?;
+    let refused = |e: LabError| failed("anon-folio", &e);
+    let workloads = match a.workload.is_empty() {
+        true => Ok(Workload::ALL.to_vec()),
+        false => a.workload.iter().map(|w| Workload::parse(w)).collect(),
+    };
+    let policies = match a.policy.is_empty() {
+        true => Ok(anon::Policy::ALL.to_vec()),
+        false => a.policy.iter().map(|p| anon::Policy::parse(p)).collect(),
+    };
+    let options = anon::AnonOptions {
+        workloads: workloads.map_err(refused)?,
+        policies: policies.map_err(refused)?,
+        sides: sides(&a.on)?,
+        runs: a.runs as usize,
+        deckle,
+        program_cmd,
+        model: Some(&mut SoftwareMachine),
+    };
+    let plot = Plot::open(a.plot.as_ref())?;
+    let report = anon::run(options).map_err(refused)?;
+    plot.write(|| report.to_svg().map_err(refused))?;
+    match a.format {
+        Format::Text => print(&report.to_text())?,
+        Format::Json => print(&report.to_json())?,
+    }
+    Ok(0)
+}
+
+/// The file of a picture: opened before the minutes that the runs take, not after.
+struct Plot<'a>(Option<(&'a PathBuf, File)>);
+
+impl<'a> Plot<'a> {
+    fn open(path: Option<&'a PathBuf>) -> Result<Self, Fail> {
+        let open = |path| {
+            Ok((
+                path,
+                File::create(path).map_err(|e| Self::failed(path, &e))?,
+            ))
+        };
+        Ok(Self(path.map(open).transpose()?))
+    }
+
+    fn write(self, svg: impl FnOnce() -> Result<String, Fail>) -> Result<(), Fail> {
+        let Some((path, mut file)) = self.0 else {
+            return Ok(());
+        };
+        file.write_all(svg()?.as_bytes())
+            .map_err(|e| Self::failed(path, &e))
+    }
+
+    fn failed(path: &PathBuf, e: &std::io::Error) -> Fail {
+        Fail::own(format!("--plot {}: {}", path.display(), plain(e)))
+    }
 }
 
 fn variant(word: CaptureWord) -> capture::Variant {

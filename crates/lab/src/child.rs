@@ -132,7 +132,7 @@ impl Running {
     /// If it takes longer than any run may.
     pub fn wait_for(&mut self, line: &str) -> Result<bool, LabError> {
         loop {
-            let ended = self.poll(true)?;
+            let ended = self.poll(true, DEADLINE)?;
             if self
                 .said
                 .split(|b| *b == b'\n')
@@ -158,12 +158,20 @@ impl Running {
             .map_err(|e| LabError::io(format!("talking to {}", self.what), e))
     }
 
+    /// Waits for the end, at most so long; true if it ended.
+    ///
+    /// # Errors
+    /// If it takes longer than any run may.
+    pub fn ended_within(&mut self, most: Duration) -> Result<bool, LabError> {
+        self.poll(false, most)
+    }
+
     /// Waits for the end.
     ///
     /// # Errors
     /// If it takes longer than any run may (it is killed then), or cannot be waited for.
     pub fn finish(mut self) -> Result<Finished, LabError> {
-        while !self.poll(false)? {}
+        while !self.poll(false, DEADLINE)? {}
         let (status, cpu_s) = self.reap()?;
         let wall_s = self.started.elapsed().as_secs_f64();
         self.drain();
@@ -183,8 +191,8 @@ impl Running {
         })
     }
 
-    /// Waits until it prints or ends; true if it ended. Output that ended is not waited for again.
-    fn poll(&mut self, output: bool) -> Result<bool, LabError> {
+    /// Waits until it prints or ends, at most so long; true if it ended. Output that ended is not waited for again.
+    fn poll(&mut self, output: bool, most: Duration) -> Result<bool, LabError> {
         let left = self.deadline.saturating_sub(self.started.elapsed());
         if left.is_zero() {
             let how = format!(
@@ -203,7 +211,7 @@ impl Running {
         };
         let mut fds = [poll(&self.pidfd), poll(&self.output)];
         let count = if output { 2 } else { 1 };
-        let wait = i32::try_from(left.as_millis()).unwrap_or(i32::MAX);
+        let wait = i32::try_from(left.min(most).as_millis()).unwrap_or(i32::MAX);
         // SAFETY: fds holds at least count entries and lives through the call.
         let ready = unsafe { libc::poll(fds.as_mut_ptr(), count, wait) };
         if ready < 0 {
@@ -215,7 +223,7 @@ impl Running {
         }
         if fds[1].revents != 0 && !self.drain() {
             // Closed its stdout: only its end is left to wait for.
-            return self.poll(false);
+            return self.poll(false, most);
         }
         Ok(fds[0].revents != 0)
     }

@@ -47,6 +47,43 @@ impl Thp {
     }
 }
 
+/// Which sizes of anonymous folios the kernel's faults may take: `enabled` of all sizes, and
+/// `hugepages-<size>kB/enabled` of some; every other size is `never`.
+///
+/// # Errors
+/// A kernel without sizes below the PMD's (before 6.8), or a refused value.
+pub fn set_sizes(guard: &mut Guard, enabled: &str, sizes: &[(u32, &str)]) -> Result<(), LabError> {
+    let dir = Path::new(DIR);
+    if !dir.join("hugepages-64kB").exists() {
+        return Err(LabError::Host {
+            what: "this kernel has no anonymous folios of 64 KiB".into(),
+            remedy: "use Linux 6.8 or later with CONFIG_TRANSPARENT_HUGEPAGE, or leave the \
+                     kernel side out with --on"
+                .into(),
+        });
+    }
+    let entries = std::fs::read_dir(dir).map_err(|e| LabError::file("reading", dir, e))?;
+    for entry in entries {
+        let path = entry.map_err(|e| LabError::file("reading", dir, e))?.path();
+        let name = path.file_name().and_then(|n| n.to_str()).unwrap_or("");
+        let kib = name
+            .strip_prefix("hugepages-")
+            .and_then(|n| n.strip_suffix("kB"));
+        // Some sizes are there for shared memory only.
+        if let Some(kib) = kib.and_then(|kib| kib.parse::<u32>().ok())
+            && path.join("enabled").exists()
+        {
+            let wanted = sizes.iter().find(|(size, _)| *size == kib);
+            guard.set(
+                &path.join("enabled"),
+                wanted.map_or("never", |(_, mode)| mode),
+            )?;
+        }
+    }
+    guard.set(&dir.join("defrag"), "madvise")?;
+    guard.set(&dir.join("enabled"), enabled)
+}
+
 /// The files that [`Thp::set`] changes.
 pub fn files() -> [PathBuf; 4] {
     [

@@ -9,10 +9,15 @@
 //! Outcomes and counts of the model are the manager's own. Its times are not: they say how long
 //! the simulation took, and belong in no ratio.
 
+use deckle_mm::Tunables;
+
 use crate::LabError;
+use crate::anon::Counts;
 use crate::oom::{OomCase, Outcome};
 use crate::pageout::Case;
+use crate::program::anon::Workload;
 
+mod anon;
 pub mod oom;
 mod pageout;
 mod process;
@@ -46,6 +51,13 @@ pub trait ModelSide {
     /// # Errors
     /// [`LabError::Model`], also if a byte was wrong.
     fn oom(&mut self, case: &OomCase) -> Result<Outcome, LabError>;
+
+    /// One round of an anon-folio workload under `tunables`; `None` for one that the machine
+    /// cannot run.
+    ///
+    /// # Errors
+    /// [`LabError::Model`]: an access that is not served, or books that do not add up.
+    fn anon(&mut self, workload: Workload, tunables: Tunables) -> Result<Option<Counts>, LabError>;
 }
 
 /// The software machine of `deckle-model` under the real manager. Each run is a new machine.
@@ -59,5 +71,9 @@ impl ModelSide for SoftwareMachine {
 
     fn oom(&mut self, case: &OomCase) -> Result<Outcome, LabError> {
         oom::run(case, oom::PROCESS_PAGES)
+    }
+
+    fn anon(&mut self, workload: Workload, tunables: Tunables) -> Result<Option<Counts>, LabError> {
+        anon::run(workload, tunables)
     }
 }

@@ -67,6 +67,19 @@ impl<S: Store + 'static> Process<S> {
         tunables: Tunables,
         len: usize,
     ) -> Result<Self, LabError> {
+        let program = Self::unmapped(ram, charge, store, tunables, len)?;
+        program.map(len)?;
+        Ok(program)
+    }
+
+    /// A program that has mapped nothing yet, with `len` bytes of address space.
+    pub fn unmapped(
+        ram: u64,
+        charge: ModelCharge,
+        store: S,
+        tunables: Tunables,
+        len: usize,
+    ) -> Result<Self, LabError> {
         let machine = ModelMachine::single();
         let model = Model::new(ram, CPUS, SEED);
         model.attach(&machine);
@@ -76,8 +89,6 @@ impl<S: Store + 'static> Process<S> {
         let space = mm
             .create_space(BASE, pages)
             .map_err(|e| odd("a space", &e))?;
-        mm.mmap(space, Some(BASE), pages, 1, Prot::RW)
-            .map_err(|e| odd("mmap", &e))?;
         Ok(Self {
             model,
             machine,
@@ -86,6 +97,26 @@ impl<S: Store + 'static> Process<S> {
             space,
             pages,
         })
+    }
+
+    /// Maps `len` bytes; at which byte of the address space.
+    pub fn map(&self, len: usize) -> Result<usize, LabError> {
+        let at = self
+            .mm
+            .mmap(self.space, None, (len / PAGE) as u64, 1, Prot::RW)
+            .map_err(|e| odd("mmap", &e))?;
+        Ok((at.addr() - BASE.addr()) as usize)
+    }
+
+    /// Gives back `len` bytes from byte `at` on: their pages, and with `unmap` the mapping.
+    pub fn give_back(&self, at: usize, len: usize, unmap: bool) -> Result<(), LabError> {
+        let start = Vpn::of_addr(BASE.addr() + at as u64);
+        let pages = (len / PAGE) as u64;
+        match unmap {
+            true => self.mm.munmap(self.space, start, pages),
+            false => self.mm.madvise(self.space, start, pages, Advice::DontNeed),
+        }
+        .map_err(|e| odd("giving memory back", &e))
     }
 
     /// The manager's count of `item`.

@@ -12,6 +12,7 @@ use std::process::ExitCode;
 use crate::LabError;
 use crate::size::{self, PAGE};
 
+pub mod anon;
 pub mod fill;
 pub mod pageout;
 pub mod read_zero;
@@ -65,6 +66,7 @@ impl fmt::Display for Failure {
 pub fn programs_main(args: &[OsString]) -> ExitCode {
     let words: Option<Vec<&str>> = args.iter().map(|a| a.to_str()).collect();
     let done = match words.as_deref() {
+        Some(["anon", rest @ ..]) => anon::main(rest),
         Some(["fill", rest @ ..]) => fill::main(rest),
         Some(["pageout", rest @ ..]) => pageout::main(rest),
         Some(["oom-sparse", rest @ ..]) => sparse::main(rest),
@@ -73,7 +75,8 @@ pub fn programs_main(args: &[OsString]) -> ExitCode {
         Some(["warm", rest @ ..]) => warm::main(rest),
         Some(["keeper"]) => return crate::host::keeper::main(),
         _ => Err(LabError::Option(
-            "usage: program fill|pageout|oom-sparse|readzero-then-write|torture|warm ARGS".into(),
+            "usage: program anon|fill|pageout|oom-sparse|readzero-then-write|torture|warm ARGS"
+                .into(),
         )
         .into()),
     };

@@ -32,7 +32,7 @@ impl Gate {
             }
             let now = self.word.load(Ordering::Relaxed);
             if now & CLOSED != 0 {
-                futex_wait(&self.word, now);
+                futex_wait(&self.word, now, None);
             }
         }
     }
@@ -51,7 +51,7 @@ impl Gate {
     pub fn close(&self) {
         let mut now = self.word.fetch_or(CLOSED, Ordering::Acquire) | CLOSED;
         while now != CLOSED {
-            futex_wait(&self.word, now);
+            futex_wait(&self.word, now, None);
             now = self.word.load(Ordering::Acquire);
         }
     }

@@ -1,4 +1,4 @@
-//! The three loops.
+//! The four loops.
 
 use std::os::fd::AsRawFd;
 
@@ -7,18 +7,21 @@ use deckle_mm::{Charge, FaultError, FaultMode, PlatformError, Served, Store, Vpn
 use deckle_uffd::{Errno, Event, Msg};
 
 use super::Pager;
-use super::machine::{NURSERY, PAGEOUT, RECLAIM, STOP};
+use super::cpu;
+use super::machine::{FILL, PAGEOUT, RECLAIM, STOP};
 use super::queue::Fault;
+use crate::platform::NURSERY_IDLE;
 
 /// Messages read at once.
 const BATCH: usize = 16;
-/// Huge pages made ahead of need before the loop looks for other work.
-const NURSERY_BATCH: u32 = 2;
 
 impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
-    /// Reads faults and serves what can be served at once, until [`stop`](Self::stop). Several
-    /// may run.
-    pub fn handler_loop(&self) {
+    /// Reads faults and serves what can be served at once, until [`stop`](Self::stop): one of
+    /// [`handlers`](Self::handlers), which may all run, by its number.
+    pub fn handler_loop(&self, number: usize) {
+        if Self::handlers() > 1 {
+            cpu::pin(number);
+        }
         let mut msgs = [const { Msg::empty() }; BATCH];
         loop {
             let reading = self.still.reading();
@@ -77,7 +80,7 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
                     self.platform().wake(fault.page, 1);
                 }
                 if self.platform().nursery().wants() {
-                    self.mm.machine().work.raise(NURSERY);
+                    self.mm.machine().filler.raise(FILL);
                 }
             }
             Some(Event::Fork { child }) => self.hooks.forked(child),
@@ -123,7 +126,7 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
         }
     }
 
-    /// Reclaims when the core asks for it and fills the nursery, until [`stop`](Self::stop).
+    /// Reclaims when the core asks for it, until [`stop`](Self::stop).
     pub fn background_loop(&self) {
         let work = &self.mm.machine().work;
         loop {
@@ -142,14 +145,44 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
                     work.raise(RECLAIM);
                 }
             }
-            if bits & NURSERY != 0
-                && self.platform().fill_nursery(NURSERY_BATCH) == NURSERY_BATCH
-                && self.platform().nursery().wants()
-            {
-                work.raise(NURSERY);
-            }
             drop(inside);
         }
+    }
+
+    /// Makes huge pages ahead of need, with CPU time that nobody else wants, until
+    /// [`stop`](Self::stop).
+    pub fn filler_loop(&self) {
+        cpu::be_idle();
+        let signal = &self.mm.machine().filler;
+        let nursery = self.platform().nursery();
+        loop {
+            let bits = match nursery.ready_pages() {
+                0 => signal.take(STOP),
+                _ => signal.take_within(STOP, NURSERY_IDLE),
+            };
+            if bits & STOP != 0 {
+                return;
+            }
+            if nursery.is_idle() {
+                let _inside = self.gate.enter();
+                nursery.drain();
+            }
+            while self.fill_one() {}
+        }
+    }
+
+    /// Makes one. Its cost is booked inside the gate; whoever closes that does not wait for
+    /// the page, which may take long.
+    fn fill_one(&self) -> bool {
+        let inside = self.gate.enter();
+        let Some(filling) = self.platform().nursery().begin() else {
+            return false;
+        };
+        drop(inside);
+        let made = filling.make(self.platform().pagemap());
+        let _inside = self.gate.enter();
+        filling.finish(made);
+        made
     }
 
     /// Ends all loops. Faults are not served any more: only for a pager whose memory nobody
@@ -160,5 +193,6 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
         unsafe { libc::write(self.stop.as_raw_fd(), (&raw const one).cast(), 8) };
         self.queue.close();
         self.mm.machine().work.raise(STOP);
+        self.mm.machine().filler.raise(STOP);
     }
 }

@@ -1,6 +1,7 @@
 //! CPUs and waiting on a real computer.
 
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use deckle_mm::{Machine, Site, Work};
 
@@ -8,8 +9,10 @@ use super::signal::Signal;
 
 /// What the background loop has to do, as bits of its signal.
 pub(super) const RECLAIM: u32 = 1;
-pub(super) const NURSERY: u32 = 2;
-pub(super) const PAGEOUT: u32 = 4;
+pub(super) const PAGEOUT: u32 = 2;
+/// What the filler has to do.
+pub(super) const FILL: u32 = 1;
+/// Both: to end.
 pub(super) const STOP: u32 = 1 << 31;
 
 /// CPUs by `sched_getcpu`, waiting by private futex. Tasks of other thread groups that share
@@ -17,6 +20,7 @@ pub(super) const STOP: u32 = 1 << 31;
 pub struct LiveMachine {
     cpus: usize,
     pub(super) work: Signal,
+    pub(super) filler: Signal,
 }
 
 impl LiveMachine {
@@ -25,6 +29,7 @@ impl LiveMachine {
         LiveMachine {
             cpus: std::thread::available_parallelism().map_or(1, |n| n.get()),
             work: Signal::new(),
+            filler: Signal::new(),
         }
     }
 }
@@ -35,12 +40,17 @@ impl Default for LiveMachine {
     }
 }
 
-/// Waits until `word` may differ from `expected`.
-pub(super) fn futex_wait(word: &AtomicU32, expected: u32) {
+/// Waits until `word` may differ from `expected`, at most so long (`None`: for ever).
+pub(super) fn futex_wait(word: &AtomicU32, expected: u32, most: Option<Duration>) {
     let op = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
-    let forever = std::ptr::null::<libc::timespec>();
-    // SAFETY: word is a valid futex for the call; whatever it returns, callers look again.
-    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), op, expected, forever) };
+    let time = most.map(|most| libc::timespec {
+        tv_sec: most.as_secs() as libc::time_t,
+        tv_nsec: most.subsec_nanos().into(),
+    });
+    let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    // SAFETY: word is a valid futex for the call, and the time, if any, lives through it;
+    // whatever it returns, callers look again.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), op, expected, time) };
 }
 
 /// Wakes up to `count` waiters.
@@ -64,7 +74,7 @@ impl Machine for LiveMachine {
 
     fn park(&self, word: &AtomicU32, expected: u32) {
         if word.load(Ordering::Acquire) == expected {
-            futex_wait(word, expected);
+            futex_wait(word, expected, None);
         }
     }
 

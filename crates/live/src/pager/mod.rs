@@ -1,16 +1,18 @@
 //! [`Pager`]: the manager on real memory, with the loops that serve it.
 //!
-//! Three loops, each callable from any task that shares the memory and the descriptor table
+//! Four loops, each callable from any task that shares the memory and the descriptor table
 //! (threads of the process, or a service task outside its thread group):
 //!
 //! * [`Pager::handler_loop`] reads faults and serves those that need neither reclaim nor
 //!   waiting. What does goes to the queue.
 //! * [`Pager::worker_loop`] serves the queue: it may reclaim and wait.
-//! * [`Pager::background_loop`] reclaims ahead of need and fills the nursery.
+//! * [`Pager::background_loop`] reclaims ahead of need.
+//! * [`Pager::filler_loop`] makes huge pages ahead of need.
 //!
 //! At least one of the first and one of the second must run, or the program stands still.
 
 pub mod charge;
+mod cpu;
 mod frozen;
 pub mod gate;
 mod handler;
@@ -168,6 +170,11 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
         self.still.after_fork();
         // SAFETY: the caller's promise.
         unsafe { self.mm.platform_mut().after_fork(inherited) }.map_err(PagerError::Live)
+    }
+
+    /// How many handlers should run here, with numbers from 0.
+    pub fn handlers() -> usize {
+        cpu::handlers()
     }
 
     /// The one address space.

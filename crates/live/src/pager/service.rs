@@ -27,8 +27,8 @@ impl<C: Charge + 'static, S: Store + 'static> Clone for Service<C, S> {
     }
 }
 
-/// One of the pager's loops.
-type Loop<C, S> = fn(&Pager<C, S>);
+/// One of the pager's loops, and its number.
+type Loop<C, S> = fn(&Pager<C, S>, usize);
 
 /// Ends the process if a loop panics: without it, threads would wait for ever.
 struct Abort;
@@ -43,8 +43,8 @@ impl Drop for Abort {
 }
 
 impl<C: Charge + 'static, S: Store + 'static> Service<C, S> {
-    /// Starts the loops: one handler for each CPU up to 2, as many workers, one background
-    /// thread.
+    /// Starts the loops: as many handlers as there should be, a worker for each CPU up to 2, one
+    /// thread for background work and one that fills the nursery.
     ///
     /// # Errors
     /// [`PagerError::Thread`].
@@ -52,23 +52,26 @@ impl<C: Charge + 'static, S: Store + 'static> Service<C, S> {
         use deckle_mm::Machine;
         let pager = Arc::new(pager);
         let several = pager.mm().machine().nr_cpus().min(2);
-        let mut plan: Vec<(&str, Loop<C, S>)> = Vec::new();
-        for _ in 0..several {
-            plan.push(("deckle-fault", Pager::handler_loop));
-            plan.push(("deckle-work", Pager::worker_loop));
+        let mut plan: Vec<(&str, Loop<C, S>, usize)> = Vec::new();
+        for number in 0..Pager::<C, S>::handlers() {
+            plan.push(("deckle-fault", Pager::handler_loop, number));
         }
-        plan.push(("deckle-kswapd", Pager::background_loop));
+        for number in 0..several {
+            plan.push(("deckle-work", |pager, _| pager.worker_loop(), number));
+        }
+        plan.push(("deckle-kswapd", |pager, _| pager.background_loop(), 0));
+        plan.push(("deckle-fill", |pager, _| pager.filler_loop(), 0));
         let mut threads = Threads {
             pager: pager.clone(),
             handles: Vec::new(),
         };
-        for (name, body) in plan {
+        for (name, body, number) in plan {
             let pager = pager.clone();
             let handle = std::thread::Builder::new()
                 .name(name.into())
                 .spawn(move || {
                     let _abort = Abort;
-                    body(&pager);
+                    body(&pager, number);
                 })
                 .map_err(PagerError::Thread)?;
             threads.handles.push(handle);

@@ -59,7 +59,7 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
             loop {
                 match share.helpers.load(Ordering::Acquire) {
                     0 => break,
-                    n => futex_wait(&share.helpers, n),
+                    n => futex_wait(&share.helpers, n, None),
                 }
             }
         }

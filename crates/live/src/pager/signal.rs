@@ -1,6 +1,7 @@
 //! A word of requests that one task sleeps on and any task may raise, without blocking.
 
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use super::machine::{futex_wait, futex_wake};
 
@@ -31,8 +32,16 @@ impl Signal {
             if bits != 0 {
                 return bits;
             }
-            futex_wait(&self.bits, 0);
+            futex_wait(&self.bits, 0, None);
         }
+    }
+
+    /// As [`take`](Self::take), but for so long at most; 0 then.
+    pub fn take_within(&self, sticky: u32, most: Duration) -> u32 {
+        if self.bits.load(Ordering::Acquire) == 0 {
+            futex_wait(&self.bits, 0, Some(most));
+        }
+        self.bits.fetch_and(sticky, Ordering::AcqRel)
     }
 }
 
@@ -52,5 +61,9 @@ mod tests {
         signal.raise(2 | 8);
         assert_eq!(signal.take(8), 10);
         assert_eq!(signal.take(8), 8);
+        let signal = Signal::new();
+        assert_eq!(signal.take_within(8, Duration::from_millis(1)), 0);
+        signal.raise(3);
+        assert_eq!(signal.take_within(8, Duration::from_secs(60)), 3);
     }
 }

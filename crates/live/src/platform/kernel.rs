@@ -94,6 +94,17 @@ pub fn yield_now() {
     unsafe { libc::sched_yield() };
 }
 
+/// The monotonic clock in nanoseconds.
+pub fn monotonic_ns() -> u64 {
+    let mut now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: fills one timespec, which `now` is; this clock is always there.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
 /// RAM of the system in bytes.
 pub fn ram_bytes() -> u64 {
     // SAFETY: sysconf takes an integer.

@@ -22,6 +22,7 @@ use deckle_uffd::{Categories, Features, Pagemap, ProtectMode, Uffd, Why};
 pub use arena::Arena;
 pub use caps::{Capabilities, Capability};
 pub use error::LiveError;
+pub(crate) use nursery::IDLE as NURSERY_IDLE;
 pub use nursery::{Account, Nursery};
 pub use parking::Parking;
 pub use selftest::self_test;
@@ -162,6 +163,11 @@ impl LivePlatform {
     /// Makes huge pages ahead of need; see [`Nursery::fill`].
     pub fn fill_nursery(&self, budget: u32) -> u32 {
         self.nursery.fill(budget, &self.pagemap)
+    }
+
+    /// The page map of this process.
+    pub(crate) fn pagemap(&self) -> &Pagemap {
+        &self.pagemap
     }
 
     /// Wakes who waits for a fault on the pages: needed when a fault turns out to have been

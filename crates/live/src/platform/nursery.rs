@@ -3,10 +3,15 @@
 //! Zeroing is almost the whole cost of a huge fault, and it can be done before. The nursery
 //! has a small range of its own that belongs to no frame: a background task fills its blocks
 //! with zeroed huge pages, and the mapping of a zero block moves one of them into the program.
+//! How many are kept ready follows demand: none while huge faults are rare, since one that has
+//! to wait for its page now and then is cheaper than memory that lies idle; more while they
+//! come in quick succession.
+//!
 //! The range is not registered anywhere (the source of a move need not be), so that a huge page
 //! can also be collapsed there where a touch gives none.
 
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
 use deckle_uffd::{Categories, Errno, Pagemap};
 
@@ -17,6 +22,11 @@ use super::kernel::{self, Advice, BLOCK, PAGE, Reservation};
 const SLOTS: usize = 32;
 /// Fewest and most blocks kept ready.
 const READY: (u32, u32) = (2, 8);
+/// Huge faults come in quick succession when they are no farther apart than this: some twenty
+/// times what it takes to make a huge page.
+const QUICK: Duration = Duration::from_millis(5);
+/// After so long without one the blocks that are ready are given back.
+pub const IDLE: Duration = Duration::from_millis(20);
 
 const EMPTY: u8 = 0;
 const TAKEN: u8 = 1;
@@ -35,10 +45,12 @@ pub struct Nursery {
     range: Reservation,
     state: [AtomicU8; SLOTS],
     ready: AtomicU32,
-    /// How many blocks to keep ready; 0 until the first huge fault, and while it is off.
+    /// How many blocks to keep ready; 0 while it is off or huge faults are rare.
     target: AtomicU32,
-    /// Blocks handed out since the last fill.
-    recent: AtomicU32,
+    /// Huge faults in quick succession.
+    quick: AtomicU32,
+    /// When the last one was, in nanoseconds of the monotonic clock.
+    last: AtomicU64,
     off: bool,
     by_fault: bool,
     by_collapse: bool,
@@ -82,7 +94,8 @@ impl Nursery {
             state: [const { AtomicU8::new(EMPTY) }; SLOTS],
             ready: AtomicU32::new(0),
             target: AtomicU32::new(0),
-            recent: AtomicU32::new(0),
+            quick: AtomicU32::new(0),
+            last: AtomicU64::new(0),
             off,
             by_fault: caps.has(Capability::HugeByFault),
             by_collapse: caps.has(Capability::HugeByCollapse),
@@ -99,6 +112,10 @@ impl Nursery {
     /// Something else is there.
     pub fn reserve_after_fork(&self) -> Result<(), Errno> {
         let prot = libc::PROT_READ | libc::PROT_WRITE;
+        // One may have been in the making, which is the parent's.
+        for state in &self.state {
+            state.store(EMPTY, Ordering::Relaxed);
+        }
         self.range.again(prot)?;
         advise(&self.range)
     }
@@ -125,7 +142,7 @@ impl Nursery {
         if !self.by_fault && !self.by_collapse {
             return None;
         }
-        self.recent.fetch_add(1, Ordering::Relaxed);
+        self.count();
         if let Some(slot) = self.claim(FULL) {
             self.ready.fetch_sub(1, Ordering::Relaxed);
             self.pay_back(1);
@@ -133,16 +150,34 @@ impl Nursery {
             return Some(self.nursling(slot));
         }
         self.misses.fetch_add(1, Ordering::Relaxed);
-        if !self.off {
-            let _ = self
-                .target
-                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |t| {
-                    Some((t + 1).clamp(READY.0, READY.1))
-                });
-        }
         let slot = self.claim(EMPTY)?;
         let nursling = self.nursling(slot);
         self.touch(slot).then_some(nursling)
+    }
+
+    /// Counts a huge fault.
+    fn count(&self) {
+        let now = kernel::monotonic_ns();
+        let since = now.saturating_sub(self.last.swap(now, Ordering::Relaxed));
+        let quick = match u128::from(since) <= QUICK.as_nanos() {
+            true => self.quick.fetch_add(1, Ordering::Relaxed) + 1,
+            false => {
+                self.quick.store(0, Ordering::Relaxed);
+                0
+            }
+        };
+        let target = match quick {
+            _ if self.off => 0,
+            0 | 1 => 0,
+            n => n.clamp(READY.0, READY.1),
+        };
+        self.target.store(target, Ordering::Relaxed);
+    }
+
+    /// Whether blocks are ready that nobody has asked for in a while.
+    pub fn is_idle(&self) -> bool {
+        let since = kernel::monotonic_ns().saturating_sub(self.last.load(Ordering::Relaxed));
+        self.ready.load(Ordering::Relaxed) > 0 && u128::from(since) > IDLE.as_nanos()
     }
 
     fn nursling(&self, slot: usize) -> Nursling<'_> {
@@ -171,39 +206,28 @@ impl Nursery {
     }
 
     /// Makes up to `budget` blocks ready, as far as they are wanted and paid for; says how many
-    /// it made. Takes about 0.1 ms for each. For a background task; several may run at once.
+    /// it made. Takes about 0.1 ms for each. Several may run at once.
     pub fn fill(&self, budget: u32, pagemap: &Pagemap) -> u32 {
-        let mut made = 0;
-        if self.recent.swap(0, Ordering::Relaxed) == 0 {
-            // Nobody came since the last time: keep fewer.
-            let _ = self
-                .target
-                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |t| {
-                    (t > READY.0).then(|| t - 1)
-                });
+        let made = |filling: Filling<'_>| {
+            let done = filling.make(pagemap);
+            filling.finish(done);
+            done
+        };
+        (0..budget)
+            .take_while(|_| self.begin().is_some_and(made))
+            .count() as u32
+    }
+
+    /// Begins to make a block ready: pays for it. `None`: none is wanted or paid for.
+    pub fn begin(&self) -> Option<Filling<'_>> {
+        if !self.wants() || !self.pay() {
+            return None;
         }
-        while made < budget && self.wants() {
-            if !self.pay() {
-                break;
-            }
-            let Some(slot) = self.claim(EMPTY) else {
-                self.pay_back(1);
-                break;
-            };
-            let nursling = self.nursling(slot);
-            if !self.touch(slot) || !self.is_huge(slot, pagemap) {
-                // The system has no huge page to give now. The next miss tries again.
-                self.target.store(0, Ordering::Relaxed);
-                self.pay_back(1);
-                drop(nursling);
-                break;
-            }
-            core::mem::forget(nursling);
-            self.state[slot].store(FULL, Ordering::Release);
-            self.ready.fetch_add(1, Ordering::Relaxed);
-            made += 1;
-        }
-        made
+        let Some(slot) = self.claim(EMPTY) else {
+            self.pay_back(1);
+            return None;
+        };
+        Some(Filling(self.nursling(slot)))
     }
 
     fn is_huge(&self, slot: usize, pagemap: &Pagemap) -> bool {
@@ -226,6 +250,7 @@ impl Nursery {
     /// made again before the next huge fault finds none.
     pub fn drain(&self) -> u64 {
         self.target.store(0, Ordering::Relaxed);
+        self.quick.store(0, Ordering::Relaxed);
         let mut pages = 0;
         while let Some(slot) = self.claim(FULL) {
             self.ready.fetch_sub(1, Ordering::Relaxed);
@@ -247,6 +272,31 @@ impl Nursery {
             self.hits.load(Ordering::Relaxed),
             self.misses.load(Ordering::Relaxed),
         )
+    }
+}
+
+/// A block that is being made ready.
+pub struct Filling<'a>(Nursling<'a>);
+
+impl Filling<'_> {
+    /// Makes it: a zeroed huge page; false if the system gives none. This takes the time.
+    pub fn make(&self, pagemap: &Pagemap) -> bool {
+        let Nursling { nursery, slot, .. } = &self.0;
+        nursery.touch(*slot) && nursery.is_huge(*slot, pagemap)
+    }
+
+    /// Puts it among those that are ready if it was `made`, else gives it back.
+    pub fn finish(self, made: bool) {
+        let Nursling { nursery, slot, .. } = self.0;
+        if made {
+            core::mem::forget(self.0);
+            nursery.ready.fetch_add(1, Ordering::Relaxed);
+            nursery.state[slot].store(FULL, Ordering::Release);
+        } else {
+            // The system has no huge page to give now.
+            nursery.target.store(0, Ordering::Relaxed);
+            nursery.pay_back(1);
+        }
     }
 }
 

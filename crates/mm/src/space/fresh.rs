@@ -2,7 +2,7 @@
 
 use crate::env::Env;
 use crate::folio::AllocError;
-use crate::huge::order::{self, Window};
+use crate::huge::order::{self, Beside, Window};
 use crate::mm::Mm;
 use crate::platform::{Content, Platform, Stop};
 use crate::reclaim::lru::Which;
@@ -28,14 +28,16 @@ impl<E: Env> Mm<E> {
     ) -> Result<Option<Served>, FaultError> {
         let t = self.tunables();
         let adapts = t.fault_order == FaultOrder::Auto && vma.advice != ThpAdvice::Huge;
-        let mut cap = match adapts {
-            true => space.adapt.cap(vma.start),
-            false => BLOCK_ORDER,
-        };
+        let mut cap = BLOCK_ORDER;
         loop {
             // Estimate with the lock, then let go of it to allocate.
+            let mut beside = Beside::default();
             let (seen, estimate) = {
                 let state = block.lock(self);
+                if adapts {
+                    beside = Beside::of(&state, page);
+                    cap = cap.min(space.adapt.cap(vma.start, page, beside));
+                }
                 let window = order::window(&t, vma, &state, page, cap);
                 (state.entry(page.index()).kind(), window)
             };
@@ -60,7 +62,6 @@ impl<E: Env> Mm<E> {
                 cap = want.order;
                 continue;
             }
-            let near = adapts && order::is_near(&state, page);
             if !self.map_fresh(space, &mut state, vma, got, pfn)? {
                 return Ok(None);
             }
@@ -68,7 +69,7 @@ impl<E: Env> Mm<E> {
                 self.retouched(block);
             }
             if adapts {
-                space.adapt.note(vma.start, page, got, near);
+                space.adapt.note(vma.start, page, got, beside);
             }
             return Ok(Some(Served::Mapped(order_pages(got.order))));
         }

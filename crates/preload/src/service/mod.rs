@@ -53,23 +53,32 @@ fn process() -> Option<&'static Process> {
     unsafe { PROCESS.load(Acquire).as_ref() }
 }
 
-/// The tasks beside the first: name for people is the service's own.
+/// The tasks beside the first and the handlers: name for people is the service's own.
 const OTHERS: [Entry; 6] = [
-    tasks::handler,
     tasks::worker,
     tasks::worker,
     tasks::background,
+    tasks::filler,
     tasks::caller,
     tasks::donor,
 ];
 const STACK: usize = 256 << 10;
+/// Most handlers there are.
+const HANDLERS: usize = 4;
+/// All tasks.
+const TASKS: usize = 1 + OTHERS.len() + HANDLERS;
+
+/// How many handlers run here.
+fn handlers() -> usize {
+    Pager::<Account, Swap>::handlers().min(HANDLERS)
+}
 
 /// The memory of all tasks: made before the first of them.
-struct Areas(UnsafeCell<[Option<Area>; OTHERS.len() + 1]>);
+struct Areas(UnsafeCell<[Option<Area>; TASKS]>);
 // SAFETY: written by the one thread that starts the service, before there is one; only read
 // after.
 unsafe impl Sync for Areas {}
-static AREAS: Areas = Areas(UnsafeCell::new([const { None }; OTHERS.len() + 1]));
+static AREAS: Areas = Areas(UnsafeCell::new([const { None }; TASKS]));
 
 fn area(index: usize) -> Option<&'static Area> {
     // SAFETY: nobody writes any more when tasks are made.
@@ -138,7 +147,7 @@ fn start() -> Option<(usize, usize)> {
 fn try_start(name: &'static [u8]) -> Result<(usize, usize), String> {
     // SAFETY: one thread starts the service, once.
     let areas = unsafe { &mut *AREAS.0.get() };
-    for place in areas.iter_mut() {
+    for place in areas.iter_mut().take(1 + OTHERS.len() + handlers()) {
         *place = Some(Area::new(STACK).map_err(|e| e.to_string())?);
     }
     begin(&Start::new(name), tasks::main)
@@ -147,7 +156,7 @@ fn try_start(name: &'static [u8]) -> Result<(usize, usize), String> {
 /// Starts the service of a child of fork on the copy of its parent's.
 fn start_in_child() -> Result<(), String> {
     let name = crate::config::group_name().ok_or("no group")?;
-    for index in 0..=OTHERS.len() {
+    for index in 0..TASKS {
         if let Some(area) = area(index) {
             // SAFETY: the parent's tasks do not run in the child's copy.
             unsafe { area.after_fork() };
@@ -189,12 +198,22 @@ fn begin(start: &Start, entry: Entry) -> Result<(usize, usize), String> {
 
 /// Makes the other tasks; called by the first.
 fn spawn_others() -> Result<(), SpawnError> {
-    for (index, entry) in OTHERS.into_iter().enumerate() {
-        let Some(place) = area(index + 1) else {
-            return Err(SpawnError::Died);
-        };
+    let spawn = |index, entry, argument| {
+        let place = area(index).ok_or(SpawnError::Died)?;
         // SAFETY: as in `begin`; called in the service.
-        unsafe { deckle_task::spawn_thread(place, entry, core::ptr::null_mut()) }?;
+        unsafe { deckle_task::spawn_thread(place, entry, argument) }
+    };
+    for (index, entry) in OTHERS.into_iter().enumerate() {
+        spawn(1 + index, entry, core::ptr::null_mut())?;
+    }
+    // A child of fork may be allowed more CPUs than its parent was when areas were made.
+    let first = 1 + OTHERS.len();
+    for number in (0..handlers()).take_while(|n| *n == 0 || area(first + n).is_some()) {
+        spawn(
+            first + number,
+            tasks::handler,
+            core::ptr::without_provenance_mut(number),
+        )?;
     }
     Ok(())
 }

@@ -3,9 +3,10 @@
 //! | task | work |
 //! |---|---|
 //! | `main` | sets the service up, then watches the program and `deckle run` |
-//! | `handler` | reads faults, serves what needs no waiting |
+//! | `handler` | reads faults, serves what needs no waiting: one for each of a few CPUs |
 //! | `worker` | serves the other faults |
 //! | `background` | kswapd's part |
+//! | `filler` | makes huge pages ahead of need |
 //! | `caller` | the program's calls (mmap and its family, fork) |
 //! | `donor` | reclaims for other processes of the group |
 
@@ -201,9 +202,9 @@ fn the_process() -> &'static Process {
     }
 }
 
-/// See the table.
-pub extern "C" fn handler(_: *mut c_void) -> ! {
-    the_process().pager.handler_loop();
+/// See the table. The argument is its number.
+pub extern "C" fn handler(number: *mut c_void) -> ! {
+    the_process().pager.handler_loop(number.addr());
     deckle_task::exit(0)
 }
 
@@ -216,6 +217,12 @@ pub extern "C" fn worker(_: *mut c_void) -> ! {
 /// See the table.
 pub extern "C" fn background(_: *mut c_void) -> ! {
     the_process().pager.background_loop();
+    deckle_task::exit(0)
+}
+
+/// See the table.
+pub extern "C" fn filler(_: *mut c_void) -> ! {
+    the_process().pager.filler_loop();
     deckle_task::exit(0)
 }
 

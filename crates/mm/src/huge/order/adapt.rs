@@ -1,37 +1,116 @@
 //! The adaptive order: what the faults of a VMA have shown (R48).
 //!
-//! A fault that goes on where another ended raises the cap of its VMA, one that stands alone
-//! lowers it. A VMA starts with single pages, so one that is hardly touched costs what base
-//! pages cost, and one that is filled in order has huge pages before its first block is full.
+//! Faults that go on where others ended are a *stream*. The longer it is, the larger the next
+//! folio, so that what may be too much at its end is a part of what it has used. A fault that
+//! stands alone begins a stream, with one page, unless the streams of the VMA have come to
+//! something: then with as much as they have earned. So memory that is hardly touched, or
+//! here and there, costs what base pages cost, also beside a stream in the same VMA, and one
+//! that is filled in order has huge pages from its fifth block on.
+//!
+//! `docs/fault-order.md` has the measurements behind the constants.
 //!
 //! The state is kept by the first page of the VMA, in a small table that may forget: a VMA that
 //! merges, moves or meets another in its place of the table starts anew. A mapping made again
 //! at the same address starts with what the one before had shown.
 
-use super::Window;
-use crate::units::{BLOCK_ORDER, Vpn, order_pages};
+use super::{Beside, Window};
+use crate::units::{BLOCK_ORDER, BLOCK_PAGES, Vpn, order_pages};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// VMAs that are remembered.
 const PLACES: usize = 64;
-/// Places in one VMA where faults may go on: threads that fill parts of it side by side.
-const STREAMS: usize = 4;
-/// Orders that a fault in sequence adds: an aligned sequence can use no more, since a window
-/// that starts at its end is at most as large as everything before it.
-const RAISE: u8 = 2;
-/// Faults in a row that stand alone before the cap is halved. One does not count: it is how a
-/// new stream begins.
-const ALONE: u32 = 2;
+/// Streams of one VMA that are remembered: threads, or objects of several sizes, that fill
+/// parts of it side by side.
+const STREAMS: usize = 8;
+/// Pages that a stream must have before a fault adds a folio of the order. Up to 64 KiB as much
+/// again as it has, since that is little; then half as much; a quarter for huge pages.
+const NEED: [u32; BLOCK_ORDER as usize + 1] = [0, 4, 4, 8, 16, 64, 128, 256, 512, 2048];
+/// What the order of a fault that stands alone gains when a stream has come to a whole block.
+/// Such a fault halves it, and gets it back if it turns out to have begun a stream.
+const RAISE: u8 = 3;
+/// Bits of a stream's length in its word: above them its first page, below them a flag.
+const LEN_BITS: u32 = 23;
+const MAX_LEN: u64 = (1 << LEN_BITS) - 1;
+
+/// Pages `[start, start + len)` that faults in sequence have covered; of length 0: none.
+#[derive(Clone, Copy)]
+struct Stream {
+    start: u64,
+    len: u64,
+    /// Whether it is more than one fault.
+    went_on: bool,
+}
+
+impl Stream {
+    fn of(word: u64) -> Stream {
+        Stream {
+            start: word >> (LEN_BITS + 1),
+            len: word >> 1 & MAX_LEN,
+            went_on: word & 1 == 1,
+        }
+    }
+
+    fn word(self) -> u64 {
+        self.start << (LEN_BITS + 1) | self.len << 1 | u64::from(self.went_on)
+    }
+
+    /// Whether a fault on `page` goes on at either end.
+    fn meets(self, page: Vpn) -> bool {
+        self.len > 0 && (page.0 == self.start + self.len || page.0 + 1 == self.start)
+    }
+
+    /// Whether it has been on `page` before: the page was given back.
+    fn had(self, page: Vpn) -> bool {
+        page.0 >= self.start && page.0 < self.start + self.len
+    }
+
+    /// With the window added that a fault on `page` got.
+    fn with(self, page: Vpn, w: Window) -> Stream {
+        let (first, end) = (w.start.0, w.start.0 + u64::from(order_pages(w.order)));
+        let down = page.0 < self.start;
+        let start = if down { first } else { self.start };
+        let end = if down { self.start + self.len } else { end };
+        let len = end.saturating_sub(start).min(MAX_LEN);
+        let start = if down { start } else { end - len };
+        let went_on = true;
+        Stream {
+            start,
+            len,
+            went_on,
+        }
+    }
+}
 
 struct Place {
     /// First page of the VMA, plus one; 0: nobody's.
     vma: AtomicU64,
-    /// Cap in the low byte, faults alone in a row above.
-    state: AtomicU32,
-    /// Next stream to be forgotten.
+    /// Order of a fault that stands alone.
+    first: AtomicU32,
+    /// Where the search for a stream to be forgotten goes on, and which of them have been gone
+    /// on with since it last came by (one bit each).
     turn: AtomicU32,
-    /// Last windows: first page and order (`start << 4 | order`).
+    used: AtomicU32,
     streams: [AtomicU64; STREAMS],
+}
+
+impl Place {
+    fn find(&self, is: impl Fn(Stream) -> bool) -> Option<(usize, Stream)> {
+        let all = self.streams.iter().enumerate();
+        all.map(|(i, s)| (i, Stream::of(s.load(Relaxed))))
+            .find(|(_, s)| is(*s))
+    }
+
+    /// The stream to be forgotten for a new one: the next that was not gone on with (clock).
+    fn oldest(&self) -> usize {
+        let mut i = 0;
+        for _ in 0..=STREAMS {
+            i = self.turn.fetch_add(1, Relaxed) as usize % STREAMS;
+            if self.used.fetch_and(!(1 << i), Relaxed) & 1 << i == 0 {
+                break;
+            }
+        }
+        i
+    }
 }
 
 /// What the VMAs of a space have shown. Relaxed words without a lock: two faults that race may
@@ -42,11 +121,18 @@ impl Default for Adapt {
     fn default() -> Adapt {
         Adapt(core::array::from_fn(|_| Place {
             vma: AtomicU64::new(0),
-            state: AtomicU32::new(0),
+            first: AtomicU32::new(0),
             turn: AtomicU32::new(0),
-            streams: [const { AtomicU64::new(u64::MAX) }; STREAMS],
+            used: AtomicU32::new(0),
+            streams: [const { AtomicU64::new(0) }; STREAMS],
         }))
     }
+}
+
+/// The largest order for a stream of so many pages.
+fn order_of(len: u64) -> u8 {
+    let fits = |order: &u8| len >= u64::from(NEED[usize::from(*order)]);
+    (0..=BLOCK_ORDER).rev().find(fits).unwrap_or(0)
 }
 
 impl Adapt {
@@ -56,45 +142,57 @@ impl Adapt {
         &self.0[hash as usize % PLACES]
     }
 
-    /// The largest order for the next fault of the VMA that starts at `vma`.
-    pub fn cap(&self, vma: Vpn) -> u8 {
+    /// The largest order for a fault on `page` of the VMA that starts at `vma`, with so many
+    /// pages beside it that were touched before.
+    pub fn cap(&self, vma: Vpn, page: Vpn, beside: Beside) -> u8 {
         let place = self.place(vma);
-        match place.vma.load(Relaxed) == vma.0 + 1 {
-            true => place.state.load(Relaxed) as u8,
-            false => 0,
+        if place.vma.load(Relaxed) != vma.0 + 1 {
+            return order_of(beside.most());
+        }
+        match place.find(|s| s.meets(page)) {
+            Some((_, s)) => order_of(s.len.max(beside.most())),
+            None if beside.most() > 0 => order_of(beside.most()),
+            None => place.first.load(Relaxed) as u8,
         }
     }
 
-    /// A write fault on `page` was served with `w`; `near` says that a page beside it was
-    /// touched before.
-    pub fn note(&self, vma: Vpn, page: Vpn, w: Window, near: bool) {
+    /// A write fault on `page` was served with `w`; `beside` as for [`cap`](Self::cap).
+    pub fn note(&self, vma: Vpn, page: Vpn, w: Window, beside: Beside) {
         let place = self.place(vma);
         if place.vma.swap(vma.0 + 1, Relaxed) != vma.0 + 1 {
-            place.state.store(0, Relaxed);
+            place.first.store(0, Relaxed);
             for stream in &place.streams {
-                stream.store(u64::MAX, Relaxed);
+                stream.store(0, Relaxed);
             }
         }
-        let follows = |word: u64| {
-            let (start, order) = (word >> 4, (word & 15) as u8);
-            word != u64::MAX
-                && (start + u64::from(order_pages(order.min(BLOCK_ORDER))) == page.0
-                    || start == page.0 + 1)
+        let first = place.first.load(Relaxed) as u8;
+        let (first, i, stream) = match place.find(|s| s.meets(page)) {
+            Some((i, old)) => {
+                place.used.fetch_or(1 << i, Relaxed);
+                let (new, block) = (old.with(page, w), u64::from(BLOCK_PAGES));
+                let first = match old.len < block && new.len >= block {
+                    true => first + RAISE,
+                    // What it was given when it began was right.
+                    false if !old.went_on => first.max(old.len.ilog2() as u8),
+                    false => first,
+                };
+                (first, i, new)
+            }
+            None => {
+                let again = place.find(|s| s.had(page)).map(|(i, _)| i);
+                let (below, above) = (u64::from(beside.below), u64::from(beside.above));
+                let begun = Stream {
+                    start: w.start.0.saturating_sub(below),
+                    len: below + u64::from(order_pages(w.order)) + above,
+                    went_on: false,
+                };
+                // Given back if it goes on.
+                (first / 2, again.unwrap_or_else(|| place.oldest()), begun)
+            }
         };
-        let stream = place.streams.iter().find(|s| follows(s.load(Relaxed)));
-        let contiguous = near || stream.is_some();
-        let stream = stream.unwrap_or_else(|| {
-            let turn = place.turn.fetch_add(1, Relaxed) as usize;
-            &place.streams[turn % STREAMS]
-        });
-        stream.store(w.start.0 << 4 | u64::from(w.order), Relaxed);
-        let state = place.state.load(Relaxed);
-        let (cap, alone) = (state as u8, state >> 8);
-        let state = match contiguous {
-            true => u32::from((cap + RAISE).min(BLOCK_ORDER)),
-            false if alone + 1 < ALONE => u32::from(cap) | (alone + 1) << 8,
-            false => u32::from(cap / 2),
-        };
-        place.state.store(state, Relaxed);
+        place
+            .first
+            .store(u32::from(first.min(BLOCK_ORDER)), Relaxed);
+        place.streams[i].store(stream.word(), Relaxed);
     }
 }

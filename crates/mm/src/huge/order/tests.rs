@@ -4,10 +4,10 @@ use super::*;
 use crate::platform::Prot;
 use crate::space::block::{BlockState, Table};
 use crate::space::entry::{Entry, Kind};
-use crate::units::{BLOCK_PAGES, PAGE_SIZE, Pfn, Slot, Vpn, order_pages};
+use crate::units::{BLOCK_PAGES, Pfn, Slot, Vpn, order_pages};
 use alloc::vec::Vec;
 
-const BASE: u64 = 8 * BLOCK_PAGES as u64;
+const BASE: u64 = 64 * BLOCK_PAGES as u64;
 
 fn vma(start: u64, pages: u64, advice: ThpAdvice) -> Vma {
     Vma {
@@ -331,36 +331,105 @@ fn r46_a_huge_advised_vma_gets_the_huge_size_at_its_first_fault() {
     }
 }
 
+/// A fault on `page`, served as the adaptive order says; the order.
+fn adaptive(adapt: &Adapt, vma: u64, page: u64) -> u8 {
+    let none = Beside::default();
+    let order = adapt.cap(Vpn(vma), Vpn(page), none);
+    adapt.note(Vpn(vma), Vpn(page), Window::around(Vpn(page), order), none);
+    order
+}
+
+/// Orders of faults in sequence from `page` on, until `count` pages are filled.
+fn filled(adapt: &Adapt, vma: u64, from: u64, count: u64) -> Vec<u8> {
+    let (mut page, mut orders) = (from, Vec::new());
+    while page < from + count {
+        let order = adaptive(adapt, vma, page);
+        page = Window::around(Vpn(page), order).start.0 + u64::from(order_pages(order));
+        orders.push(order);
+    }
+    orders
+}
+
 #[test]
-fn r48_sequences_raise_the_order_and_single_faults_lower_it() {
+fn r48_a_sequence_raises_the_order_as_it_grows() {
     let adapt = Adapt::default();
-    let (here, mut page) = (Vpn(BASE), BASE);
-    assert_eq!(adapt.cap(here), 0);
-    let mut caps = Vec::new();
-    for _ in 0..8 {
-        let w = Window::around(Vpn(page), 0);
-        adapt.note(here, Vpn(page), w, false);
-        page += 1;
-        caps.push(adapt.cap(here));
+    let block = u64::from(BLOCK_PAGES);
+    let orders = filled(&adapt, BASE, BASE, 8 * block);
+    let want = [
+        0, 0, 0, 0, 2, 3, 4, 4, 4, 5, 5, 6, 6, 7, 7, 8, 8, 8, 8, 8, 8, 9, 9, 9, 9,
+    ];
+    assert_eq!(orders, want);
+    // No folio has more than half of what the stream has then, or 64 KiB.
+    let mut had = 0;
+    for order in orders {
+        let more = u64::from(order_pages(order));
+        assert!(more <= (had / 2).max(16), "{more} pages after {had}");
+        had += more;
     }
-    assert_eq!(caps, [0, 2, 4, 6, 8, 9, 9, 9]);
-    // One that stands alone may begin a new sequence; more of them do not.
-    let far = |n: u64| Vpn(BASE + 100_000 + n * 1000);
-    let mut down = Vec::new();
-    for n in 0..10 {
-        adapt.note(here, far(n), Window::around(far(n), 0), false);
-        down.push(adapt.cap(here));
+    // Downwards, too.
+    let (mut page, mut down) = (BASE - 1, Vec::new());
+    let adapt = Adapt::default();
+    while down.len() < 25 {
+        let order = adaptive(&adapt, BASE, page);
+        page = Window::around(Vpn(page), order).start.0 - 1;
+        down.push(order);
     }
-    assert_eq!(down, [9, 4, 4, 2, 2, 1, 1, 0, 0, 0]);
-    // Downwards, and four threads side by side, are sequences too.
-    let mut at = [1u64, 2, 3, 4].map(|n| BASE + n * 1_000_000);
-    for _ in 0..8 {
+    assert_eq!(down, want);
+}
+
+#[test]
+fn r48_what_stands_alone_is_one_page_also_beside_a_sequence() {
+    let adapt = Adapt::default();
+    let block = u64::from(BLOCK_PAGES);
+    let mut rng = Rng(7);
+    let mut at = BASE;
+    for _ in 0..2000 {
+        let order = adaptive(&adapt, BASE, at);
+        at = Window::around(Vpn(at), order).start.0 + u64::from(order_pages(order));
+        // Somewhere else, not next to anything.
+        let alone = BASE + 10_000 * block + rng.below(100_000) * 3;
+        let order = adaptive(&adapt, BASE, alone);
+        assert!(order <= 3, "order {order} alone");
+    }
+    assert_eq!(adaptive(&adapt, BASE, at), BLOCK_ORDER);
+    // Another VMA knows nothing of it.
+    assert_eq!(
+        adapt.cap(Vpn(BASE + 9 * block), Vpn(at), Beside::default()),
+        0
+    );
+}
+
+#[test]
+fn r48_first_faults_earn_what_streams_come_to_and_lose_it() {
+    let adapt = Adapt::default();
+    let block = u64::from(BLOCK_PAGES);
+    let firsts: Vec<u8> = (0..5)
+        .map(|_| filled(&adapt, BASE, BASE, 8 * block)[0])
+        .collect();
+    assert_eq!(firsts, [0, 3, 6, 9, 9], "the same mapping, again and again");
+    // Touched once each time: what malloc does with a page of its own.
+    let alone: Vec<u8> = (0..5).map(|_| adaptive(&adapt, BASE, BASE)).collect();
+    assert_eq!(alone[0], 9);
+    let far: Vec<u8> = (1..30)
+        .map(|n| adaptive(&adapt, BASE, BASE + n * 1000 * block))
+        .collect();
+    assert_eq!(far.last(), Some(&0), "{far:?}");
+}
+
+#[test]
+fn r48_streams_side_by_side_grow_each_by_itself() {
+    let adapt = Adapt::default();
+    let mut at: Vec<u64> = (1..=8).map(|n| BASE + n * 1_000_000 / 512 * 512).collect();
+    let mut orders = Vec::new();
+    for _ in 0..30 {
         for page in &mut at {
-            *page -= 1;
-            adapt.note(here, Vpn(*page), Window::around(Vpn(*page), 0), false);
+            let order = adaptive(&adapt, BASE, *page);
+            *page = Window::around(Vpn(*page), order).start.0 + u64::from(order_pages(order));
+            orders.push(order);
         }
     }
-    assert_eq!(adapt.cap(here), BLOCK_ORDER);
-    // Another VMA knows nothing of it.
-    assert_eq!(adapt.cap(Vpn(BASE + PAGE_SIZE as u64)), 0);
+    assert!(
+        orders[orders.len() - 8..].iter().all(|o| *o == BLOCK_ORDER),
+        "{orders:?}"
+    );
 }

@@ -86,9 +86,35 @@ pub fn window(t: &Tunables, vma: &Vma, state: &BlockState, page: Vpn, order_cap:
         .unwrap_or(one)
 }
 
-/// Whether a page next to `page`, in its block, was touched before. Block locked.
-pub fn is_near(state: &BlockState, page: Vpn) -> bool {
-    let i = page.index();
-    let touched = |k: u32| !matches!(state.entry(k).kind(), Kind::None | Kind::Zero { .. });
-    i > 0 && touched(i - 1) || i + 1 < BLOCK_PAGES && touched(i + 1)
+/// Pages right before a page, and right after it, in its block, that were touched.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Beside {
+    /// Right before it.
+    pub below: u32,
+    /// Right after it.
+    pub above: u32,
+}
+
+/// Farther than this nobody looks: who has more is known as a stream.
+const BESIDE: u32 = 64;
+
+impl Beside {
+    /// What is beside `page`. Block locked.
+    pub fn of(state: &BlockState, page: Vpn) -> Beside {
+        let touched = |k: &u32| !matches!(state.entry(*k).kind(), Kind::None | Kind::Zero { .. });
+        let i = page.index();
+        let below = (0..i).rev().take(BESIDE as usize).take_while(touched);
+        let above = (i + 1..BLOCK_PAGES)
+            .take(BESIDE as usize)
+            .take_while(touched);
+        Beside {
+            below: below.count() as u32,
+            above: above.count() as u32,
+        }
+    }
+
+    /// The longer of the two.
+    pub fn most(self) -> u64 {
+        u64::from(self.below.max(self.above))
+    }
 }

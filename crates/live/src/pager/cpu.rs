@@ -1,0 +1,69 @@
+//! Which CPU a loop runs on, and after whom.
+
+/// With more CPUs than this not each of them has a handler: a fault wakes all that wait, and
+/// all but one in vain.
+const MOST: usize = 4;
+
+fn allowed() -> libc::cpu_set_t {
+    // SAFETY: an all-zero set is a valid one.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: fills one set. Without an answer it stays empty.
+    unsafe { libc::sched_getaffinity(0, size_of_val(&set), &raw mut set) };
+    set
+}
+
+fn cpus(set: &libc::cpu_set_t) -> impl Iterator<Item = usize> {
+    // SAFETY: looks at a bit within the set.
+    (0..libc::CPU_SETSIZE as usize).filter(move |cpu| unsafe { libc::CPU_ISSET(*cpu, set) })
+}
+
+/// Handlers that should run: one for each CPU where there are few of them, so that a fault is
+/// served where it happens, by who is awake first.
+pub(super) fn handlers() -> usize {
+    match cpus(&allowed()).count() {
+        n @ 1..=MOST => n,
+        _ => 1,
+    }
+}
+
+/// Binds the calling task to one of its CPUs, by number.
+pub(super) fn pin(number: usize) {
+    let all = allowed();
+    if let Some(cpu) = cpus(&all).nth(number) {
+        // SAFETY: an all-zero set is a valid one; the calls set a bit within it and read it. A
+        // refusal leaves the task where it was.
+        unsafe {
+            let mut set: libc::cpu_set_t = std::mem::zeroed();
+            libc::CPU_SET(cpu, &mut set);
+            libc::sched_setaffinity(0, size_of_val(&set), &raw const set);
+        }
+    }
+}
+
+/// Leaves the CPU to everybody else.
+pub(super) fn be_idle() {
+    let none = libc::sched_param { sched_priority: 0 };
+    // SAFETY: reads one structure; a refusal leaves everything as it was.
+    unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const none) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_handler_has_a_cpu_of_its_own() {
+        let all: Vec<usize> = cpus(&allowed()).collect();
+        assert!(!all.is_empty());
+        for (number, cpu) in all.iter().enumerate().take(handlers()) {
+            let bound = std::thread::spawn(move || {
+                pin(number);
+                cpus(&allowed()).collect::<Vec<_>>()
+            });
+            assert_eq!(bound.join().unwrap(), [*cpu]);
+        }
+        // One that there is not: stays where it may be.
+        pin(all.len());
+        assert_eq!(cpus(&allowed()).count(), all.len());
+    }
+}
