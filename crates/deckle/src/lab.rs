@@ -132,7 +132,7 @@ struct Plot<'a>(Option<(&'a PathBuf, File)>);
 
 impl<'a> Plot<'a> {
     fn open(path: Option<&'a PathBuf>) -> Result<Self, Fail> {
-        let open = |path| {
+        let open = |path: &'a PathBuf| {
             Ok((
                 path,
                 File::create(path).map_err(|e| Self::failed(path, &e))?,
@@ -149,7 +149,7 @@ impl<'a> Plot<'a> {
             .map_err(|e| Self::failed(path, &e))
     }
 
-    fn failed(path: &PathBuf, e: &std::io::Error) -> Fail {
+    fn failed(path: &std::path::Path, e: &std::io::Error) -> Fail {
         Fail::own(format!("--plot {}: {}", path.display(), plain(e)))
     }
 }
