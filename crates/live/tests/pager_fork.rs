@@ -34,7 +34,7 @@ fn p10_p20_a_queued_fault_of_the_forking_thread_is_served_while_all_stand_still(
             .mm()
             .mmap(pager.space(), None, 512, 512, Prot::RW)
             .expect("map");
-        spawn(|| pager.handler_loop());
+        spawn(|| pager.handler_loop(0));
         let tid: &AtomicU32 = forever(AtomicU32::new(0));
         let at: &AtomicUsize = forever(AtomicUsize::new(0));
         let enough: &AtomicBool = forever(AtomicBool::new(false));
