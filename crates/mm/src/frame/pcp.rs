@@ -269,25 +269,25 @@ impl Zone {
         let inside = cpu.enter()?;
         let Some(pfn) = cpu.pop(order, t as usize) else {
             drop(inside);
-            return self.refill(m, cpu, size.batch, order, t);
+            return self.refill(m, cpu, size, order, t);
         };
         inside.given(order);
         Some(pfn)
     }
 
-    /// Takes `batch` blocks of `order` from the zone, keeps one for the caller and puts the
+    /// Takes a batch of blocks of `order` from the zone, keeps one for the caller and puts the
     /// others on the list, the lowest on top.
     #[cold]
     fn refill<M: Machine>(
         &self,
         m: &M,
         cpu: &PerCpu,
-        batch: usize,
+        size: &Size,
         order: u8,
         t: Mobility,
     ) -> Option<Pfn> {
         let mut taken = Batch::new();
-        let mut left = batch as u32;
+        let mut left = size.batch as u32;
         {
             let mut held = self.lock.lock(m);
             while left > 0 {
@@ -315,7 +315,7 @@ impl Zone {
         m.preempt(Site::Pcp);
         let inside = cpu.enter_waiting(m);
         // Somebody else on this CPU may have filled the list meanwhile.
-        while kept > 0 && cpu.push(order, t as usize, rest[kept - 1], SMALL) {
+        while kept > 0 && cpu.push(order, t as usize, rest[kept - 1], size.limit) {
             kept -= 1;
         }
         inside.given(order);

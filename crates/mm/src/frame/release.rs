@@ -109,12 +109,9 @@ impl Zone {
 
     /// Whether a frame of an allocated block is bad. Free of cost while none of the zone is.
     pub fn has_bad(&self, pfn: Pfn, pages: u32) -> bool {
-        let bad = |i| {
-            self.table
-                .get(pfn.add(i))
-                .is_some_and(|m| m.has(Flags::BAD))
-        };
-        self.bad.load(Acquire) > 0 && (0..pages).any(bad)
+        let end = self.end.min(pfn.0 as u64 + pages as u64) as u32;
+        let bad = |i| self.table.get(Pfn(i)).is_some_and(|m| m.has(Flags::BAD));
+        self.bad.load(Acquire) > 0 && (pfn.0..end).any(bad)
     }
 
     /// The release check (R2, R3): every frame of the block is looked at before anything

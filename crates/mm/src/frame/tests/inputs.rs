@@ -66,7 +66,9 @@ fn call_all(zone: &Zone, m: &Cpus) {
         for order in ORDERS_TRIED {
             assert!(zone.free(m, pfn, order).is_err(), "{zone:?} {pfn} {order}");
             assert!(zone.split_allocated(pfn, order).is_err());
+            assert!(zone.split_allocated_into(pfn, order, |_| 255).is_err());
         }
+        assert!(!zone.has_bad(pfn, u32::MAX));
         assert!(zone.mark_bad(pfn).is_err());
         assert!(zone.free_bulk(m, &[pfn, pfn]).is_err());
         // A frame of nobody is its own head, or that of the free block it lies in.
@@ -126,6 +128,33 @@ fn no_frame_and_no_order_panics_in_zones_of_any_size_full_or_empty() {
         zone.drain(&m);
         call_all(&zone, &m);
         assert_eq!(zone.free_pages(), zone.span().frames as u64);
+    }
+}
+
+#[test]
+fn r2_bad_frames_are_found_in_any_range() {
+    let m = Cpus::default();
+    let zone = full(1024, 2048);
+    let pfn = zone.alloc(&m, 4).unwrap();
+    zone.mark_bad(pfn.add(9)).unwrap();
+    assert!(zone.has_bad(pfn, 16) && zone.has_bad(pfn.add(9), 1) && zone.has_bad(Pfn(0), u32::MAX));
+    assert!(!zone.has_bad(pfn, 9) && !zone.has_bad(pfn.add(10), u32::MAX));
+    assert!(!zone.has_bad(pfn, 0) && !zone.has_bad(Pfn(u32::MAX), u32::MAX));
+}
+
+#[test]
+fn a_part_of_any_order_is_made_one_that_fits() {
+    let m = Cpus::default();
+    let zone = full(0, 2048);
+    for part in [0, 3, 9, 10, 255] {
+        let pfn = zone.alloc(&m, 9).unwrap();
+        zone.split_allocated_into(pfn, 9, |_| part).unwrap();
+        zone.verify().unwrap();
+        let order = part.min(9);
+        for i in (0..512).step_by(1 << order) {
+            zone.free(&m, pfn.add(i), order).unwrap();
+        }
+        zone.verify().unwrap();
     }
 }
 
