@@ -41,7 +41,8 @@ fn large(order: u8) -> Option<usize> {
 struct Size {
     /// Blocks that a list may hold; 0: no list.
     limit: usize,
-    /// Blocks that fill an empty list, and that leave a full one.
+    /// Blocks that fill an empty list, and that leave a full one. 0: the list is filled by
+    /// what is freed, and a full one stays full.
     batch: usize,
 }
 
@@ -54,15 +55,21 @@ pub(super) struct Sizes {
 
 impl Sizes {
     /// At most a 128th of the zone on the lists of one order and type, all CPUs together.
+    /// Huge pages are not taken ahead of need: one lock for each costs no more than a batch.
     pub(super) fn of(frames: u32, cpus: usize) -> Sizes {
         let share = frames as usize / cpus.max(1) / 128;
         let halves = |limit: usize| Size {
             limit,
             batch: limit.div_ceil(2),
         };
+        let large = LARGE_ORDERS.map(|order| {
+            let size = halves((share >> order).min(LARGE));
+            let batch = if order == BLOCK_ORDER { 0 } else { size.batch };
+            Size { batch, ..size }
+        });
         Sizes {
             small: halves(share.min(SMALL)),
-            large: LARGE_ORDERS.map(|order| halves((share >> order).min(LARGE))),
+            large,
         }
     }
 
@@ -195,6 +202,14 @@ impl PerCpu {
         }
     }
 
+    /// Blocks on a list; only a hint without the right to change it.
+    #[inline]
+    fn len(&self, order: u8, t: usize) -> usize {
+        match large(order) {
+            None => self.small[t].len(),
+            Some(k) => self.large[k][t].len(),
+        }
+    }
     #[inline]
     fn pop(&self, order: u8, t: usize) -> Option<Pfn> {
         match large(order) {
@@ -266,6 +281,9 @@ impl Zone {
         let cpu = self.pcp.get(m.this_cpu())?;
         let size = self.sizes.get(order)?;
         m.preempt(Site::Pcp);
+        if size.batch == 0 && cpu.len(order, t as usize) == 0 {
+            return None;
+        }
         let inside = cpu.enter()?;
         let Some(pfn) = cpu.pop(order, t as usize) else {
             drop(inside);
@@ -341,12 +359,18 @@ impl Zone {
         }
         m.preempt(Site::Pcp);
         let t = self.pageblocks.of(pfn) as usize;
+        if size.batch == 0 && cpu.len(order, t) >= size.limit {
+            return false;
+        }
         let Some(inside) = cpu.enter() else {
             return false;
         };
         if cpu.push(order, t, pfn, size.limit) {
             inside.taken(order);
             return true;
+        }
+        if size.batch == 0 {
+            return false;
         }
         self.overflow(m, inside, size, (pfn, order), t);
         true
