@@ -127,7 +127,12 @@ impl<E: Env> Mm<E> {
     /// Unmaps a huge page from the queue and marks its block busy. `None`: it is no longer
     /// where it was, must stay, or is being moved by somebody else (then it is queued again).
     fn take_queued(&self, pfn: Pfn) -> Option<(Arc<Space>, BlockNr, HugeMap, bool)> {
-        let (id, first) = self.meta(pfn).owner()?;
+        let Some((id, first)) = self.meta(pfn).owner().or_else(|| self.only_place(pfn)) else {
+            if self.is_forked(pfn) {
+                self.requeue(pfn);
+            }
+            return None;
+        };
         let space = self.space(id).ok()?;
         let nr = first.block();
         let block = space.block(self, nr);
@@ -141,7 +146,8 @@ impl<E: Env> Mm<E> {
         let BlockState::Huge(h) = &mut *state else {
             return None;
         };
-        if h.shared {
+        // One that spaces share is not taken apart: its zero pages go when reclaim takes it.
+        if h.pfn == pfn && !self.claim_huge(&space, nr, h, true) {
             self.requeue(pfn);
         }
         if h.pfn != pfn || h.locked || h.shared || space.forbids_zero() {

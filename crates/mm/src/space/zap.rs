@@ -7,14 +7,16 @@ use crate::mm::Mm;
 use crate::platform::{Flush, Platform};
 use crate::space::block::{BlockState, HugeMap, Table};
 use crate::space::entry::{Entry, Kind};
+use crate::space::rmap::first_page;
 use crate::space::{BlockRef, Space};
 use crate::stat::Item;
-use crate::units::{BLOCK_PAGES, FrameRun, PageMask, PageRun, Pfn, Vpn};
+use crate::units::{BLOCK_PAGES, FrameRun, PageMask, PageRun, Pfn, SpaceId, Vpn};
 
 /// References to drop, folio by folio, and what goes with them.
 #[derive(Default)]
 struct Batch {
-    head: Option<Pfn>,
+    /// The folio, and where its first page would lie.
+    at: Option<(Pfn, Vpn)>,
     refs: u32,
     /// Pages of folios that are gone, whose charge is still to be returned.
     charged: u64,
@@ -79,6 +81,7 @@ impl<E: Env> Mm<E> {
             self.platform().release(FrameRun::new(h.pfn, BLOCK_PAGES));
             self.stats().sub(Item::NrInactive, BLOCK_PAGES as u64);
         }
+        self.rmap_del(h.pfn, run.space, run.start, 1);
         self.put_folio(h.pfn, 1);
     }
 
@@ -110,11 +113,11 @@ impl<E: Env> Mm<E> {
                 Kind::None | Kind::Busy => {}
                 Kind::Mapped(p) => {
                     self.stats().sub(Item::NrAnon, 1);
-                    self.zap_frame(&mut batch, p);
+                    self.zap_frame(&mut batch, run, k, p);
                 }
                 Kind::Inactive(p) => {
                     self.stats().sub(Item::NrInactive, 1);
-                    self.zap_frame(&mut batch, p);
+                    self.zap_frame(&mut batch, run, k, p);
                 }
                 Kind::Zero { dropped, .. } => {
                     if dropped {
@@ -125,7 +128,7 @@ impl<E: Env> Mm<E> {
             }
             table.set(k, Entry::NONE);
         }
-        self.zap_end(&mut batch);
+        self.zap_end(run.space, &mut batch);
         if batch.charged > 0 {
             self.charge().uncharge(batch.charged);
         }
@@ -152,24 +155,22 @@ impl<E: Env> Mm<E> {
         }
     }
 
-    fn zap_frame(&self, batch: &mut Batch, pfn: Pfn) {
+    fn zap_frame(&self, batch: &mut Batch, run: PageRun, k: u32, pfn: Pfn) {
         let head = self.head_of(pfn);
-        if batch.head != Some(head) {
-            self.zap_end(batch);
-            batch.head = Some(head);
+        let page = run.start.block().start().add(u64::from(k));
+        let first = first_page(page, pfn, head);
+        if batch.at != Some((head, first)) {
+            self.zap_end(run.space, batch);
+            batch.at = Some((head, first));
         }
         batch.refs += 1;
     }
 
-    fn zap_end(&self, batch: &mut Batch) {
-        let Some(head) = batch.head.take() else {
+    fn zap_end(&self, space: SpaceId, batch: &mut Batch) {
+        let Some((head, first)) = batch.at.take() else {
             return;
         };
         let refs = core::mem::take(&mut batch.refs);
-        let meta = self.meta(head);
-        if meta.refs() > refs {
-            self.partially_mapped(head);
-        }
-        batch.charged += self.put_charged(head, refs);
+        batch.charged += self.put_mapped(space, first, head, refs);
     }
 }
