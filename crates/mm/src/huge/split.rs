@@ -297,7 +297,7 @@ impl<E: Env> Mm<E> {
             }
         }
         let refs = match state {
-            BlockState::Huge(_) => 1,
+            BlockState::Huge(h) if h.pfn == head => 1,
             _ => live.count(),
         };
         let mut zero = PageMask::EMPTY;

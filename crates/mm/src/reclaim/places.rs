@@ -89,6 +89,9 @@ impl<E: Env> Mm<E> {
     /// Evicts an isolated folio that forks have shared and ends its isolation; returns the
     /// pages it freed.
     pub(super) fn reclaim_forked(&self, head: Pfn) -> u64 {
+        if self.meta(head).has(Flags::REJECTED) {
+            return self.keep_active(head);
+        }
         let Some(mut parts) = self.take_places(head) else {
             self.putback(head);
             return 0;
