@@ -11,6 +11,8 @@ mod fuzz;
 mod machine;
 #[path = "cow/race.rs"]
 mod race;
+#[path = "cow/rules.rs"]
+mod rules;
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
