@@ -123,10 +123,7 @@ fn operations_outside_the_ranges_are_refused() {
         off.start.0 = 5;
         assert_eq!(unmap(&p, off, small(&p, 0)).unwrap_err().why, Stop::Gone);
         assert!(p.create_space(deckle_mm::SpaceId(1)).is_err());
-        assert!(
-            p.fork_space(deckle_mm::SpaceId(0), deckle_mm::SpaceId(1))
-                .is_err()
-        );
+        assert!(p.map_shared(at, small(&p, 0), Prot::RW).is_err());
     });
 }
 

@@ -1,18 +1,21 @@
 //! Folios: allocation with its charge, references, and the way back to the zone.
 //!
 //! A folio holds one reference for each page of it that is mapped, inactive or owned by a
-//! busy mark (a huge mapping or record: one in all), plus one for each isolation. Whoever
+//! busy mark (a huge mapping or record: one in all), plus one for each isolation, pin and copy
+//! in progress. Whoever
 //! takes a page away from the program disposes of its bytes (`discard` or `release`); the
 //! frames go back to the zone, and the charge is returned, with the last reference.
 
 use crate::charge::{Charge, OverLimit};
 use crate::env::Env;
-use crate::frame::{Flags, FrameMeta};
+use crate::frame::{Flags, FrameMeta, FreeError};
 use crate::machine::{Machine, Work};
 use crate::mm::Mm;
+use crate::platform::{Cow, Platform};
 use crate::stat::{Item, SizeItem};
-use crate::units::{BLOCK_ORDER, Pfn, SpaceId, Vpn, order_pages};
+use crate::units::{BLOCK_ORDER, FrameRun, Pfn, SpaceId, Vpn, order_pages};
 use core::ops::Range;
+use core::sync::atomic::Ordering;
 
 /// Why there is no folio.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -108,6 +111,17 @@ impl<E: Env> Mm<E> {
         }
     }
 
+    /// Drops the references that `refs` entries of one place hold which have just gone: `first`
+    /// is where the folio's first page would lie there. As [`Mm::put_charged`].
+    #[must_use = "somebody pays for these pages"]
+    pub(crate) fn put_mapped(&self, space: SpaceId, first: Vpn, head: Pfn, refs: u32) -> u64 {
+        let nowhere = self.rmap_del(head, space, first, refs);
+        if nowhere && self.meta(head).refs() > refs {
+            self.partially_mapped(head);
+        }
+        self.put_charged(head, refs)
+    }
+
     /// The head of the folio that a frame belongs to.
     pub(crate) fn head_of(&self, pfn: Pfn) -> Pfn {
         self.zone_of(pfn).head_of(pfn)
@@ -144,8 +158,17 @@ impl<E: Env> Mm<E> {
         meta.clear(Flags::ACTIVE | Flags::UNEVICTABLE);
         self.uncount_folio(order);
         meta.clear_owner();
+        if E::P::COW == Cow::Core {
+            // What was discarded is in its frames still.
+            self.platform().release(FrameRun::folio(pfn, order));
+        }
         let freed = self.zone_of(pfn).free(self.machine(), pfn, order);
-        debug_assert!(freed.is_ok(), "{pfn} order {order}: {freed:?}");
+        if let Err(FreeError::BadFrame(_)) = freed {
+            self.lost
+                .fetch_add(u64::from(order_pages(order)), Ordering::AcqRel);
+        } else {
+            debug_assert!(freed.is_ok(), "{pfn} order {order}: {freed:?}");
+        }
         order_pages(order) as u64
     }
 }

@@ -40,6 +40,8 @@ pub enum LockClass {
     BlockDir,
     /// One block of a space.
     Block,
+    /// The reverse map of folios that forks share, and the pins.
+    Rmap,
     /// The active and inactive lists.
     Lru,
     /// The deferred split queue.

@@ -13,6 +13,7 @@ use crate::reclaim::lru::Lru;
 use crate::reclaim::refault::Refault;
 use crate::scratch::Scratch;
 use crate::space::Space;
+use crate::space::rmap::Rmap;
 use crate::stat::Stats;
 use crate::store::Store;
 use crate::swap::SlotMap;
@@ -35,6 +36,7 @@ pub struct Mm<E: Env> {
     pub(crate) small: Zone,
     pub(crate) huge: Option<Zone>,
     pub(crate) spaces: Lock<Vec<Option<Arc<Space>>>>,
+    pub(crate) rmap: Lock<Rmap>,
     pub(crate) lru: Lock<Lru>,
     pub(crate) queue: Lock<SplitQueue>,
     pub(crate) slots: Lock<SlotMap>,
@@ -46,6 +48,10 @@ pub struct Mm<E: Env> {
     pub(crate) isolated: AtomicU64,
     /// Times reclaim passed a folio over because its block was locked.
     pub(crate) contended: AtomicU64,
+    /// Frames that were said to have failed.
+    pub(crate) bad_frames: AtomicU64,
+    /// Pages of folios that nobody holds any more but that are never used again.
+    pub(crate) lost: AtomicU64,
     pub(crate) scratch: Scratch,
     /// Changes after each round of reclaim: who found everything isolated waits on it.
     pub(crate) reclaim_seq: AtomicU32,
@@ -81,6 +87,7 @@ impl<E: Env> Mm<E> {
             stats: Stats::new(),
             tunables: Lock::new(LockClass::Tunables, 0, tunables),
             spaces: Lock::new(LockClass::Spaces, 0, Vec::new()),
+            rmap: Lock::new(LockClass::Rmap, 0, Rmap::new()),
             lru: Lock::new(LockClass::Lru, 0, Lru::new()),
             queue: Lock::new(LockClass::SplitQueue, 0, SplitQueue::new()),
             slots: Lock::new(LockClass::SlotMap, 0, SlotMap::new()),
@@ -88,6 +95,8 @@ impl<E: Env> Mm<E> {
             store_charged: AtomicU64::new(0),
             isolated: AtomicU64::new(0),
             contended: AtomicU64::new(0),
+            bad_frames: AtomicU64::new(0),
+            lost: AtomicU64::new(0),
             scratch: Scratch::new(),
             reclaim_seq: AtomicU32::new(0),
             refault: Refault::default(),

@@ -164,7 +164,9 @@ pub trait Platform: Send + Sync {
 
     /// Makes the frames hold zeros at rest. Pre: owned, no bytes at rest.
     fn fill_zero(&self, frames: FrameRun) -> Result<Done, PlatformError>;
-    /// Copies the bytes at rest of `src` (same length) to `dst`, which holds none before.
+    /// Copies the bytes of `src` (same length) to `dst`, which holds none before. Pre: nobody
+    /// can write `src`: it is at rest, or mapped without the right to write, and what was
+    /// writable is flushed.
     fn copy(&self, dst: FrameRun, src: Pfn) -> Result<Done, PlatformError>;
     /// Which of the frames hold only zeros (bit i: `frames.start + i`). Pre: bytes at rest,
     /// unmapped and flushed, so that nobody can write.
@@ -192,13 +194,23 @@ pub trait Platform: Send + Sync {
         content: Content<'_>,
         prot: Prot,
     ) -> Result<Done, PlatformError>;
+    /// Makes the pages of the run visible, write-protected, with the bytes that `frames` hold,
+    /// at rest or mapped elsewhere: how a fork gives pages to the child, and how pages that
+    /// several spaces hold change their place. Called only where `COW` is `Core`.
+    ///
+    /// Pre: no translation exists for the run; nobody can write the frames, now or by a
+    /// translation that is not flushed. A whole block becomes one huge mapping as in `map`.
+    /// Post: a write is delivered as a fault; `write_protect(.., false)` permits it.
+    fn map_shared(&self, at: PageRun, frames: Pfn, prot: Prot) -> Result<Done, PlatformError>;
     /// Takes the pages away from the program; their bytes rest in `frames` after. Atomic for
     /// each page: a concurrent access sees the page or faults, no write is lost.
     ///
-    /// Pre: the run was mapped with these frames and `prot`.
+    /// Pre: the run was mapped with these frames and `prot`. A frame that another translation
+    /// reaches still is not at rest before that one is gone, too.
     fn unmap(&self, at: PageRun, frames: Pfn, prot: Prot) -> Result<(Done, Flush), PlatformError>;
     /// Drops translations and bytes of the run, zero mappings included; what is not there is
-    /// ignored. The frames behind hold nothing after.
+    /// ignored. The frames behind hold nothing after. Where `COW` is `Core` they keep their
+    /// bytes until `release`: another translation, a copy in progress or a pin may need them.
     fn discard(&self, at: PageRun) -> Flush;
     /// Maps the shared zero page, read-only, over the run; pages that have a translation
     /// already are left alone. A later write is delivered as a fault.
@@ -233,6 +245,4 @@ pub trait Platform: Send + Sync {
     fn create_space(&self, space: SpaceId) -> Result<(), PlatformError>;
     /// Ends an address space. Pre: nothing is mapped in it.
     fn destroy_space(&self, space: SpaceId);
-    /// Makes `child` a copy of `parent`'s translations, write-protected on both sides.
-    fn fork_space(&self, parent: SpaceId, child: SpaceId) -> Result<(), PlatformError>;
 }

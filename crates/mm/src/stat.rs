@@ -27,6 +27,10 @@ items! {
     pub enum Item {
         /// Faults served.
         Pgfault = "pgfault",
+        /// Pages made writable again without a copy, since nobody shares them any more.
+        Pgreuse = "pgreuse",
+        /// Pages copied because a write met what a fork had shared.
+        Pgcopy = "pgcopy",
         /// Faults that had to read from the store.
         Pgmajfault = "pgmajfault",
         /// Huge pages allocated by faults.

@@ -2,12 +2,14 @@
 //!
 //! | what | must equal |
 //! |---|---|
-//! | references of a folio | its entries (a huge page: 1), at rest |
+//! | references of a folio | its entries (a huge page: 1) and its pins, at rest |
+//! | where a folio is mapped | its owner, or its places in the reverse map |
+//! | an exclusive page | is mapped once |
 //! | pages on the lists | pages of all folios, each on exactly one list |
 //! | queue | huge folios, and every folio of which only a part is mapped |
 //! | folios by size, whole and partially mapped | counted from the entries |
 //! | NrAnon, NrInactive, NrThp, NrZero, NrSwapped, NrShared | counted from the entries |
-//! | slots in use, pages in the store | swapped entries |
+//! | slots in use, pages in the store, users of a slot | swapped entries |
 //! | frames allocated | folios found |
 //! | unevictable folios | those of which a page is shared |
 //! | charge (if this manager is its only user) | frames allocated + store + unbacked |
@@ -17,9 +19,11 @@ use crate::env::Env;
 use crate::folio::order_of;
 use crate::frame::Flags;
 use crate::mm::Mm;
+use crate::platform::{Cow, Platform};
 use crate::reclaim::lru::Which;
 use crate::space::block::BlockState;
 use crate::space::entry::Kind;
+use crate::space::rmap::first_page;
 use crate::stat::{Item, SizeItem};
 use crate::store::Store;
 use crate::units::{BLOCK_ORDER, BLOCK_PAGES, Pfn, Slot, SpaceId, Vpn, order_pages};
@@ -34,11 +38,18 @@ use core::sync::atomic::Ordering;
 struct Seen {
     /// References found for each folio.
     refs: BTreeMap<u32, u32>,
-    slots: BTreeSet<u32>,
+    /// The same, by where the folio's first page would lie.
+    places: BTreeMap<u32, BTreeMap<(SpaceId, Vpn), u32>>,
+    /// How often each frame is mapped, and whether as an exclusive page.
+    frames: BTreeMap<u32, (u32, bool)>,
+    /// Folios that are a huge mapping somewhere.
+    huge: BTreeSet<u32>,
+    /// Users of each slot.
+    slots: BTreeMap<u32, u32>,
+    swapped: u64,
     anon: u64,
     inactive: u64,
     zero: u64,
-    thp: u64,
     shared: u64,
     /// Folios of which a part is shared.
     unevictable: BTreeSet<u32>,
@@ -52,10 +63,18 @@ impl Seen {
                 .push(format!("{what} is {is}, but {should} were found"));
         }
     }
-    fn slot(&mut self, slot: Slot, page: Vpn) {
-        if !self.slots.insert(slot.0) {
-            self.broken.push(format!("{slot} of {page} is used twice"));
-        }
+    fn page(&mut self, pfn: Pfn, shared: bool) {
+        let frame = self.frames.entry(pfn.0).or_default();
+        frame.0 += 1;
+        frame.1 |= !shared;
+    }
+    fn place(&mut self, head: Pfn, space: SpaceId, first: Vpn) -> &mut u32 {
+        let places = self.places.entry(head.0).or_default();
+        places.entry((space, first)).or_default()
+    }
+    fn slot(&mut self, slot: Slot) {
+        *self.slots.entry(slot.0).or_default() += 1;
+        self.swapped += 1;
     }
 }
 
@@ -93,16 +112,22 @@ impl<E: Env> Mm<E> {
                 }
             }
         }
+        self.check_users(&mut seen);
         self.check_folios(&mut seen);
         let (anon, inactive) = (seen.anon, seen.inactive);
         seen.check("NrAnon", self.stats().get(Item::NrAnon), anon);
         seen.check("NrInactive", self.stats().get(Item::NrInactive), inactive);
-        let (zero, thp, slots) = (seen.zero, seen.thp, seen.slots.len() as u64);
+        let (zero, slots, swapped) = (seen.zero, seen.slots.len() as u64, seen.swapped);
+        let huge = |p: &&u32| self.meta(Pfn(**p)).folio_order() == Some(BLOCK_ORDER);
+        let thp = seen.refs.keys().filter(huge).count() as u64;
         seen.check("NrZero", self.stats().get(Item::NrZero), zero);
         seen.check("NrThp", self.stats().get(Item::NrThp), thp);
-        let shared = seen.shared;
+        let shared = match E::P::COW {
+            Cow::Kernel => seen.shared,
+            Cow::Core => 0,
+        };
         seen.check("NrShared", self.stats().get(Item::NrShared), shared);
-        seen.check("NrSwapped", self.stats().get(Item::NrSwapped), slots);
+        seen.check("NrSwapped", self.stats().get(Item::NrSwapped), swapped);
         seen.check(
             "slots in use",
             self.slots.lock(self.machine()).used(),
@@ -120,6 +145,7 @@ impl<E: Env> Mm<E> {
             }
             used += zone.allocated_pages();
         }
+        used -= self.lost.load(Ordering::Acquire);
         let folios: u64 = seen
             .refs
             .keys()
@@ -142,11 +168,15 @@ impl<E: Env> Mm<E> {
         match state {
             BlockState::Busy => seen.broken.push(format!("block at {first} is busy")),
             BlockState::Huge(h) => {
-                seen.thp += 1;
                 if h.shared {
                     seen.shared += BLOCK_PAGES as u64;
                     seen.unevictable.insert(h.pfn.0);
                 }
+                if E::P::COW == Cow::Core {
+                    (0..BLOCK_PAGES).for_each(|i| seen.page(h.pfn.add(i), h.shared));
+                }
+                seen.huge.insert(h.pfn.0);
+                *seen.place(h.pfn, space, first) += 1;
                 if h.shared && !h.guarded || h.guarded && !h.mapped {
                     seen.broken.push(format!("huge page at {first}: {h:?}"));
                 }
@@ -157,7 +187,7 @@ impl<E: Env> Mm<E> {
                 }) += BLOCK_PAGES as u64;
                 *seen.refs.entry(h.pfn.0).or_default() += 1;
                 let meta = self.meta(h.pfn);
-                if meta.folio_order() != Some(BLOCK_ORDER) || meta.owner() != Some((space, first)) {
+                if meta.folio_order() != Some(BLOCK_ORDER) {
                     seen.broken.push(format!("huge page at {first}: {meta:?}"));
                 }
             }
@@ -168,17 +198,31 @@ impl<E: Env> Mm<E> {
                         Kind::None => {}
                         Kind::Busy => seen.broken.push(format!("{page} is busy")),
                         Kind::Zero { dropped, .. } => seen.zero += dropped as u64,
-                        Kind::Swapped(s) => seen.slot(s, page),
+                        Kind::Swapped(s) => seen.slot(s),
                         Kind::Mapped(p) => {
                             seen.anon += 1;
                             if state.entry(i).shared() {
                                 seen.shared += 1;
                                 seen.unevictable.insert(self.head_of(p).0);
                             }
+                            let e = state.entry(i);
+                            if e.shared() && !e.guarded() {
+                                seen.broken
+                                    .push(format!("{page} is shared and not guarded"));
+                            }
+                            if E::P::COW == Cow::Core {
+                                seen.page(p, e.shared());
+                            }
                             self.see_frame(seen, space, page, p);
                         }
                         Kind::Inactive(p) => {
                             seen.inactive += 1;
+                            if E::P::COW == Cow::Core {
+                                seen.page(p, false);
+                            }
+                            if self.is_forked(self.head_of(p)) {
+                                seen.broken.push(format!("{page} is forked and at rest"));
+                            }
                             self.see_frame(seen, space, page, p);
                         }
                     }
@@ -190,11 +234,67 @@ impl<E: Env> Mm<E> {
     fn see_frame(&self, seen: &mut Seen, space: SpaceId, page: Vpn, pfn: Pfn) {
         let head = self.head_of(pfn);
         *seen.refs.entry(head.0).or_default() += 1;
-        let should = Some((space, Vpn(page.0.wrapping_sub((pfn.0 - head.0) as u64))));
+        *seen.place(head, space, first_page(page, pfn, head)) += 1;
         let meta = self.meta(head);
-        if meta.owner() != should || meta.folio_order().is_none() {
+        if meta.folio_order().is_none() {
             seen.broken
                 .push(format!("{page} is {pfn}, but its folio {head} is {meta:?}"));
+        }
+    }
+
+    /// Pins, places, exclusive pages and users of slots.
+    fn check_users(&self, seen: &mut Seen) {
+        let rmap = self.rmap.lock(self.machine());
+        for (&p, &n) in &rmap.pins {
+            *seen.refs.entry(self.head_of(Pfn(p)).0).or_default() += n;
+            if seen.frames.get(&p).is_some_and(|f| !f.1) {
+                seen.broken.push(format!("{} is pinned and shared", Pfn(p)));
+            }
+        }
+        let mut listed: BTreeMap<u32, BTreeMap<(SpaceId, Vpn), u32>> = BTreeMap::new();
+        for (head, places) in rmap.iter() {
+            if !self.meta(head).has(Flags::FORKED) {
+                seen.broken.push(format!("{head} is listed but not forked"));
+            }
+            for p in places {
+                let at = listed.entry(head.0).or_default();
+                if at.insert((p.space, p.first), p.refs).is_some() {
+                    seen.broken.push(format!("{head} is listed twice: {p:?}"));
+                }
+            }
+        }
+        for (&p, found) in &seen.places {
+            let meta = self.meta(Pfn(p));
+            let right = match listed.remove(&p) {
+                Some(places) => places == *found && meta.owner().is_none(),
+                None if meta.has(Flags::FORKED) => false,
+                None => found.len() == 1 && found.keys().next().copied() == meta.owner(),
+            };
+            if !right {
+                seen.broken
+                    .push(format!("{} is at {found:?}: {meta:?}", Pfn(p)));
+            }
+        }
+        for (p, places) in listed {
+            seen.broken
+                .push(format!("{} is listed and nowhere: {places:?}", Pfn(p)));
+        }
+        for (&p, &(n, exclusive)) in &seen.frames {
+            let forked = self.is_forked(self.head_of(Pfn(p)));
+            if exclusive && n > 1 || !exclusive && !forked {
+                seen.broken.push(format!(
+                    "{} is mapped {n} times, exclusive {exclusive}",
+                    Pfn(p)
+                ));
+            }
+        }
+        let slots = self.slots.lock(self.machine());
+        for (&slot, &n) in &seen.slots {
+            let users = slots.users(Slot(slot));
+            if users != n {
+                seen.broken
+                    .push(format!("{} has {users} users, found {n}", Slot(slot)));
+            }
         }
     }
 
@@ -204,7 +304,11 @@ impl<E: Env> Mm<E> {
         for (&p, &n) in &refs {
             let meta = self.meta(Pfn(p));
             let order = order_of(meta);
-            let whole = n == order_pages(order) || order == BLOCK_ORDER && n == 1;
+            // Of what several places hold the counts do not tell all.
+            let whole = match self.is_held(Pfn(p)) {
+                true => !meta.has(Flags::PARTIAL),
+                false => n == order_pages(order) || seen.huge.contains(&p),
+            };
             partial += u64::from(!whole);
             sizes[usize::from(order.min(BLOCK_ORDER))] += 1;
             let queued = meta.has(Flags::QUEUED);
@@ -239,7 +343,8 @@ impl<E: Env> Mm<E> {
             }
             for pfn in lru.list(which).iter(self) {
                 listed += 1;
-                if seen.unevictable.contains(&pfn.0) != (which == Which::Unevictable) {
+                let aside = E::P::COW == Cow::Kernel && seen.unevictable.contains(&pfn.0);
+                if aside != (which == Which::Unevictable) {
                     seen.broken.push(format!("{pfn} is {which:?}"));
                 }
                 if !refs.contains_key(&pfn.0) {

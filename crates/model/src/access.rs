@@ -100,7 +100,7 @@ impl State {
     }
 }
 
-impl Model {
+impl<const CORE: bool> Model<CORE> {
     /// Reads `bytes.len()` bytes of the program's memory at `addr` as CPU `cpu` does.
     ///
     /// On a fault the pages before it have been read; resolve it and read again. Panics if

@@ -29,6 +29,8 @@ pub(crate) struct Frame {
     pub writers: u32,
     /// Unflushed changes of translations to the frame.
     pub stale: u32,
+    /// Those of them that took the right to write away.
+    pub stale_writers: u32,
 }
 
 impl Frame {

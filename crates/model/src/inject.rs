@@ -27,7 +27,7 @@ pub struct Injection {
     pub unmap_busy: Chance,
     /// `map`, `map_zero` and `unmap` stop with `Retry`.
     pub retry: Chance,
-    /// `map`, `map_zero`, `fill_zero`, `copy`, `protect`, `write_protect`, `create_space` and
-    /// `fork_space` stop with `NoMemory`.
+    /// `map`, `map_shared`, `map_zero`, `fill_zero`, `copy`, `protect`, `write_protect` and
+    /// `create_space` stop with `NoMemory`.
     pub no_memory: Chance,
 }

@@ -62,8 +62,15 @@ pub struct Translation {
 }
 
 /// The software machine's memory and MMU: a handle, clones are the same machine.
+///
+/// `CORE`: who copies a page that spaces share since a fork. As [`Model`] the machine behaves
+/// like live memory, where the kernel does; as [`CoreModel`] it is bare hardware, and the core
+/// does. Nothing else differs.
 #[derive(Clone)]
-pub struct Model(Arc<Shared>);
+pub struct Model<const CORE: bool = false>(Arc<Shared>);
+
+/// The machine without a kernel below: copy on write is the core's.
+pub type CoreModel = Model<true>;
 
 /// The same as [`Model`], which is a handle already.
 pub type ModelHandle = Model;
@@ -98,6 +105,13 @@ impl Model {
         }))
     }
 
+    /// The same machine without a kernel below.
+    pub fn core(&self) -> CoreModel {
+        Model(self.0.clone())
+    }
+}
+
+impl<const CORE: bool> Model<CORE> {
     /// Lets the scheduler of `machine` switch CPUs before each platform operation, load and
     /// store. Only the first call has an effect.
     pub fn attach(&self, machine: &ModelMachine) {

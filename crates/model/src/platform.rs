@@ -47,6 +47,19 @@ impl State {
         Err(INVALID)
     }
 
+    /// Whether the frame holds bytes that nobody can write; else records a violation.
+    pub(crate) fn check_unwritable(&mut self, op: &'static str, pfn: Pfn) -> Result<(), Stop> {
+        let frame = *self.frames.get(pfn);
+        let broken = match frame.state() {
+            FrameState::Nothing => Broken::NothingAtRest,
+            FrameState::Mapped if frame.writers > 0 => Broken::FrameMapped,
+            _ if frame.stale_writers > 0 => Broken::UnflushedFrame,
+            _ => return Ok(()),
+        };
+        self.broken(op, broken, Place::frame(pfn));
+        Err(INVALID)
+    }
+
     fn copy(&mut self, dst: FrameRun, src: Pfn) -> Result<Done, PlatformError> {
         let op = "copy";
         let from = FrameRun::new(src, dst.pages);
@@ -62,17 +75,8 @@ impl State {
             self.check_empty(op, to).map_err(|why| stop(i, why))?;
             // Also from a frame that is mapped, as long as nobody can write it: the source
             // of a copy on write stays mapped in the other spaces.
-            self.check_flushed(op, from);
-            let frame = *self.frames.get(from);
-            let broken = match frame.state() {
-                FrameState::Nothing => Some(Broken::NothingAtRest),
-                FrameState::Mapped if frame.writers > 0 => Some(Broken::FrameMapped),
-                _ => None,
-            };
-            if let Some(broken) = broken {
-                self.broken(op, broken, Place::frame(from));
-                return Err(stop(i, INVALID));
-            }
+            self.check_unwritable(op, from)
+                .map_err(|why| stop(i, why))?;
             self.frames.copy_page(to, from);
             self.frames.get(to).resting = true;
             self.counters.copied += 1;
@@ -144,8 +148,8 @@ impl State {
     }
 }
 
-impl Platform for Model {
-    const COW: Cow = Cow::Core;
+impl<const CORE: bool> Platform for Model<CORE> {
+    const COW: Cow = if CORE { Cow::Core } else { Cow::Kernel };
     const HAS_ACCESSED: bool = true;
     const CONTIGUITY: bool = true;
 
@@ -195,13 +199,17 @@ impl Platform for Model {
         self.turn("map");
         self.lock().map(at, frames, content, prot)
     }
+    fn map_shared(&self, at: PageRun, frames: Pfn, prot: Prot) -> Result<Done, PlatformError> {
+        self.turn("map_shared");
+        self.lock().map_shared(at, frames, prot)
+    }
     fn unmap(&self, at: PageRun, frames: Pfn, prot: Prot) -> Result<(Done, Flush), PlatformError> {
         self.turn("unmap");
         self.lock().unmap(at, frames, prot)
     }
     fn discard(&self, at: PageRun) -> Flush {
         self.turn("discard");
-        self.lock().discard(at)
+        self.lock().discard(at, CORE)
     }
     fn map_zero(&self, at: PageRun) -> Result<Done, PlatformError> {
         self.turn("map_zero");
@@ -276,9 +284,5 @@ impl Platform for Model {
         }
         state.spaces.remove(&space);
         state.pins.retain(|&(s, _)| s != space);
-    }
-    fn fork_space(&self, parent: SpaceId, child: SpaceId) -> Result<(), PlatformError> {
-        self.turn("fork_space");
-        self.lock().fork_space(parent, child)
     }
 }

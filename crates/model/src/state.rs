@@ -20,13 +20,21 @@ pub(crate) struct State {
     pub spaces: BTreeMap<SpaceId, Space>,
     pub tlbs: Vec<Tlb>,
     /// Pages whose translation changed since the last flush, and the frames behind before.
-    pub stale: BTreeMap<(SpaceId, Vpn), Vec<Option<Pfn>>>,
+    pub stale: BTreeMap<(SpaceId, Vpn), Vec<Stale>>,
     pub pins: BTreeSet<(SpaceId, Vpn)>,
     pub rng: Rng,
     pub injection: Injection,
     pub violations: Vec<Violation>,
     pub panic_on_violation: bool,
     pub counters: Counters,
+}
+
+/// A translation that CPUs may hold still.
+#[derive(Clone, Copy)]
+pub(crate) struct Stale {
+    /// `None`: the zero page.
+    pfn: Option<Pfn>,
+    writer: bool,
 }
 
 /// Where a violation happened, as far as known.
@@ -196,15 +204,19 @@ impl State {
     }
 
     /// Notes that CPUs may hold the former translation of the page.
-    pub fn mark_stale(&mut self, space: SpaceId, vpn: Vpn, target: Target) {
-        let pfn = match target {
+    pub fn mark_stale(&mut self, space: SpaceId, vpn: Vpn, old: Pte) {
+        let writer = old.can_write();
+        let pfn = match old.target {
             Target::Frame(pfn) => Some(pfn),
             Target::Zero => None,
         };
         if let Some(pfn) = pfn {
-            self.frames.get(pfn).stale += 1;
+            let frame = self.frames.get(pfn);
+            frame.stale += 1;
+            frame.stale_writers += u32::from(writer);
         }
-        self.stale.entry((space, vpn)).or_default().push(pfn);
+        let stale = Stale { pfn, writer };
+        self.stale.entry((space, vpn)).or_default().push(stale);
     }
 
     /// Removes the translations of the run from every TLB.
@@ -217,8 +229,12 @@ impl State {
             .map(|(&k, _)| k)
             .collect();
         for key in keys {
-            for pfn in self.stale.remove(&key).into_iter().flatten().flatten() {
-                self.frames.get(pfn).stale -= 1;
+            for stale in self.stale.remove(&key).into_iter().flatten() {
+                if let Some(pfn) = stale.pfn {
+                    let frame = self.frames.get(pfn);
+                    frame.stale -= 1;
+                    frame.stale_writers -= u32::from(stale.writer);
+                }
             }
         }
         self.counters.flushes += 1;

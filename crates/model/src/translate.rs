@@ -6,7 +6,7 @@
 
 use crate::frames::FrameState;
 use crate::state::{Place, State};
-use crate::table::{Block, Pte, Target};
+use crate::table::{Pte, Target};
 use crate::violation::Broken;
 use deckle_mm::{
     BLOCK_ORDER, BLOCK_PAGES, BlockNr, Content, Done, Flush, FrameRun, Harvest, PAGE_SIZE,
@@ -169,15 +169,17 @@ impl State {
                 self.flush_run(at.space, at.start, i as u64);
                 return Err(stop(i, why));
             }
-            if huge.is_none() {
+            if huge.is_none()
+                && let Some((old, _)) = self.lookup(at.space, vpn)
+            {
                 self.set(op, at.space, vpn, None);
-                self.rest(at.space, vpn, pfn);
+                self.rest(at.space, vpn, old);
             }
         }
-        if huge.is_some() {
+        if let Some(old) = huge {
             self.set_huge(op, at.space, at.start.block(), None);
             for i in 0..BLOCK_PAGES {
-                self.rest(at.space, at.start.add(i as u64), frames.add(i));
+                self.rest(at.space, at.start.add(i as u64), old.part(i));
             }
         }
         let done = Done { pages: at.pages };
@@ -203,14 +205,17 @@ impl State {
     }
 
     /// One translation of the frame was taken away; its bytes rest if it was the last.
-    fn rest(&mut self, space: SpaceId, vpn: Vpn, pfn: Pfn) {
-        self.mark_stale(space, vpn, Target::Frame(pfn));
-        let frame = self.frames.get(pfn);
-        frame.resting = frame.maps == 0;
+    fn rest(&mut self, space: SpaceId, vpn: Vpn, old: Pte) {
+        self.mark_stale(space, vpn, old);
+        if let Target::Frame(pfn) = old.target {
+            let frame = self.frames.get(pfn);
+            frame.resting = frame.maps == 0;
+        }
         self.counters.unmapped += 1;
     }
 
-    pub fn discard(&mut self, at: PageRun) -> Flush {
+    /// `keep`: the frames keep their bytes, as memory does that nobody touches.
+    pub fn discard(&mut self, at: PageRun, keep: bool) -> Flush {
         let op = "discard";
         if !self.check_run(op, at) || !self.check_space(op, at.space) {
             return Flush { pending: None };
@@ -234,11 +239,14 @@ impl State {
                 },
             };
             any = true;
-            self.mark_stale(at.space, vpn, pte.target);
+            self.mark_stale(at.space, vpn, pte);
             if let Target::Frame(pfn) = pte.target
                 && self.frames.get(pfn).maps == 0
             {
-                self.frames.empty(pfn);
+                match keep {
+                    true => self.frames.get(pfn).resting = true,
+                    false => self.frames.empty(pfn),
+                }
             }
         }
         Flush {
@@ -285,17 +293,19 @@ impl State {
         let mut any = false;
         for i in 0..at.pages {
             let vpn = at.start.add(i as u64);
-            match self.lookup(at.space, vpn).map(|(pte, _)| pte.target) {
-                Some(Target::Zero) => {
+            let Some((old, _)) = self.lookup(at.space, vpn) else {
+                continue;
+            };
+            match old.target {
+                Target::Zero => {
                     self.set(op, at.space, vpn, None);
-                    self.mark_stale(at.space, vpn, Target::Zero);
+                    self.mark_stale(at.space, vpn, old);
                     any = true;
                 }
-                Some(Target::Frame(pfn)) => {
+                Target::Frame(pfn) => {
                     let place = Place::page(at.space, vpn).with(pfn);
                     self.broken(op, Broken::NotZeroMapping, place);
                 }
-                None => {}
             }
         }
         Flush {
@@ -316,7 +326,7 @@ impl State {
             if lost(&old, &new) {
                 for i in 0..BLOCK_PAGES {
                     let vpn = at.start.add(i as u64);
-                    self.mark_stale(at.space, vpn, old.part(i).target);
+                    self.mark_stale(at.space, vpn, old.part(i));
                 }
                 any = true;
             }
@@ -333,7 +343,7 @@ impl State {
                 self.set(op, at.space, vpn, Some(new));
             }
             if lost(&old, &new) {
-                self.mark_stale(at.space, vpn, old.target);
+                self.mark_stale(at.space, vpn, old);
                 any = true;
             }
         }
@@ -444,53 +454,5 @@ impl State {
             let place = Place::page(space, block.start());
             self.broken(op, Broken::BlockMapped, place);
         }
-    }
-
-    pub fn fork_space(&mut self, parent: SpaceId, child: SpaceId) -> Result<(), PlatformError> {
-        let op = "fork_space";
-        if !self.spaces.contains_key(&parent) || parent == child {
-            return Err(stop(0, Stop::Gone));
-        }
-        let occupied = (self.spaces.get(&child))
-            .is_some_and(|s| s.blocks.keys().any(|&b| !s.is_empty(BlockNr(b))));
-        if occupied {
-            self.broken(op, Broken::SpaceMapped, Place::space(child));
-            return Err(stop(0, Stop::Exists));
-        }
-        if self.inject(self.injection.no_memory, 1).is_some() {
-            return Err(stop(0, Stop::NoMemory));
-        }
-        self.spaces.insert(child, Default::default());
-        let blocks: Vec<u64> = self.spaces[&parent].blocks.keys().copied().collect();
-        for block in blocks {
-            let run = PageRun::new(parent, BlockNr(block).start(), BLOCK_PAGES);
-            self.edit(op, run, &|pte| pte.wp = true);
-            match &self.spaces[&parent].blocks[&block] {
-                Block::Huge(pte) => {
-                    let pte = fresh(*pte);
-                    self.set_huge(op, child, BlockNr(block), Some(pte));
-                }
-                Block::Table(table) => {
-                    for (i, pte) in table.clone().into_iter().enumerate() {
-                        if let Some(pte) = pte {
-                            let vpn = BlockNr(block).start().add(i as u64);
-                            self.set(op, child, vpn, Some(fresh(pte)));
-                        }
-                    }
-                }
-            }
-            // There is no token to return, so the parent's writable entries go now.
-            self.flush_run(parent, run.start, run.pages as u64);
-        }
-        Ok(())
-    }
-}
-
-/// The child's copy of an entry: the same, but not used yet.
-fn fresh(pte: Pte) -> Pte {
-    Pte {
-        accessed: false,
-        dirty: false,
-        ..pte
     }
 }

@@ -193,7 +193,11 @@ fn fork_shares_frames_and_leaves_no_writable_entry() {
     m.map(run(0, 2), F0, Content::Zero, Prot::RW).unwrap();
     write(&m, 0, 0, 1).unwrap();
     let child = SpaceId(2);
-    m.fork_space(S, child).unwrap();
+    m.create_space(child).unwrap();
+    let token = m.write_protect(run(0, 2), true).unwrap();
+    m.flush(&mut std::iter::once(token));
+    m.map_shared(PageRun::new(child, Vpn(0), 2), F0, Prot::RW)
+        .unwrap();
     assert_eq!(write(&m, 0, 0, 2), Err(FaultKind::WriteProtect));
     let mut b = [0];
     m.load(1, child, 0, &mut b).unwrap();

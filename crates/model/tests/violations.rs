@@ -141,7 +141,7 @@ fn copy_from_a_frame_that_somebody_can_write() {
     assert!(m.copy(FrameRun::new(f(1), 1), f(0)).is_err());
     assert_eq!(broken(&m), [Broken::FrameMapped]);
     let token = m.write_protect(run(3, 1), true).unwrap();
-    m.copy(FrameRun::new(f(1), 1), f(0)).unwrap();
+    assert!(m.copy(FrameRun::new(f(1), 1), f(0)).is_err());
     assert_eq!(broken(&m), [Broken::UnflushedFrame]);
     flush(&m, token);
     m.copy(FrameRun::new(f(2), 1), f(0)).unwrap();
@@ -185,9 +185,8 @@ fn zero_mappings_blocks_and_spaces() {
     assert_eq!(broken(&m), [Broken::SpaceExists]);
     m.destroy_space(SpaceId(9));
     assert_eq!(broken(&m), [Broken::NoSuchSpace]);
-    m.create_space(SpaceId(2)).unwrap();
-    assert!(m.fork_space(SpaceId(2), S).is_err());
-    assert_eq!(broken(&m), [Broken::SpaceMapped]);
+    assert!(m.map_shared(run(3, 1), f(0), Prot::RW).is_err());
+    assert_eq!(broken(&m), [Broken::MapOverTranslation]);
 }
 
 #[test]
@@ -210,7 +209,15 @@ fn a_shared_frame_must_not_become_writable() {
     let m = model();
     map(&m, 3, 0, 1);
     let child = SpaceId(2);
-    m.fork_space(S, child).unwrap();
+    m.create_space(child).unwrap();
+    let there = PageRun::new(child, Vpn(3), 1);
+    assert!(m.map_shared(there, f(0), Prot::RW).is_err());
+    assert_eq!(broken(&m), [Broken::FrameMapped], "it is writable");
+    let token = m.write_protect(run(3, 1), true).unwrap();
+    assert!(m.map_shared(there, f(0), Prot::RW).is_err());
+    assert_eq!(broken(&m), [Broken::UnflushedFrame], "it was writable");
+    flush(&m, token);
+    m.map_shared(there, f(0), Prot::RW).unwrap();
     assert_eq!(m.map_count(f(0)), 2);
     assert!(m.translation(child, Vpn(3)).unwrap().wp);
     flush(&m, m.write_protect(run(3, 1), false).unwrap());

@@ -454,8 +454,9 @@ impl Platform for LivePlatform {
 
     fn destroy_space(&self, _space: SpaceId) {}
 
-    /// A process has one space; its fork is another process with a platform of its own.
-    fn fork_space(&self, _parent: SpaceId, _child: SpaceId) -> Result<(), PlatformError> {
+    /// A process has one space; its fork is another process with a platform of its own, and
+    /// what they share is the kernel's to copy.
+    fn map_shared(&self, _at: PageRun, _frames: Pfn, _prot: Prot) -> Result<Done, PlatformError> {
         Err(REFUSED)
     }
 }

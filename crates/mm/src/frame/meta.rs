@@ -101,11 +101,12 @@ impl Flags {
     pub const QUEUED: Flags = Flags(1 << (FLAG_SHIFT + 2));
     /// Some of its pages were unmapped for good.
     pub const PARTIAL: Flags = Flags(1 << (FLAG_SHIFT + 3));
-    /// `MADV_FREE`: reclaim may discard it.
-    pub const LAZYFREE: Flags = Flags(1 << (FLAG_SHIFT + 4));
+    /// Where its pages are mapped is in the reverse map, not in its owner field: since a fork
+    /// several spaces may hold it.
+    pub const FORKED: Flags = Flags(1 << (FLAG_SHIFT + 4));
     /// Locked in memory: never reclaimed.
     pub const UNEVICTABLE: Flags = Flags(1 << (FLAG_SHIFT + 5));
-    /// The platform found it pinned; skipped until looked at again.
+    /// Somebody holds a page of it by [`crate::Mm::pin`]: it is neither moved nor split.
     pub const PINNED: Flags = Flags(1 << (FLAG_SHIFT + 6));
     /// The store refused its content; not offered again before it was accessed.
     pub const REJECTED: Flags = Flags(1 << (FLAG_SHIFT + 7));
@@ -153,7 +154,7 @@ impl fmt::Debug for Flags {
             "active",
             "queued",
             "partial",
-            "lazyfree",
+            "forked",
             "unevictable",
             "pinned",
             "rejected",
@@ -340,9 +341,10 @@ impl FrameMeta {
             })
             .is_ok()
     }
-    /// Takes `n` more references; the caller has one.
+    /// Takes `n` references; the caller has one already.
     pub fn add_refs(&self, n: u32) {
-        self.refs.fetch_add(n, AcqRel);
+        let before = self.refs.fetch_add(n, AcqRel);
+        debug_assert!(before > 0, "took references to a folio that nobody holds");
     }
     /// Drops a reference; returns how many are left. Whoever drops the last one frees the
     /// folio. Dropping one that does not exist changes nothing (debug builds assert).

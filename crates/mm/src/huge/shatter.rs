@@ -12,7 +12,7 @@ use crate::env::Env;
 use crate::huge::split::Isolated;
 use crate::machine::{Machine, Site};
 use crate::mm::Mm;
-use crate::platform::{Content, Platform, PlatformError};
+use crate::platform::{Content, Cow, Platform, PlatformError, Stop};
 use crate::reclaim::lru::Which;
 use crate::space::block::{BlockState, HugeMap, Table};
 use crate::space::entry::{Entry, Kind};
@@ -31,6 +31,10 @@ impl<E: Env> Mm<E> {
         nr: BlockNr,
         h: &mut HugeMap,
     ) -> Result<(), PlatformError> {
+        if E::P::COW == Cow::Core && h.mapped && self.is_held(h.pfn) {
+            let why = Stop::Busy;
+            return Err(PlatformError { at: 0, why });
+        }
         debug_assert!(!h.shared, "a shared page is taken");
         if h.mapped {
             let run = PageRun::new(space.id, nr.start(), BLOCK_PAGES);
@@ -64,7 +68,8 @@ impl<E: Env> Mm<E> {
                 k += 1;
                 continue;
             };
-            if e.locked() || e.shared() {
+            let held = || E::P::COW == Cow::Core && self.is_held(self.head_of(p));
+            if e.locked() || e.shared() || held() {
                 k += 1;
                 continue;
             }
@@ -120,6 +125,12 @@ impl<E: Env> Mm<E> {
         let BlockState::Huge(h) = &mut *state else {
             return;
         };
+        if E::P::COW == Cow::Core && h.mapped {
+            let bad = self.bad_frame(FrameRun::new(h.pfn, BLOCK_PAGES)).is_some();
+            if !self.claim_huge(space, nr, h, false) || self.is_held(h.pfn) || bad {
+                return self.split_table(space, nr, &mut state);
+            }
+        }
         if in_place && !h.shared && self.split_huge(space, nr, &mut state, &doomed) {
             return;
         }

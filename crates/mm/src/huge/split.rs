@@ -16,7 +16,7 @@ use crate::folio::order_of;
 use crate::frame::Flags;
 use crate::machine::{Machine, Site};
 use crate::mm::Mm;
-use crate::platform::{Content, Platform};
+use crate::platform::{Content, Cow, Platform};
 use crate::space::block::{BlockState, Table};
 use crate::space::entry::Kind;
 use crate::space::{MapError, Space};
@@ -165,6 +165,13 @@ impl<E: Env> Mm<E> {
         let cap = cap.min(order);
         let (zone, isolated) = (self.zone_of(head), list.is_some());
         let kept = meta.flags().and(Flags::ACTIVE | Flags::UNEVICTABLE);
+        if E::P::COW == Cow::Core {
+            // What was discarded is in its frames still.
+            let pages = order_pages(order);
+            for (start, len) in live.not_within(pages).runs(pages) {
+                self.platform().release(FrameRun::new(head.add(start), len));
+            }
+        }
         debug_assert!(!isolated || !meta.has(Flags::LRU), "{head} is on a list");
         // Of what leaves the LRU list the parts take the place.
         let mut lru = (!isolated).then(|| self.lru.lock(self.machine()));
@@ -290,7 +297,7 @@ impl<E: Env> Mm<E> {
             }
         }
         let refs = match state {
-            BlockState::Huge(_) => 1,
+            BlockState::Huge(h) if h.pfn == head => 1,
             _ => live.count(),
         };
         let mut zero = PageMask::EMPTY;

@@ -98,9 +98,12 @@ impl<E: Env> Mm<E> {
 
     /// Tests one huge page and takes it apart if underused; drops the reference of `dequeue`.
     fn shrink_one(&self, pfn: Pfn) -> u64 {
-        let place = self.meta(pfn).owner();
+        let place = self.meta(pfn).owner().or_else(|| self.only_place(pfn));
         let place = place.and_then(|(id, first)| Some((self.space(id).ok()?, first.block())));
         let Some((space, nr)) = place else {
+            if self.is_forked(pfn) {
+                self.requeue(pfn);
+            }
             self.put_folio(pfn, 1);
             return 0;
         };
@@ -118,8 +121,8 @@ impl<E: Env> Mm<E> {
     }
 
     /// Unmaps a huge page that reclaim may take and marks its block busy: the page, and whether
-    /// it was mapped. Whoever has it ends that with the block's new state. `pfn`: this one or
-    /// none. `Err(true)`: not now.
+    /// it was mapped. Whoever has it ends that with the block's new state. `pfn`: this one, to
+    /// which the caller holds a reference, or none. `Err(true)`: not now.
     pub(crate) fn take_huge(
         &self,
         space: &Space,
@@ -130,15 +133,17 @@ impl<E: Env> Mm<E> {
         let mut state = block.try_lock(self).ok_or(true)?;
         let h = match &mut *state {
             BlockState::Busy => return Err(true),
-            BlockState::Huge(h) if h.shared => return Err(true),
-            BlockState::Huge(h) => h,
+            BlockState::Huge(h) if pfn.is_none_or(|pfn| pfn == h.pfn) => h,
             _ => return Err(false),
         };
-        let other = pfn.is_some_and(|pfn| pfn != h.pfn);
         // Locked pages stay (R139), and so do bad ones, which must not be read.
         let bad = self.zone_of(h.pfn).has_bad(h.pfn, BLOCK_PAGES);
-        if other || h.locked || space.forbids_zero() || bad {
+        if h.locked || space.forbids_zero() || bad {
             return Err(false);
+        }
+        // One that spaces share is not taken apart: its zero pages go when reclaim takes it.
+        if !self.claim_huge(space, nr, h, pfn.is_some()) {
+            return Err(true);
         }
         let was_mapped = h.mapped;
         self.unmap_huge(space, nr, h).map_err(|_| false)?;

@@ -178,6 +178,10 @@ impl<E: Env> Mm<E> {
         if meta.has(Flags::REJECTED) {
             return false;
         }
+        if meta.has(Flags::FORKED) {
+            // It stays mapped: who reclaims it unmaps it everywhere at once.
+            return true;
+        }
         let order = order_of(meta);
         let Some((id, page)) = meta.owner() else {
             return false;
@@ -196,7 +200,7 @@ impl<E: Env> Mm<E> {
             {
                 self.unmap_huge(&space, page.block(), h).is_ok()
             }
-            BlockState::Table(table) if order < BLOCK_ORDER => {
+            BlockState::Table(table) => {
                 let (i, mut any) = (page.index(), false);
                 for k in 0..order_pages(order) {
                     if table.get(i + k).frame() != Some(pfn.add(k)) {

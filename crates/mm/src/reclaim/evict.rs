@@ -26,12 +26,20 @@ use core::sync::atomic::Ordering;
 const WORTH_A_SPLIT: u32 = 64;
 
 /// What became of the pages of a run.
-struct Fate {
-    zero: PageMask,
-    stored: PageMask,
+pub(super) struct Fate {
+    pub zero: PageMask,
+    pub stored: PageMask,
     /// Slot of the first page that was not zero; the others' follow by rank.
-    first: Slot,
-    kept: PageMask,
+    pub first: Slot,
+    pub kept: PageMask,
+}
+
+impl Fate {
+    /// Slot of page `k`, which is stored, if the pages of `look` were looked at.
+    pub fn slot(&self, look: PageMask, k: u32) -> Slot {
+        let filled = (0..k).filter(|&i| look.get(i) && !self.zero.get(i));
+        self.first.add(filled.count() as u32)
+    }
 }
 
 impl<E: Env> Mm<E> {
@@ -57,7 +65,11 @@ impl<E: Env> Mm<E> {
 
     fn reclaim_one(&self, pfn: Pfn) -> u64 {
         let meta = self.meta(pfn);
-        let order = order_of(meta);
+        if meta.has(Flags::FORKED) {
+            let freed = self.reclaim_forked(pfn);
+            self.machine().preempt(Site::Released);
+            return freed;
+        }
         let place = meta
             .owner()
             .and_then(|(id, page)| Some((self.space(id).ok()?, page)));
@@ -68,9 +80,10 @@ impl<E: Env> Mm<E> {
         let block = space.block(self, page.block());
         let freed = if meta.refs() == 1 {
             // Nobody but the isolation holds it: a part that a split left to its caller.
+            let order = order_of(meta);
             self.end_isolation(pfn, order);
             order_pages(order) as u64
-        } else if order == BLOCK_ORDER {
+        } else if self.maps_huge(&block, pfn) {
             self.reclaim_huge(&space, &block, page, pfn)
         } else {
             self.reclaim_small(&space, &block, page, pfn)
@@ -79,12 +92,29 @@ impl<E: Env> Mm<E> {
         freed
     }
 
+    /// Whether a folio is the huge page of a block (else a table's, as one is that was shared).
+    fn maps_huge(&self, block: &BlockRef, pfn: Pfn) -> bool {
+        order_of(self.meta(pfn)) == BLOCK_ORDER
+            && block
+                .try_lock(self)
+                .is_none_or(|state| !matches!(&*state, BlockState::Table(_)))
+    }
+
+    /// Whether a folio that was isolated when nothing held it in its place is held now, or has a
+    /// frame that has failed. Its block is locked.
+    fn must_stay(&self, pfn: Pfn) -> bool {
+        let order = order_of(self.meta(pfn));
+        let pinned = self.meta(pfn).has(Flags::PINNED);
+        self.stats().add(Item::NrPinned, u64::from(pinned));
+        self.is_held(pfn) || self.bad_frame(FrameRun::folio(pfn, order)).is_some()
+    }
+
     /// Whether pages that are not zero can go anywhere.
     pub(crate) fn can_swap(&self) -> bool {
         self.store().accepts()
     }
 
-    fn keep_active(&self, pfn: Pfn) -> u64 {
+    pub(super) fn keep_active(&self, pfn: Pfn) -> u64 {
         self.meta(pfn).set(Flags::ACTIVE);
         self.putback(pfn);
         0
@@ -102,7 +132,8 @@ impl<E: Env> Mm<E> {
             self.putback(pfn);
             return 0;
         };
-        if h.pfn != pfn || h.locked || h.shared || self.meta(pfn).has(Flags::REJECTED) {
+        let stays = h.locked || h.shared || self.meta(pfn).has(Flags::REJECTED);
+        if h.pfn != pfn || stays || self.must_stay(pfn) {
             drop(state);
             return self.keep_active(pfn);
         }
@@ -123,7 +154,7 @@ impl<E: Env> Mm<E> {
         let h: HugeMap = *h;
         *state = BlockState::Busy;
         drop(state);
-        let mut fate = self.put_away(space, pfn, BLOCK_PAGES, PageMask::FULL);
+        let mut fate = self.put_away(space.forbids_zero(), pfn, BLOCK_PAGES, PageMask::FULL);
         let kept = fate.kept.count();
         let mut list = Isolated::default();
         let (new, freed) = if kept == 0 {
@@ -185,7 +216,7 @@ impl<E: Env> Mm<E> {
             self.putback(pfn);
             return 0;
         };
-        if self.meta(pfn).has(Flags::REJECTED) {
+        if self.meta(pfn).has(Flags::REJECTED) || self.must_stay(pfn) {
             drop(state);
             return self.keep_active(pfn);
         }
@@ -236,7 +267,7 @@ impl<E: Env> Mm<E> {
         (0..pages)
             .filter(|&k| lazy.get(k))
             .for_each(|k| look.clear(k));
-        let fate = self.put_away(space, pfn, pages, look);
+        let fate = self.put_away(space.forbids_zero(), pfn, pages, look);
         let gone = mine.count() - fate.kept.count();
         self.stats().sub(Item::NrInactive, gone as u64);
         self.stats().add(Item::NrZero, fate.zero.count() as u64);
@@ -296,13 +327,9 @@ impl<E: Env> Mm<E> {
 
     /// Finds the zero pages among `look` of a parked folio and stores the others as far as
     /// they can be stored.
-    fn put_away(&self, space: &Space, pfn: Pfn, pages: u32, look: PageMask) -> Fate {
+    pub(super) fn put_away(&self, zero_stays: bool, pfn: Pfn, pages: u32, look: PageMask) -> Fate {
         let mut zero = PageMask::EMPTY;
-        let droppable = if space.forbids_zero() {
-            PageMask::EMPTY
-        } else {
-            look
-        };
+        let droppable = if zero_stays { PageMask::EMPTY } else { look };
         for (start, len) in droppable.runs(pages) {
             let found = self
                 .platform()
@@ -365,7 +392,7 @@ impl<E: Env> Mm<E> {
         fate
     }
 
-    fn count_out(&self, fate: &Fate) {
+    pub(super) fn count_out(&self, fate: &Fate) {
         self.stats().add(Item::SwpoutZero, fate.zero.count() as u64);
         self.stats().add(Item::Pswpout, fate.stored.count() as u64);
     }

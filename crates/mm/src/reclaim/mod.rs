@@ -6,4 +6,5 @@ pub mod evict;
 pub mod lru;
 pub mod oom;
 pub mod pageout;
+mod places;
 pub mod refault;

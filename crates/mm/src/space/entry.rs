@@ -78,6 +78,11 @@ impl Entry {
         })
     }
 
+    /// The same page, mark for mark, of another frame or slot.
+    pub fn with_frame(self, pfn: Pfn) -> Entry {
+        Entry(self.0 & u64::from(u32::MAX) | u64::from(pfn.0) << 32)
+    }
+
     /// What the page is.
     pub fn kind(self) -> Kind {
         let value = (self.0 >> 32) as u32;

@@ -11,7 +11,7 @@ use crate::charge::{Charge, OverLimit};
 use crate::env::Env;
 use crate::folio::{AllocError, order_of};
 use crate::mm::Mm;
-use crate::platform::{Content, Flush, Platform, PlatformError, Prot, Stop};
+use crate::platform::{Content, Cow, Platform, PlatformError, Stop};
 use crate::reclaim::lru::Which;
 use crate::reclaim::oom::OomReport;
 use crate::space::block::{BlockState, Table};
@@ -21,12 +21,10 @@ use crate::space::{BlockRef, MapError, Space};
 use crate::stat::Item;
 use crate::store::StoreError;
 use crate::tunables::Profile;
-use crate::units::{BLOCK_PAGES, PAGE_SIZE, PageRun, Pfn, SpaceId, Vpn, order_pages};
+use crate::units::{BLOCK_PAGES, PageRun, Pfn, SpaceId, Vpn, order_pages};
 use alloc::boxed::Box;
 use core::fmt;
 
-/// Times a platform operation is tried again while the address space is changing.
-const STOP_RETRIES: u32 = 10_000;
 /// Times a fault starts over before it gives up as busy.
 const RETRIES: u32 = 1000;
 
@@ -37,6 +35,17 @@ pub enum FaultMode {
     NoWait,
     /// May reclaim, wait for a busy page, and find that memory is out.
     MayWait,
+}
+
+/// What a fault wants of its page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Access {
+    /// To be read.
+    Read,
+    /// To be written.
+    Write,
+    /// To be the space's own, writable or not: what a pin needs.
+    Unshare,
 }
 
 /// How a fault ended well.
@@ -65,6 +74,9 @@ pub enum FaultError {
     Oom(Box<OomReport>),
     /// The page is in the store and cannot be read back.
     Store(StoreError),
+    /// The page shares a frame that has failed, and cannot be copied from it (the kernel's
+    /// VM_FAULT_HWPOISON).
+    Poisoned(Pfn),
     /// The system refused.
     Platform(PlatformError),
 }
@@ -79,6 +91,7 @@ impl fmt::Display for FaultError {
             FaultError::NeedReclaim => f.write_str("the limit is reached"),
             FaultError::Oom(report) => write!(f, "{report}"),
             FaultError::Store(e) => write!(f, "a swapped page cannot be read back: {e}"),
+            FaultError::Poisoned(p) => write!(f, "frame {p} has failed and cannot be copied"),
             FaultError::Platform(e) => write!(f, "the system refused: {e}"),
         }
     }
@@ -98,6 +111,8 @@ pub(crate) enum Step {
     Fresh(Vma, u64),
     /// A page in the store: needs frames.
     SwapIn(Vma, u64),
+    /// A write to a page that others share: needs a copy.
+    Copy(Vma, u64),
     /// A write to a huge page that others share: it is to be taken apart first.
     Break,
     /// A write to a page that others share, which the limit refuses.
@@ -115,6 +130,21 @@ impl<E: Env> Mm<E> {
         write: bool,
         mode: FaultMode,
     ) -> Result<Served, FaultError> {
+        let access = match write {
+            true => Access::Write,
+            false => Access::Read,
+        };
+        self.fault_as(space, page, access, mode)
+    }
+
+    /// The same for any access.
+    pub(crate) fn fault_as(
+        &self,
+        space: SpaceId,
+        page: Vpn,
+        access: Access,
+        mode: FaultMode,
+    ) -> Result<Served, FaultError> {
         let space = self
             .space(space)
             .map_err(|_: MapError| FaultError::NoMapping)?;
@@ -123,7 +153,7 @@ impl<E: Env> Mm<E> {
         }
         let block = space.block(self, page.block());
         for _ in 0..RETRIES {
-            match self.fault_step(&space, &block, page, write)? {
+            match self.fault_step(&space, &block, page, access)? {
                 Step::Done(served) => {
                     self.stats().add(Item::Pgfault, 1);
                     return Ok(served);
@@ -138,6 +168,13 @@ impl<E: Env> Mm<E> {
                 Step::Wait(ticket) => block.wait(self, ticket),
                 Step::Fresh(vma, seq) => {
                     if let Some(served) = self.fault_fresh(&space, &block, page, &vma, seq, mode)? {
+                        self.stats().add(Item::Pgfault, 1);
+                        return Ok(served);
+                    }
+                }
+                Step::Copy(vma, seq) => {
+                    let copied = self.fault_copy(&space, &block, page, &vma, seq, access, mode)?;
+                    if let Some(served) = copied {
                         self.stats().add(Item::Pgfault, 1);
                         return Ok(served);
                     }
@@ -160,10 +197,11 @@ impl<E: Env> Mm<E> {
         space: &Space,
         block: &BlockRef,
         page: Vpn,
-        write: bool,
+        access: Access,
     ) -> Result<Step, FaultError> {
         let (vma, seq) = space.vma(self, page);
         let vma = vma.ok_or(FaultError::NoMapping)?;
+        let write = access == Access::Write;
         let allowed = if write {
             vma.prot.write
         } else {
@@ -180,9 +218,11 @@ impl<E: Env> Mm<E> {
         match &mut *state {
             BlockState::Busy => return Ok(Step::Wait(block.ticket())),
             BlockState::Huge(h) if h.mapped => {
-                return self
-                    .write_to_huge(space, page, write, h)
-                    .map_err(FaultError::Platform);
+                return match E::P::COW {
+                    Cow::Kernel => self.write_to_huge(space, page, write, h),
+                    Cow::Core => self.wp_huge(space, page, access, h),
+                }
+                .map_err(FaultError::Platform);
             }
             BlockState::Huge(h) => {
                 let run = PageRun::new(space.id, page.block().start(), BLOCK_PAGES);
@@ -203,8 +243,11 @@ impl<E: Env> Mm<E> {
                 let Some(table) = state.table() else {
                     return Ok(Step::Again);
                 };
-                self.write_to_present(space, page, write, table)
-                    .map_err(FaultError::Platform)
+                match E::P::COW {
+                    Cow::Kernel => self.write_to_present(space, page, write, table),
+                    Cow::Core => self.wp_table(space, &vma, seq, page, access, table),
+                }
+                .map_err(FaultError::Platform)
             }
             Kind::Busy => Ok(Step::Wait(block.ticket())),
             Kind::Swapped(_) => Ok(Step::SwapIn(vma, seq)),
@@ -218,7 +261,7 @@ impl<E: Env> Mm<E> {
                 Ok(Step::Done(Served::Mapped(n)))
             }
             Kind::None if vma.uffd_missing => Err(FaultError::ToProgram),
-            Kind::None | Kind::Zero { .. } if write || space.forbids_zero() => {
+            Kind::None | Kind::Zero { .. } if access != Access::Read || space.forbids_zero() => {
                 Ok(Step::Fresh(vma, seq))
             }
             kind => {
@@ -339,122 +382,6 @@ impl<E: Env> Mm<E> {
         self.moved_in(run.pages);
         self.lru_move(head, Which::Active);
         Ok(run.pages)
-    }
-
-    /// Maps a whole run. On an error, parked pages are all at rest again. Of zeros or bytes
-    /// the first `at` pages stay mapped, and the caller must book them: the program may have
-    /// written to them already.
-    pub(crate) fn map_all(
-        &self,
-        run: PageRun,
-        frames: Pfn,
-        content: Content<'_>,
-        prot: Prot,
-    ) -> Result<(), PlatformError> {
-        let (done, stop) = self.push(run, frames, content, prot);
-        let Some(why) = stop else { return Ok(()) };
-        let Content::Parked = content else {
-            return Err(PlatformError { at: done, why });
-        };
-        if done > 0 {
-            // The program may have written meanwhile: the bytes go back where they were.
-            let (_, stop) = self.pull(PageRun { pages: done, ..run }, frames, prot);
-            debug_assert!(stop.is_none(), "cannot undo a partial map: {stop:?}");
-        }
-        Err(PlatformError { at: 0, why })
-    }
-
-    /// Takes a whole run away from the program and flushes. On an error (somebody holds a
-    /// page) everything is mapped as it was.
-    pub(crate) fn unmap_all(
-        &self,
-        run: PageRun,
-        frames: Pfn,
-        prot: Prot,
-    ) -> Result<(), PlatformError> {
-        let (done, stop) = self.pull(run, frames, prot);
-        let Some(why) = stop else { return Ok(()) };
-        if done > 0 {
-            let part = PageRun { pages: done, ..run };
-            let (_, stop) = self.push(part, frames, Content::Parked, prot);
-            debug_assert!(stop.is_none(), "cannot undo a partial unmap: {stop:?}");
-        }
-        Err(PlatformError { at: done, why })
-    }
-
-    /// Maps as much of a run as goes, again while the address space is changing.
-    fn push(
-        &self,
-        run: PageRun,
-        frames: Pfn,
-        content: Content<'_>,
-        prot: Prot,
-    ) -> (u32, Option<Stop>) {
-        let (mut done, mut tries) = (0, 0);
-        while done < run.pages {
-            let rest = match content {
-                Content::Bytes(b) => Content::Bytes(&b[done as usize * PAGE_SIZE..]),
-                c => c,
-            };
-            match self
-                .platform()
-                .map(run.tail(done), frames.add(done), rest, prot)
-            {
-                Ok(d) => done += d.pages,
-                Err(e) => {
-                    done += e.at;
-                    tries += 1;
-                    if e.why != Stop::Retry || tries > STOP_RETRIES {
-                        return (done, Some(e.why));
-                    }
-                }
-            }
-        }
-        (done, None)
-    }
-
-    /// Unmaps as much of a run as goes and flushes it.
-    fn pull(&self, run: PageRun, frames: Pfn, prot: Prot) -> (u32, Option<Stop>) {
-        let (mut done, mut tries) = (0, 0);
-        let mut stop = None;
-        while done < run.pages {
-            match self
-                .platform()
-                .unmap(run.tail(done), frames.add(done), prot)
-            {
-                Ok((d, token)) => {
-                    done += d.pages;
-                    self.platform().flush(&mut core::iter::once(token));
-                }
-                Err(e) => {
-                    done += e.at;
-                    tries += 1;
-                    if e.why != Stop::Retry || tries > STOP_RETRIES {
-                        stop = Some(e.why);
-                        break;
-                    }
-                }
-            }
-        }
-        if tries > 0 && done > 0 {
-            // A call that stopped half-way returned no token for what it had done.
-            let pending = Some(PageRun { pages: done, ..run });
-            self.platform()
-                .flush(&mut core::iter::once(Flush { pending }));
-        }
-        (done, stop)
-    }
-
-    /// Gauges: pages went from inactive to mapped.
-    pub(crate) fn moved_in(&self, pages: u32) {
-        self.stats().add(Item::NrAnon, pages as u64);
-        self.stats().sub(Item::NrInactive, pages as u64);
-    }
-
-    /// Gauges: pages went from mapped to inactive.
-    pub(crate) fn moved_out(&self, pages: u32) {
-        self.stats().sub(Item::NrAnon, pages as u64);
-        self.stats().add(Item::NrInactive, pages as u64);
     }
 }
 

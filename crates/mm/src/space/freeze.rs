@@ -160,7 +160,7 @@ impl<E: Env> Mm<E> {
         }
     }
 
-    fn activate_block(
+    pub(crate) fn activate_block(
         &self,
         space: &Space,
         first: Vpn,

@@ -6,7 +6,7 @@ use crate::mm::Mm;
 use crate::platform::{Platform, Prot};
 use crate::space::block::BlockState;
 use crate::space::fault::{FaultError, FaultMode};
-use crate::space::vma::{Search, ThpAdvice, Vma};
+use crate::space::vma::{OnFork, Search, ThpAdvice, Vma};
 use crate::space::{BlockRef, MapError, Space};
 use crate::units::{SpaceId, Vpn};
 use alloc::vec::Vec;
@@ -41,6 +41,7 @@ impl<E: Env> Mm<E> {
             advice: ThpAdvice::None,
             locked: false,
             uffd_missing: false,
+            on_fork: OnFork::Copy,
         };
         self.protect_new(&space, start, pages, prot)?;
         space

@@ -2,14 +2,20 @@
 
 pub mod advice;
 pub mod block;
+mod carry;
+mod cow;
 pub mod disown;
 pub mod entry;
 pub mod fault;
+pub mod fork;
 pub mod freeze;
 pub mod fresh;
 pub mod map;
+pub mod pin;
 mod protect;
 pub mod remap;
+pub mod rmap;
+mod runs;
 pub mod share;
 pub mod swapin;
 pub mod userfault;
@@ -249,6 +255,19 @@ impl<E: Env> Mm<E> {
         self.spaces.lock(self.machine())[id.0 as usize] = None;
         self.platform().destroy_space(id);
         Ok(())
+    }
+
+    /// Resident pages of a space (RSS): mapped or inactive, shared ones counted in each space
+    /// that has them. Walks the tables.
+    pub fn resident(&self, id: SpaceId) -> u64 {
+        let Ok(space) = self.space(id) else { return 0 };
+        let count = |(block, _, _): (BlockRef, Vpn, u32)| {
+            let state = block.lock(self);
+            (0..BLOCK_PAGES)
+                .filter(|&k| state.entry(k).frame().is_some())
+                .count() as u64
+        };
+        space.parts(self, space.base, space.pages).map(count).sum()
     }
 
     /// The space of this number.

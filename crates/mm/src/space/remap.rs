@@ -9,8 +9,8 @@ use crate::env::Env;
 use crate::folio::order_of;
 use crate::machine::{Machine, Site};
 use crate::mm::Mm;
-use crate::platform::{Platform, PlatformError, Prot, Stop};
-use crate::space::block::BlockState;
+use crate::platform::{Cow, Platform, PlatformError, Prot, Stop};
+use crate::space::block::{BlockState, HugeMap};
 use crate::space::entry::{Entry, Kind};
 use crate::space::vma::Vma;
 use crate::space::{BlockRef, MapError, Space};
@@ -196,13 +196,22 @@ impl<E: Env> Mm<E> {
     ) -> Result<(), PlatformError> {
         match state {
             BlockState::Huge(h) => {
+                if self.is_carried(space, first, h) {
+                    return Ok(());
+                }
                 self.forsake_huge(h);
                 self.unmap_huge(space, first.block(), h)
             }
             BlockState::Table(table) => {
                 self.forsake(table, first.index(), n);
                 self.unmap_entries(space, first.block(), table, first.index(), n);
-                let mapped = |k| matches!(table.get(k).kind(), Kind::Mapped(_));
+                let mapped = |k| match table.get(k).kind() {
+                    Kind::Mapped(p) => {
+                        let carried = table.get(k).locked() || self.is_held(self.head_of(p));
+                        E::P::COW == Cow::Kernel || !carried
+                    }
+                    _ => false,
+                };
                 match (first.index()..first.index() + n).find(|&k| mapped(k)) {
                     Some(k) => Err(PlatformError {
                         at: k - first.index(),
@@ -215,6 +224,13 @@ impl<E: Env> Mm<E> {
         }
     }
 
+    /// Whether a huge page is one that others hold too, so that it is not unmapped on the way.
+    fn is_carried(&self, space: &Space, first: Vpn, h: &mut HugeMap) -> bool {
+        E::P::COW == Cow::Core
+            && h.mapped
+            && (!self.claim_huge(space, first.block(), h, false) || self.is_held(h.pfn))
+    }
+
     /// Moves the pages of a run, which lies in one block on both sides.
     fn move_run(
         &self,
@@ -224,8 +240,12 @@ impl<E: Env> Mm<E> {
         to: Vpn,
         n: u32,
     ) -> Result<(), PlatformError> {
-        let whole = n == BLOCK_PAGES && to.index() == 0;
+        let mut whole = n == BLOCK_PAGES && to.index() == 0;
         loop {
+            if E::P::COW == Cow::Core && self.carry_held(space, source, from, to, n)? {
+                // The destination has pages already.
+                whole = false;
+            }
             let mut state = self.lock_settled(source, from.index(), n);
             if matches!(&*state, BlockState::Huge(_)) && !whole {
                 drop(state);
@@ -233,6 +253,10 @@ impl<E: Env> Mm<E> {
                 continue;
             }
             self.unmap_run(space, &mut state, from, n)?;
+            if E::P::COW == Cow::Core && is_mapped(&state, from.index(), n) {
+                // Somebody has pinned a page since.
+                continue;
+            }
             if let BlockState::Huge(h) = &*state {
                 self.meta(h.pfn).set_owner(space.id, to);
             } else if let BlockState::Table(_) = &*state {
@@ -286,7 +310,7 @@ impl<E: Env> Mm<E> {
             let dest = space.block(self, to.block());
             let mut state = self.lock_settled(&dest, to.index(), n);
             if let Some(table) = state.table() {
-                for (k, e) in moved.into_iter().enumerate() {
+                for (k, e) in moved.into_iter().enumerate().filter(|m| !m.1.is_none()) {
                     table.set(to.index() + k as u32, e);
                 }
             }
@@ -335,6 +359,11 @@ impl<E: Env> Mm<E> {
         self.sort_lists(table, page.index(), pages);
         true
     }
+}
+
+/// Whether a page of a part is mapped.
+fn is_mapped(state: &BlockState, first: u32, n: u32) -> bool {
+    (first..first + n).any(|k| matches!(state.entry(k).kind(), Kind::Mapped(_)))
 }
 
 /// An entry whose zero page is not mapped (any more).

@@ -1,4 +1,5 @@
-//! Pages that several managers hold since a fork.
+//! Pages that several managers hold since a fork, where the kernel copies on write (`cow.rs` is
+//! the other road).
 //!
 //! The kernel copies such a page on the first write, so a write takes memory: it is delivered
 //! (the pages are write-protected before the fork), the writer is charged, and the page is its
@@ -14,7 +15,7 @@ use crate::folio::order_of;
 use crate::frame::Flags;
 use crate::machine::{Machine, Work};
 use crate::mm::Mm;
-use crate::platform::{Platform, PlatformError, Stop};
+use crate::platform::{Cow, Platform, PlatformError, Stop};
 use crate::reclaim::lru::Which;
 use crate::space::block::{BlockState, HugeMap, Table};
 use crate::space::entry::Kind;
@@ -92,7 +93,7 @@ impl<E: Env> Mm<E> {
         }
     }
 
-    fn guard(&self, run: PageRun) -> bool {
+    pub(crate) fn guard(&self, run: PageRun) -> bool {
         for _ in 0..RETRIES {
             match self.platform().write_protect(run, true) {
                 Ok(token) => {
@@ -256,7 +257,7 @@ impl<E: Env> Mm<E> {
 
     /// Lifts the protection of a run and wakes who waits for it. Block locked, so that nobody
     /// counts on the protection now.
-    fn unguard(&self, run: PageRun) -> Result<(), PlatformError> {
+    pub(crate) fn unguard(&self, run: PageRun) -> Result<(), PlatformError> {
         let token = self.platform().write_protect(run, false)?;
         self.platform().flush(&mut core::iter::once(token));
         Ok(())
@@ -264,7 +265,11 @@ impl<E: Env> Mm<E> {
 
     /// Ends the sharing of entries that are about to be taken away or are written already:
     /// charged past the limit if it must be. Returns how many there were. Block locked.
+    /// Where the core copies, the charge stays with the folio: nothing.
     pub(crate) fn forsake(&self, table: &mut Table, first: u32, n: u32) -> u32 {
+        if E::P::COW == Cow::Core {
+            return 0;
+        }
         let shared = (first..first + n)
             .filter(|&k| table.get(k).shared())
             .count();
@@ -277,7 +282,7 @@ impl<E: Env> Mm<E> {
 
     /// The same for a huge page.
     pub(crate) fn forsake_huge(&self, h: &mut HugeMap) {
-        if h.shared {
+        if h.shared && E::P::COW == Cow::Kernel {
             self.charge().force_unshare(u64::from(BLOCK_PAGES));
             self.stats().sub(Item::NrShared, u64::from(BLOCK_PAGES));
             h.shared = false;
@@ -309,6 +314,9 @@ impl<E: Env> Mm<E> {
             BlockState::Huge(h) if h.shared => *h,
             _ => return,
         };
+        if E::P::COW == Cow::Core {
+            return self.split_table(space, nr, &mut state);
+        }
         *state = BlockState::Busy;
         drop(state);
         let table = self.split_mapped(space, nr, h);
@@ -320,6 +328,9 @@ impl<E: Env> Mm<E> {
     /// Puts each folio that has an entry among `first..first + n` on the list where it belongs
     /// by whether any page of it is shared. Block locked.
     pub(crate) fn sort_lists(&self, table: &Table, first: u32, n: u32) {
+        if E::P::COW == Cow::Core {
+            return;
+        }
         let mut folio = Pfn(0)..Pfn(0);
         for k in first..first + n {
             let Some(p) = table.get(k).frame() else {

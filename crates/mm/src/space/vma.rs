@@ -31,6 +31,18 @@ pub enum ThpAdvice {
     NoHuge,
 }
 
+/// What a fork does with a range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum OnFork {
+    /// The child has its pages, too.
+    #[default]
+    Copy,
+    /// The child does not have the range (`MADV_DONTFORK`).
+    Leave,
+    /// The child has the range, all holes (`MADV_WIPEONFORK`).
+    Wipe,
+}
+
 /// A range of pages that agree in everything.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Vma {
@@ -47,6 +59,8 @@ pub struct Vma {
     /// The program has asked to be told of missing pages (userfaultfd): no page may come by
     /// itself where there is none.
     pub uffd_missing: bool,
+    /// What a fork does with it.
+    pub on_fork: OnFork,
 }
 
 impl Vma {
@@ -74,11 +88,13 @@ impl Vma {
             advice,
             locked,
             uffd_missing,
+            on_fork,
             ..
         } = *self;
         self.end() == next.start
             && (prot, advice, locked) == (next.prot, next.advice, next.locked)
             && uffd_missing == next.uffd_missing
+            && on_fork == next.on_fork
     }
 }
 

@@ -26,6 +26,7 @@ fn vma(start: u64, pages: u64) -> Vma {
         advice: ThpAdvice::None,
         locked: false,
         uffd_missing: false,
+        on_fork: Default::default(),
     }
 }
 
@@ -43,6 +44,7 @@ fn pieces(naive: &Naive, from: usize, to: usize) -> Vec<Vma> {
             advice,
             locked,
             uffd_missing: false,
+            on_fork: Default::default(),
         };
         match out.last_mut() {
             Some(last) if last.joins(&page) => last.pages += 1,

@@ -7,15 +7,17 @@ use crate::mm::Mm;
 use crate::platform::{Flush, Platform};
 use crate::space::block::{BlockState, HugeMap, Table};
 use crate::space::entry::{Entry, Kind};
+use crate::space::rmap::first_page;
 use crate::space::{BlockRef, Space};
 use crate::stat::Item;
-use crate::units::{BLOCK_PAGES, FrameRun, PageMask, PageRun, Pfn, Vpn};
+use crate::units::{BLOCK_PAGES, FrameRun, PageMask, PageRun, Pfn, SpaceId, Vpn};
 use core::ops::Range;
 
 /// References to drop, folio by folio, and what goes with them.
 #[derive(Default)]
 struct Batch {
-    folio: Option<Range<Pfn>>,
+    /// The folio, and where its first page would lie.
+    at: Option<(Range<Pfn>, Vpn)>,
     refs: u32,
     /// Pages of folios that are gone, whose charge is still to be returned.
     charged: u64,
@@ -80,6 +82,7 @@ impl<E: Env> Mm<E> {
             self.platform().release(FrameRun::new(h.pfn, BLOCK_PAGES));
             self.stats().sub(Item::NrInactive, BLOCK_PAGES as u64);
         }
+        self.rmap_del(h.pfn, run.space, run.start, 1);
         self.put_folio(h.pfn, 1);
     }
 
@@ -111,11 +114,11 @@ impl<E: Env> Mm<E> {
                 Kind::None | Kind::Busy => {}
                 Kind::Mapped(p) => {
                     self.stats().sub(Item::NrAnon, 1);
-                    self.zap_frame(&mut batch, p);
+                    self.zap_frame(&mut batch, run, k, p);
                 }
                 Kind::Inactive(p) => {
                     self.stats().sub(Item::NrInactive, 1);
-                    self.zap_frame(&mut batch, p);
+                    self.zap_frame(&mut batch, run, k, p);
                 }
                 Kind::Zero { dropped, .. } => {
                     if dropped {
@@ -126,7 +129,7 @@ impl<E: Env> Mm<E> {
             }
             table.set(k, Entry::NONE);
         }
-        self.zap_end(&mut batch);
+        self.zap_end(run.space, &mut batch);
         if batch.charged > 0 {
             self.charge().uncharge(batch.charged);
         }
@@ -153,23 +156,25 @@ impl<E: Env> Mm<E> {
         }
     }
 
-    fn zap_frame(&self, batch: &mut Batch, pfn: Pfn) {
-        if batch.folio.as_ref().is_none_or(|f| !f.contains(&pfn)) {
-            self.zap_end(batch);
-            batch.folio = Some(self.folio_of(pfn));
+    fn zap_frame(&self, batch: &mut Batch, run: PageRun, k: u32, pfn: Pfn) {
+        let page = run.start.block().start().add(u64::from(k));
+        let same = |(folio, first): &(Range<Pfn>, Vpn)| {
+            folio.contains(&pfn) && *first == first_page(page, pfn, folio.start)
+        };
+        if !batch.at.as_ref().is_some_and(same) {
+            self.zap_end(run.space, batch);
+            let folio = self.folio_of(pfn);
+            let first = first_page(page, pfn, folio.start);
+            batch.at = Some((folio, first));
         }
         batch.refs += 1;
     }
 
-    fn zap_end(&self, batch: &mut Batch) {
-        let Some(Range { start: head, .. }) = batch.folio.take() else {
+    fn zap_end(&self, space: SpaceId, batch: &mut Batch) {
+        let Some((Range { start: head, .. }, first)) = batch.at.take() else {
             return;
         };
         let refs = core::mem::take(&mut batch.refs);
-        let meta = self.meta(head);
-        if meta.refs() > refs {
-            self.partially_mapped(head);
-        }
-        batch.charged += self.put_charged(head, refs);
+        batch.charged += self.put_mapped(space, first, head, refs);
     }
 }

@@ -1,7 +1,8 @@
 //! The swap map: which slots of the store are in use.
 //!
 //! Slots are handed out in runs, so that a huge page that is swapped out whole needs one
-//! number instead of 512.
+//! number instead of 512. A slot has one user when it is handed out, and one more for each
+//! fork that finds it in use: only for such slots a count is kept.
 
 use crate::charge::{Charge, OverLimit};
 use crate::env::Env;
@@ -9,6 +10,7 @@ use crate::mm::Mm;
 use crate::store::Store;
 use crate::units::Slot;
 use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
 
 /// Free runs of slots below a growing end.
 ///
@@ -19,6 +21,8 @@ pub struct SlotMap {
     free: BTreeMap<u32, u32>,
     end: u32,
     used: u64,
+    /// slot -> users beyond the first; never 0
+    more: BTreeMap<u32, u32>,
 }
 
 impl SlotMap {
@@ -28,7 +32,47 @@ impl SlotMap {
             free: BTreeMap::new(),
             end: 0,
             used: 0,
+            more: BTreeMap::new(),
         }
+    }
+
+    /// Adds `users` to each of a run of slots in use.
+    pub fn share(&mut self, first: Slot, count: u32, users: u32) {
+        if users > 0 {
+            for slot in first.0..first.0 + count {
+                *self.more.entry(slot).or_insert(0) += users;
+            }
+        }
+    }
+
+    /// Takes one user from each of a run of slots; the slots (first, count) that had no other
+    /// are in use still, and the caller's to free.
+    pub fn leave(&mut self, first: Slot, count: u32) -> Vec<(Slot, u32)> {
+        let end = first.0 + count;
+        let mut last = Vec::new();
+        let mut at = first.0;
+        let shared: Vec<u32> = self.more.range(at..end).map(|(&s, _)| s).collect();
+        for slot in shared {
+            if slot > at {
+                last.push((Slot(at), slot - at));
+            }
+            at = slot + 1;
+            if let Some(n) = self.more.get_mut(&slot) {
+                *n -= 1;
+                if *n == 0 {
+                    self.more.remove(&slot);
+                }
+            }
+        }
+        if at < end {
+            last.push((Slot(at), end - at));
+        }
+        last
+    }
+
+    /// Users of a slot in use.
+    pub fn users(&self, slot: Slot) -> u32 {
+        1 + self.more.get(&slot.0).copied().unwrap_or(0)
     }
 
     /// Slots in use.
@@ -131,19 +175,46 @@ impl<E: Env> Mm<E> {
         }
     }
 
-    /// Drops stored pages and returns their slots.
+    /// Drops one use of each of a run of stored pages; those that nobody else uses leave the
+    /// store, and their slots are free.
     pub(crate) fn drop_swapped(&self, first: Slot, count: u32) {
-        if count > 0 {
+        if count == 0 {
+            return;
+        }
+        let last = self.slots.lock(self.machine()).leave(first, count);
+        for (first, count) in last {
             self.store().free(first, count);
             self.free_slots(first, count);
         }
+    }
+
+    /// Adds `users` to each of a run of stored pages.
+    pub(crate) fn share_swapped(&self, first: Slot, count: u32, users: u32) {
+        self.slots.lock(self.machine()).share(first, count, users);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::vec::Vec;
+
+    #[test]
+    fn a_slot_is_freed_by_its_last_user() {
+        let mut map = SlotMap::new();
+        let first = map.alloc(8).unwrap();
+        map.share(first.add(2), 3, 1);
+        map.share(first.add(3), 1, 1);
+        let users: Vec<u32> = (0..8).map(|i| map.users(first.add(i))).collect();
+        assert_eq!(users, [1, 1, 2, 3, 2, 1, 1, 1]);
+        let left = map.leave(first, 8);
+        assert_eq!(left, [(first, 2), (first.add(5), 3)]);
+        assert_eq!(
+            map.leave(first.add(2), 3),
+            [(first.add(2), 1), (first.add(4), 1)]
+        );
+        assert_eq!(map.leave(first.add(3), 1), [(first.add(3), 1)]);
+        assert!(map.more.is_empty() && map.used() == 8);
+    }
 
     #[test]
     fn slot_runs_never_overlap_and_merge_back() {

@@ -12,6 +12,12 @@ use std::sync::{Arc, Mutex};
 #[derive(Clone, Default)]
 pub struct PlainStore(Arc<Mutex<HashMap<u32, Vec<u8>>>>, pub bool);
 
+impl PlainStore {
+    pub fn new(on: bool) -> PlainStore {
+        PlainStore(Arc::default(), on)
+    }
+}
+
 impl Store for PlainStore {
     fn accepts(&self) -> bool {
         self.1
@@ -92,7 +98,7 @@ impl Rig {
         let model = Model::new(ram_mib << 20, cpus, seed);
         model.attach(&machine);
         let charge = ModelCharge::unlimited();
-        let store = PlainStore(Arc::default(), swap);
+        let store = PlainStore::new(swap);
         let mm = Mm::new(
             model.clone(),
             machine.clone(),

@@ -297,7 +297,7 @@ fn r25_a_captured_block_is_prepared_like_any_other() {
     for zone in [&plain, &capturing] {
         let all: Vec<Pfn> = (0..64).map(|_| zone.alloc(&m, 4).unwrap()).collect();
         let meta = zone.get(all[7]).unwrap();
-        meta.set(Flags::REJECTED | Flags::LAZYFREE | Flags::PARTIAL);
+        meta.set(Flags::REJECTED | Flags::FORKED | Flags::PARTIAL);
         let events = zone.events();
         let pfn = if std::ptr::eq(zone, &capturing) {
             let mut capture = zone.begin_capture(&m, 4).unwrap();

@@ -45,7 +45,7 @@ pub fn enabled(t: &Tunables, vma: &Vma, order: u8) -> bool {
 }
 
 /// The largest order below the huge one in a VMA.
-fn cap_below_huge(t: &Tunables, vma: &Vma) -> u8 {
+pub(crate) fn cap_below_huge(t: &Tunables, vma: &Vma) -> u8 {
     let cap = match vma.advice {
         ThpAdvice::Huge => order_of_bytes(t.fault_max_advised),
         _ if t.fault_order == FaultOrder::Auto && thp_allowed(t, vma) => BLOCK_ORDER,

@@ -17,6 +17,7 @@ fn vma(start: u64, pages: u64, advice: ThpAdvice) -> Vma {
         advice,
         locked: false,
         uffd_missing: false,
+        on_fork: Default::default(),
     }
 }
 

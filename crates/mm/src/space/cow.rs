@@ -1,0 +1,424 @@
+//! Copy on write where no kernel does it: what a write to a page that a fork has shared comes to.
+//!
+//! An entry is *exclusive*, or *shared*: others may hold its page. Shared entries are guarded:
+//! the write arrives as a fault. Reuse (F4) comes before copy (F3):
+//!
+//! - The page is exclusive: the maximal run of exclusive guarded pages around it, inside folio,
+//!   VMA and block, becomes writable, without a look at references (R73, R78).
+//! - All references to the folio are entries of the run of guarded pages around it: nobody else
+//!   has any of it. The run becomes exclusive and writable; the folio is this place's own (R89).
+//! - Else a part of the folio is copied: the largest naturally aligned window that holds nothing
+//!   but shared pages in a row (R62 to R65).
+//!
+//! An exclusive page is never replaced (R64, R79). A page becomes exclusive in one of two ways: it is
+//! new, or the count of references proves that nobody else has it (R80). Both the fault that
+//! copies (R81) and a pin hold a reference, so that neither is overlooked.
+
+use crate::env::Env;
+use crate::folio::{AllocError, order_of};
+use crate::huge::order::{self, LEAST_ORDER, Window};
+use crate::mm::Mm;
+use crate::platform::{Content, Cow, Platform, PlatformError};
+use crate::reclaim::lru::Which;
+use crate::space::block::{BlockState, HugeMap, Table};
+use crate::space::entry::{Entry, Kind};
+use crate::space::fault::{Access, FaultError, FaultMode, Served, Step};
+use crate::space::rmap::first_page;
+use crate::space::vma::Vma;
+use crate::space::{BlockRef, Space};
+use crate::stat::Item;
+use crate::tunables::Tunables;
+use crate::units::{BLOCK_ORDER, BLOCK_PAGES, BlockNr, FrameRun, PageRun, Pfn, Vpn, order_pages};
+
+/// What a copy came to.
+enum Copied {
+    /// The window is the space's own.
+    Done,
+    /// Try a smaller window.
+    Smaller,
+    /// The world changed: start over.
+    Changed,
+    /// No folio was to be had.
+    NoFolio(AllocError),
+}
+
+/// What is copied: a window of pages, the frame of its first, and the head of its folio.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Source {
+    window: Window,
+    frame: Pfn,
+    head: Pfn,
+}
+
+impl<E: Env> Mm<E> {
+    /// A fault on a page of a mapped huge one. Block locked.
+    pub(crate) fn wp_huge(
+        &self,
+        space: &Space,
+        page: Vpn,
+        access: Access,
+        h: &mut HugeMap,
+    ) -> Result<Step, PlatformError> {
+        let allowed = match access {
+            Access::Read => true,
+            Access::Unshare => !h.shared,
+            Access::Write => !h.guarded,
+        };
+        if allowed {
+            return Ok(Step::Done(Served::Spurious));
+        }
+        if !self.claim_huge(space, page.block(), h, false) {
+            return Ok(Step::Break);
+        }
+        if access == Access::Write {
+            self.unguard(PageRun::new(space.id, page.block().start(), BLOCK_PAGES))?;
+            h.guarded = false;
+            self.stats().add(Item::Pgreuse, u64::from(BLOCK_PAGES));
+            self.lru_move(h.pfn, Which::Active);
+        }
+        Ok(Step::Done(Served::Spurious))
+    }
+
+    /// A fault on a mapped page of a table. Block locked.
+    pub(crate) fn wp_table(
+        &self,
+        space: &Space,
+        vma: &Vma,
+        seq: u64,
+        page: Vpn,
+        access: Access,
+        table: &mut Table,
+    ) -> Result<Step, PlatformError> {
+        let i = page.index();
+        let e = table.get(i);
+        let allowed = match access {
+            Access::Read => true,
+            Access::Unshare => !e.shared(),
+            Access::Write => !e.guarded(),
+        };
+        let Kind::Mapped(pfn) = e.kind() else {
+            return Ok(Step::Again);
+        };
+        if allowed {
+            return Ok(Step::Done(Served::Spurious));
+        }
+        let head = self.head_of(pfn);
+        let (first, end) = self.reuse_run(vma, page, pfn, table);
+        if e.shared() {
+            if !self.is_sole(head, end - first, false) {
+                return Ok(Step::Copy(*vma, seq));
+            }
+            for k in first..end {
+                table.set(k, table.get(k).guard(false));
+            }
+            self.rmap_settle(head, space.id, first_page(page, pfn, head));
+        }
+        if access == Access::Write {
+            let start = page.block().start().add(u64::from(first));
+            self.unguard(PageRun::new(space.id, start, end - first))?;
+            for k in first..end {
+                table.set(k, table.get(k).unguarded());
+            }
+            self.stats().add(Item::Pgreuse, u64::from(end - first));
+            self.lru_move(head, Which::Active);
+        }
+        Ok(Step::Done(Served::Spurious))
+    }
+
+    /// The guarded pages in a row around `page`, inside folio, VMA and block (R72); around an
+    /// exclusive page only the exclusive ones.
+    fn reuse_run(&self, vma: &Vma, page: Vpn, pfn: Pfn, table: &Table) -> (u32, u32) {
+        let i = page.index();
+        let e = table.get(i);
+        let head = self.head_of(pfn);
+        let last = head.0 + order_pages(order_of(self.meta(head))) - 1;
+        let joins = |k: u32| {
+            let next = table.get(k);
+            let frame = pfn.0.wrapping_add(k).wrapping_sub(i);
+            (head.0..=last).contains(&frame)
+                && next.kind() == Kind::Mapped(Pfn(frame))
+                && next.guarded()
+                && next.prot() == e.prot()
+                && (e.shared() || !next.shared())
+                && vma.contains(page.block().start().add(u64::from(k)))
+        };
+        let (mut first, mut end) = (i, i + 1);
+        while first > 0 && joins(first - 1) {
+            first -= 1;
+        }
+        while end < BLOCK_PAGES && joins(end) {
+            end += 1;
+        }
+        (first, end)
+    }
+
+    /// Whether the `refs` references of entries in a block that the caller holds are all there
+    /// are. Isolation is the folio's lock: who else has isolated it is at work on it (R74).
+    /// `isolated`: the caller has.
+    fn is_sole(&self, head: Pfn, refs: u32, isolated: bool) -> bool {
+        let meta = self.meta(head);
+        if isolated {
+            return meta.refs() == refs + 1;
+        }
+        if meta.refs() != refs || !self.isolate(head) {
+            return false;
+        }
+        let sole = meta.refs() == refs + 1;
+        self.putback(head);
+        sole
+    }
+
+    /// Makes a huge mapping exclusive if it is proven that nobody else has the page; true if it
+    /// is exclusive now. Block locked.
+    pub(crate) fn claim_huge(
+        &self,
+        space: &Space,
+        nr: BlockNr,
+        h: &mut HugeMap,
+        isolated: bool,
+    ) -> bool {
+        if h.shared && E::P::COW == Cow::Core && self.is_sole(h.pfn, 1, isolated) {
+            h.shared = false;
+            self.rmap_settle(h.pfn, space.id, nr.start());
+        }
+        !h.shared
+    }
+
+    /// Makes the shared entries of the folio of page `i` exclusive if the entries of this block
+    /// are proven to be all that there are of it. Block locked.
+    pub(crate) fn claim_entries(&self, space: &Space, nr: BlockNr, table: &mut Table, i: u32) {
+        let Kind::Mapped(pfn) = table.get(i).kind() else {
+            return;
+        };
+        let head = self.head_of(pfn);
+        let pages = order_pages(order_of(self.meta(head)));
+        let place = i.wrapping_sub(pfn.0 - head.0);
+        let at = |j: u32| place.wrapping_add(j);
+        let ours = |table: &Table, j: u32| table.get(at(j)).kind() == Kind::Mapped(head.add(j));
+        let n = (0..pages).filter(|&j| ours(table, j)).count() as u32;
+        if !self.is_sole(head, n, false) {
+            return;
+        }
+        for j in (0..pages)
+            .filter(|&j| ours(table, j))
+            .collect::<alloc::vec::Vec<_>>()
+        {
+            if table.get(at(j)).shared() {
+                table.set(at(j), table.get(at(j)).guard(false));
+            }
+        }
+        let page = nr.start().add(u64::from(i));
+        self.rmap_settle(head, space.id, first_page(page, pfn, head));
+    }
+
+    /// Makes a table of a mapped huge page whose folio stays whole: a reference for each entry.
+    /// Nothing if the block is none. Block locked.
+    pub(crate) fn split_table(&self, space: &Space, nr: BlockNr, state: &mut BlockState) {
+        let h = match &*state {
+            BlockState::Huge(h) if h.mapped => *h,
+            _ => return,
+        };
+        self.meta(h.pfn).add_refs(BLOCK_PAGES - 1);
+        self.rmap_split(h.pfn, space.id, nr.start());
+        let mut table = Table::new();
+        for i in 0..BLOCK_PAGES {
+            let e = Entry::new(Kind::Mapped(h.pfn.add(i)), h.prot, h.locked);
+            table.set(i, if h.guarded { e.guard(h.shared) } else { e });
+        }
+        *state = BlockState::Table(table);
+    }
+
+    /// Serves a write to (or the unsharing of) a page that others may hold, by a copy. `None`:
+    /// the world changed, start over.
+    #[allow(clippy::too_many_arguments)]
+    pub(crate) fn fault_copy(
+        &self,
+        space: &Space,
+        block: &BlockRef,
+        page: Vpn,
+        vma: &Vma,
+        seq: u64,
+        access: Access,
+        mode: FaultMode,
+    ) -> Result<Option<Served>, FaultError> {
+        let t = self.tunables();
+        let (mut cap, mut tried) = (BLOCK_ORDER, 0);
+        loop {
+            let found = {
+                let mut state = block.lock(self);
+                let found = state
+                    .table()
+                    .filter(|_| !space.changed(seq))
+                    .and_then(|table| self.copy_window(&t, vma, page, table, cap));
+                // With a reference more nobody takes the folio for his own while it is read (R81).
+                if let Some(source) = &found {
+                    self.meta(source.head).add_refs(1);
+                }
+                found
+            };
+            let Some(source) = found else { return Ok(None) };
+            let copied = self.copy_folio(space, block, page, vma, seq, access, source);
+            self.put_folio(source.head, 1);
+            let order = source.window.order;
+            match copied? {
+                Copied::Done => return Ok(Some(Served::Mapped(order_pages(order)))),
+                Copied::Changed => return Ok(None),
+                Copied::Smaller => cap = order.saturating_sub(1),
+                Copied::NoFolio(_) if order > 0 => {
+                    self.stats().add(Item::AnonFaultFallback, 1);
+                    tried += 1;
+                    cap = order::lower(&t, vma, order, tried);
+                }
+                Copied::NoFolio(_) if mode == FaultMode::NoWait => {
+                    return Err(FaultError::NeedReclaim);
+                }
+                Copied::NoFolio(e) => {
+                    self.make_room(e).map_err(FaultError::Oom)?;
+                    return Ok(None);
+                }
+            }
+        }
+    }
+
+    /// The largest window around `page` that may be copied as one. `None`: it is not shared.
+    fn copy_window(
+        &self,
+        t: &Tunables,
+        vma: &Vma,
+        page: Vpn,
+        table: &Table,
+        cap: u8,
+    ) -> Option<Source> {
+        let i = page.index();
+        let e = table.get(i);
+        let Kind::Mapped(pfn) = e.kind() else {
+            return None;
+        };
+        if !e.shared() {
+            return None;
+        }
+        let head = self.head_of(pfn);
+        let source = order_of(self.meta(head));
+        let end = head.0 + order_pages(source);
+        let fits = |w: &Window| {
+            let first = w.start.index();
+            w.start >= vma.start
+                && w.start.0 + u64::from(order_pages(w.order)) <= vma.end().0
+                && (first..first + order_pages(w.order)).all(|k| {
+                    let next = table.get(k);
+                    let frame = pfn.0.wrapping_add(k).wrapping_sub(i);
+                    (head.0..end).contains(&frame)
+                        && next.kind() == Kind::Mapped(Pfn(frame))
+                        && next.shared()
+                        && next.prot() == e.prot()
+                })
+        };
+        let cap = cap.min(source).min(order::cap_below_huge(t, vma));
+        let window = (LEAST_ORDER..=cap)
+            .rev()
+            .filter(|&o| order::enabled(t, vma, o))
+            .map(|o| Window::around(page, o))
+            .find(fits)
+            .unwrap_or(Window::around(page, 0));
+        let frame = Pfn(pfn.0 - (i - window.start.index()));
+        let source = Source {
+            window,
+            frame,
+            head,
+        };
+        Some(source)
+    }
+
+    /// Copies a window into a new folio and puts that in its place. The caller holds a
+    /// reference to the source, and drops it.
+    #[allow(clippy::too_many_arguments)]
+    fn copy_folio(
+        &self,
+        space: &Space,
+        block: &BlockRef,
+        page: Vpn,
+        vma: &Vma,
+        seq: u64,
+        access: Access,
+        source: Source,
+    ) -> Result<Copied, FaultError> {
+        let w = source.window;
+        let n = order_pages(w.order);
+        let new = match self.alloc_folio(w.order, n, (space.id, w.start)) {
+            Ok(pfn) => pfn,
+            Err(e) => return Ok(Copied::NoFolio(e)),
+        };
+        let drop_new = || {
+            self.platform().release(FrameRun::new(new, n));
+            self.free_unused(new);
+        };
+        if let Some(bad) = self.bad_frame(FrameRun::new(source.frame, n)) {
+            drop_new();
+            return if w.order > 0 {
+                Ok(Copied::Smaller)
+            } else {
+                Err(FaultError::Poisoned(bad))
+            };
+        }
+        if let Err(e) = self.platform().copy(FrameRun::new(new, n), source.frame) {
+            drop_new();
+            return Err(FaultError::Platform(e));
+        }
+        let mut state = block.lock(self);
+        let t = self.tunables();
+        let stale = space.changed(seq);
+        let found = match &*state {
+            BlockState::Table(table) if !stale => self.copy_window(&t, vma, page, table, w.order),
+            _ => None,
+        };
+        let table = match &mut *state {
+            BlockState::Table(table) if found == Some(source) => table,
+            _ => {
+                drop(state);
+                drop_new();
+                // The page itself is as it was: others have taken a part of the window.
+                let again = found.is_some_and(|f| f.head == source.head && w.order > 0);
+                return Ok(if again {
+                    Copied::Smaller
+                } else {
+                    Copied::Changed
+                });
+            }
+        };
+        let run = PageRun::new(space.id, w.start, n);
+        // The old pages go, and no CPU has them any more, before a new one can be seen (R66).
+        let token = self.platform().discard(run);
+        self.platform().flush(&mut core::iter::once(token));
+        let prot = table.get(page.index()).prot();
+        let shown = match access {
+            Access::Unshare => self.map_shared_all(run, new, prot),
+            _ => self.map_all(run, new, Content::Parked, prot),
+        };
+        for k in 0..n {
+            let i = w.start.index() + k;
+            let old = table.get(i);
+            let p = new.add(k);
+            let e = match (&shown, access) {
+                (Ok(()), Access::Unshare) => old.with(Kind::Mapped(p)).guard(false),
+                (Ok(()), _) => old.with(Kind::Mapped(p)),
+                // The next touch brings it.
+                (Err(_), _) => old.with(Kind::Inactive(p)),
+            };
+            table.set(i, e);
+        }
+        if shown.is_err() {
+            self.moved_out(n);
+        }
+        self.lru_add(new, Which::Active);
+        if w.order > 0 {
+            self.stats().add(Item::AnonFaultAlloc, 1);
+        }
+        self.stats().add(Item::Pgcopy, u64::from(n));
+        let first = first_page(w.start, source.frame, source.head);
+        // The caller's reference keeps the folio.
+        let freed = self.put_mapped(space.id, first, source.head, n);
+        debug_assert_eq!(freed, 0);
+        shown.map_err(FaultError::Platform)?;
+        Ok(Copied::Done)
+    }
+}

@@ -1,0 +1,189 @@
+//! Whole runs: platform operations that may stop half-way, made all or nothing.
+
+use crate::env::Env;
+use crate::mm::Mm;
+use crate::platform::{Content, Flush, Platform, PlatformError, Prot, Stop};
+use crate::stat::Item;
+use crate::units::{PAGE_SIZE, PageRun, Pfn};
+
+/// Times a platform operation is tried again while the address space is changing.
+const STOP_RETRIES: u32 = 10_000;
+
+impl<E: Env> Mm<E> {
+    /// Maps a whole run. On an error, parked pages are all at rest again. Of zeros or bytes
+    /// the first `at` pages stay mapped, and the caller must book them: the program may have
+    /// written to them already.
+    pub(crate) fn map_all(
+        &self,
+        run: PageRun,
+        frames: Pfn,
+        content: Content<'_>,
+        prot: Prot,
+    ) -> Result<(), PlatformError> {
+        let (done, stop) = self.push(run, frames, content, prot);
+        let Some(why) = stop else { return Ok(()) };
+        let Content::Parked = content else {
+            return Err(PlatformError { at: done, why });
+        };
+        if done > 0 {
+            // The program may have written meanwhile: the bytes go back where they were.
+            let (_, stop) = self.pull(PageRun { pages: done, ..run }, frames, prot);
+            debug_assert!(stop.is_none(), "cannot undo a partial map: {stop:?}");
+        }
+        Err(PlatformError { at: 0, why })
+    }
+
+    /// Takes a whole run away from the program and flushes. On an error (somebody holds a
+    /// page) everything is mapped as it was.
+    pub(crate) fn unmap_all(
+        &self,
+        run: PageRun,
+        frames: Pfn,
+        prot: Prot,
+    ) -> Result<(), PlatformError> {
+        let (done, stop) = self.pull(run, frames, prot);
+        let Some(why) = stop else { return Ok(()) };
+        if done > 0 {
+            let part = PageRun { pages: done, ..run };
+            let (_, stop) = self.push(part, frames, Content::Parked, prot);
+            debug_assert!(stop.is_none(), "cannot undo a partial unmap: {stop:?}");
+        }
+        Err(PlatformError { at: done, why })
+    }
+
+    /// Maps as much of a run as goes, again while the address space is changing.
+    fn push(
+        &self,
+        run: PageRun,
+        frames: Pfn,
+        content: Content<'_>,
+        prot: Prot,
+    ) -> (u32, Option<Stop>) {
+        let (mut done, mut tries) = (0, 0);
+        while done < run.pages {
+            let rest = match content {
+                Content::Bytes(b) => Content::Bytes(&b[done as usize * PAGE_SIZE..]),
+                c => c,
+            };
+            match self
+                .platform()
+                .map(run.tail(done), frames.add(done), rest, prot)
+            {
+                Ok(d) => done += d.pages,
+                Err(e) => {
+                    done += e.at;
+                    tries += 1;
+                    if e.why != Stop::Retry || tries > STOP_RETRIES {
+                        return (done, Some(e.why));
+                    }
+                }
+            }
+        }
+        (done, None)
+    }
+
+    /// Unmaps as much of a run as goes and flushes it.
+    fn pull(&self, run: PageRun, frames: Pfn, prot: Prot) -> (u32, Option<Stop>) {
+        let (mut done, mut tries) = (0, 0);
+        let mut stop = None;
+        while done < run.pages {
+            match self
+                .platform()
+                .unmap(run.tail(done), frames.add(done), prot)
+            {
+                Ok((d, token)) => {
+                    done += d.pages;
+                    self.platform().flush(&mut core::iter::once(token));
+                }
+                Err(e) => {
+                    done += e.at;
+                    tries += 1;
+                    if e.why != Stop::Retry || tries > STOP_RETRIES {
+                        stop = Some(e.why);
+                        break;
+                    }
+                }
+            }
+        }
+        if tries > 0 && done > 0 {
+            // A call that stopped half-way returned no token for what it had done.
+            let pending = Some(PageRun { pages: done, ..run });
+            self.platform()
+                .flush(&mut core::iter::once(Flush { pending }));
+        }
+        (done, stop)
+    }
+
+    /// Gauges: pages went from inactive to mapped.
+    pub(crate) fn moved_in(&self, pages: u32) {
+        self.stats().add(Item::NrAnon, pages as u64);
+        self.stats().sub(Item::NrInactive, pages as u64);
+    }
+
+    /// Gauges: pages went from mapped to inactive.
+    pub(crate) fn moved_out(&self, pages: u32) {
+        self.stats().sub(Item::NrAnon, pages as u64);
+        self.stats().add(Item::NrInactive, pages as u64);
+    }
+
+    /// Maps a whole run of pages that several places hold, or may: write-protected. On an error
+    /// nothing is mapped, and the bytes are where they were.
+    pub(crate) fn map_shared_all(
+        &self,
+        run: PageRun,
+        frames: Pfn,
+        prot: Prot,
+    ) -> Result<(), PlatformError> {
+        let (mut done, mut tries) = (0, 0);
+        while done < run.pages {
+            let part = self
+                .platform()
+                .map_shared(run.tail(done), frames.add(done), prot);
+            match part {
+                Ok(d) => done += d.pages,
+                Err(e) => {
+                    done += e.at;
+                    tries += 1;
+                    if e.why != Stop::Retry || tries > STOP_RETRIES {
+                        if done > 0 {
+                            let part = PageRun { pages: done, ..run };
+                            let (_, stop) = self.pull(part, frames, prot);
+                            debug_assert!(stop.is_none(), "cannot undo: {stop:?}");
+                        }
+                        return Err(PlatformError { at: 0, why: e.why });
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a run away whose frames others may map still, and flushes. On an error it is
+    /// mapped as before, but write-protected.
+    pub(crate) fn unmap_shared_all(
+        &self,
+        run: PageRun,
+        frames: Pfn,
+        prot: Prot,
+    ) -> Result<(), PlatformError> {
+        let (done, stop) = self.pull(run, frames, prot);
+        let Some(why) = stop else { return Ok(()) };
+        if done > 0 {
+            self.show_again(PageRun { pages: done, ..run }, frames, prot);
+        }
+        Err(PlatformError { at: done, why })
+    }
+
+    /// Maps a run again, write-protected, that was mapped a moment ago: what it needed is
+    /// there, so it is tried until it succeeds.
+    pub(crate) fn show_again(&self, run: PageRun, frames: Pfn, prot: Prot) {
+        let mut last = Ok(());
+        for _ in 0..STOP_RETRIES {
+            last = self.map_shared_all(run, frames, prot);
+            if last.is_ok() {
+                return;
+            }
+        }
+        debug_assert!(last.is_ok(), "cannot map again: {last:?}");
+    }
+}

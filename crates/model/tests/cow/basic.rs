@@ -1,0 +1,134 @@
+//! Forks of small and large folios, one step at a time.
+
+use crate::machine::{BASE, Bare};
+use deckle_mm::{Advice, Charge, Item, ThpMode};
+
+fn fill(m: &Bare, pages: u64) {
+    for i in 0..pages {
+        m.write(m.space, BASE.add(i), i as u8 + 1);
+    }
+}
+
+#[test]
+fn r75_a_child_that_ends_leaves_the_parent_all_its_pages_without_a_copy() {
+    for thp in [ThpMode::Never, ThpMode::Always] {
+        let m = Bare::simple(thp);
+        m.map(0, 512);
+        fill(&m, 16);
+        let frames: Vec<_> = (0..16).map(|i| m.frame(m.space, BASE.add(i))).collect();
+        let child = m.mm.fork(m.space).unwrap();
+        m.verify(&"fork");
+        assert_eq!(m.read(child, BASE.add(3))[0], 4);
+        m.mm.destroy_space(child).unwrap();
+        m.verify(&"the child's end");
+        m.write(m.space, BASE.add(3), 99);
+        let whole = if thp == ThpMode::Always { 512 } else { 16 };
+        assert_eq!((m.get(Item::Pgcopy), m.get(Item::Pgreuse)), (0, whole));
+        for i in 0..16 {
+            let t = m.model.translation(m.space, BASE.add(i)).unwrap();
+            assert!(!t.wp && t.frame == frames[i as usize], "page {i}: {t:?}");
+        }
+        m.verify(&"reuse");
+    }
+}
+
+#[test]
+fn each_side_writes_its_own() {
+    for thp in [ThpMode::Never, ThpMode::Always] {
+        for parent_first in [true, false] {
+            let m = Bare::simple(thp);
+            m.map(0, 600);
+            fill(&m, 40);
+            m.write(m.space, BASE.add(550), 7);
+            let child = m.mm.fork(m.space).unwrap();
+            let (a, b) = match parent_first {
+                true => (m.space, child),
+                false => (child, m.space),
+            };
+            for i in 0..40 {
+                m.write(a, BASE.add(i), 100 + i as u8);
+                m.verify(&("write", i));
+                assert_eq!(m.read(b, BASE.add(i))[0], i as u8 + 1);
+                m.write(b, BASE.add(i), 200);
+                assert_eq!(m.read(a, BASE.add(i))[0], 100 + i as u8);
+                m.verify(&("both", i));
+            }
+            m.mm.destroy_space(a).unwrap();
+            m.verify(&"end of one");
+            for i in 0..40 {
+                assert_eq!(m.read(b, BASE.add(i))[0], 200);
+            }
+            assert_eq!(m.read(b, BASE.add(550))[0], 7);
+            m.mm.destroy_space(b).unwrap();
+            m.verify(&"end of all");
+            assert_eq!(m.charge.usage(), 0);
+        }
+    }
+}
+
+#[test]
+fn stored_and_zero_pages_are_duplicated_and_each_side_reads_its_own() {
+    for thp in [ThpMode::Never, ThpMode::Always] {
+        let m = Bare::simple(thp);
+        m.map(0, 512);
+        fill(&m, 20);
+        m.mm.madvise(m.space, BASE, 512, Advice::PageOut).unwrap();
+        assert!(m.get(Item::NrSwapped) >= 20);
+        m.verify(&"page out");
+        let child = m.mm.fork(m.space).unwrap();
+        m.verify(&"fork");
+        for i in 0..20 {
+            assert_eq!(m.read(child, BASE.add(i))[0], i as u8 + 1);
+            m.write(child, BASE.add(i), 50);
+            m.verify(&("in", i));
+        }
+        m.mm.destroy_space(child).unwrap();
+        m.verify(&"child's end");
+        for i in 0..20 {
+            assert_eq!(m.read(m.space, BASE.add(i))[0], i as u8 + 1);
+        }
+        m.verify(&"parent in");
+    }
+}
+
+#[test]
+fn r103_what_is_reclaimed_leaves_each_space_that_shares_it() {
+    for (thp, swap) in [
+        (ThpMode::Never, true),
+        (ThpMode::Always, true),
+        (ThpMode::Never, false),
+        (ThpMode::Always, false),
+    ] {
+        let mut t = deckle_mm::Tunables::default();
+        t.thp = thp;
+        let m = Bare::new(32, 1, 1, swap, t);
+        m.map(0, 512);
+        fill(&m, 16);
+        for i in 16..32 {
+            m.write(m.space, BASE.add(i), 0);
+        }
+        let child = m.mm.fork(m.space).unwrap();
+        let grandchild = m.mm.fork(child).unwrap();
+        let all = [m.space, child, grandchild];
+        let before: Vec<u64> = all.iter().map(|&s| m.mm.resident(s)).collect();
+        m.verify(&"forks");
+        m.mm.reclaim(600);
+        m.verify(&"reclaim");
+        let zeros = if thp == ThpMode::Always { 496 } else { 16 };
+        for (i, &s) in all.iter().enumerate() {
+            let now = m.mm.resident(s);
+            let gone = if swap { zeros + 16 } else { zeros };
+            assert_eq!(now, before[i] - gone, "{thp:?} swap {swap} space {i}");
+            for p in 0..32 {
+                let want = if p < 16 { p as u8 + 1 } else { 0 };
+                assert_eq!(m.read(s, BASE.add(p))[0], want);
+            }
+            m.verify(&("read", i));
+        }
+        for s in all {
+            m.mm.destroy_space(s).unwrap();
+            m.verify(&"end");
+        }
+        assert_eq!(m.charge.usage(), 0);
+    }
+}

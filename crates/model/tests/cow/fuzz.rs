@@ -1,0 +1,481 @@
+//! Random operations on spaces that fork, against a naive oracle: for each space a map from
+//! page to bytes, cloned at each fork.
+
+use crate::machine::{BASE, Bare, WINDOW};
+use deckle_mm::space::pin::Pin;
+use deckle_mm::space::remap::Remap;
+use deckle_mm::space::vma::OnFork;
+use deckle_mm::{
+    Advice, FaultError, FaultOrder, MapError, PAGE_SIZE, Pfn, Profile, Prot, SpaceId, ThpMode,
+    Tunables, Vpn,
+};
+use deckle_model::{Chance, Injection, Rng};
+use std::collections::BTreeMap;
+
+/// Spaces that live at once, at most.
+const SPACES: usize = 5;
+/// Pages that programs use: four blocks, so that they meet often.
+const PAGES: u64 = 4 * 512;
+
+/// A page of the oracle.
+#[derive(Clone, Default)]
+struct Page {
+    bytes: BTreeMap<u16, u8>,
+    /// MADV_FREE: may read as zeros.
+    lazy: bool,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+struct Rights {
+    prot: Prot,
+    on_fork: OnFork,
+    locked: bool,
+}
+
+#[derive(Clone)]
+struct Program {
+    id: SpaceId,
+    mapped: BTreeMap<u64, Rights>,
+    pages: BTreeMap<u64, Page>,
+}
+
+/// A pin, and the bytes that its frame must keep.
+struct Held {
+    pin: Pin,
+    space: SpaceId,
+    page: Vpn,
+    /// Still what the program has at that page.
+    attached: bool,
+    frame: Pfn,
+}
+
+pub struct Fuzz {
+    m: Bare,
+    rng: Rng,
+    programs: Vec<Program>,
+    pins: Vec<Held>,
+    failing: bool,
+    pub last: Vec<String>,
+}
+
+impl Fuzz {
+    pub fn new(seed: u64) -> Fuzz {
+        let mut rng = Rng::new(seed);
+        let mut t = Tunables::of_profile([Profile::Deckle, Profile::Linux][rng.below(2) as usize]);
+        t.thp = [ThpMode::Always, ThpMode::Madvise, ThpMode::Never][rng.below(3) as usize];
+        t.max_ptes_none = [64, 409, 511][rng.below(3) as usize];
+        t.fault_order = [FaultOrder::Fixed, FaultOrder::Auto][rng.below(2) as usize];
+        let swap = rng.below(3) > 0;
+        let m = Bare::new(64, 1, seed, swap, t);
+        let limit = [u64::MAX, 5000, 2500][rng.below(3) as usize];
+        m.charge.set_max(limit);
+        m.charge.set_high(limit - limit / 16);
+        let first = Program {
+            id: m.space,
+            mapped: BTreeMap::new(),
+            pages: BTreeMap::new(),
+        };
+        let last = vec![format!("{t:?}, swap {swap}, limit {limit}")];
+        Fuzz {
+            m,
+            failing: rng.below(3) == 0,
+            rng,
+            programs: vec![first],
+            pins: Vec::new(),
+            last,
+        }
+    }
+
+    fn below(&mut self, n: u64) -> u64 {
+        self.rng.below(n)
+    }
+
+    fn range(&mut self) -> (Vpn, u64) {
+        let (start, pages) = match self.below(5) {
+            0 => (self.below(PAGES / 512) * 512, 512 * (1 + self.below(2))),
+            1 => (self.below(PAGES), 1),
+            2 => (self.below(PAGES / 16) * 16, 16),
+            3 => (self.below(PAGES / 4) * 4, 4 + self.below(60)),
+            _ => (self.below(PAGES), 1 + self.below(600)),
+        };
+        (BASE.add(start), pages.min(PAGES - start))
+    }
+
+    /// Lets the machine run out of memory now and then, while `f` runs.
+    fn shaky<R>(&mut self, f: impl FnOnce(&Bare) -> R) -> (R, bool) {
+        let shaken = self.failing && self.rng.below(6) == 0;
+        if shaken {
+            self.m.model.set_injection(Injection {
+                no_memory: Chance(200),
+                ..Injection::default()
+            });
+        }
+        let r = f(&self.m);
+        self.m.model.set_injection(Injection::default());
+        (r, shaken)
+    }
+
+    fn write(&mut self, n: usize, page: u64) {
+        let (at, byte) = (self.below(4096) as u16, self.below(255) as u8 + 1);
+        let id = self.programs[n].id;
+        let (done, shaken) = self.shaky(|m| m.write_at(0, id, Vpn(page), u64::from(at), byte));
+        match done {
+            Ok(()) => {}
+            Err(FaultError::Oom(_)) => return,
+            Err(FaultError::Platform(_)) if shaken => return,
+            Err(e) => panic!("write to {} of {id}: {e}", Vpn(page)),
+        }
+        let lazy = self.programs[n].pages.get(&page).is_some_and(|p| p.lazy);
+        if lazy {
+            // Whether the write came before the drop only the page can tell.
+            let bytes = self.m.read(id, Vpn(page));
+            let known = self.programs[n].pages.get_mut(&page).unwrap();
+            known.lazy = false;
+            let intact = (known.bytes.iter())
+                .filter(|b| *b.0 != at)
+                .all(|(&i, &b)| bytes[usize::from(i)] == b);
+            if !intact {
+                known.bytes.clear();
+            }
+        }
+        let known = self.programs[n].pages.entry(page).or_default();
+        known.bytes.insert(at, byte);
+        // Whoever pinned this page sees the write.
+        for h in &self.pins {
+            if h.attached && (h.space, h.page) == (id, Vpn(page)) {
+                let seen = self.m.model.frame_bytes(h.frame)[usize::from(at)];
+                assert_eq!(seen, byte, "a pinned page was replaced: {}", Vpn(page));
+            }
+        }
+    }
+
+    fn check(&mut self, n: usize, page: u64) {
+        let id = self.programs[n].id;
+        let (bytes, shaken) = self.shaky(|m| m.read_on(0, id, Vpn(page)));
+        let bytes = match bytes {
+            Ok(bytes) => bytes,
+            Err(FaultError::Oom(_)) => return,
+            Err(FaultError::Platform(_)) if shaken => return,
+            Err(e) => panic!("read of {} of {id}: {e}", Vpn(page)),
+        };
+        let mut should = [0; PAGE_SIZE];
+        let known = self.programs[n].pages.get(&page);
+        if let Some(k) = known {
+            k.bytes
+                .iter()
+                .for_each(|(&i, &b)| should[usize::from(i)] = b);
+        }
+        let dropped = known.is_some_and(|k| k.lazy) && bytes == [0; PAGE_SIZE];
+        let wrong = (0..PAGE_SIZE).find(|&i| bytes[i] != should[i]);
+        if let (Some(i), false) = (wrong, dropped) {
+            panic!(
+                "{} of {id} byte {i} is {:#x}, should be {:#x}",
+                Vpn(page),
+                bytes[i],
+                should[i]
+            );
+        }
+    }
+
+    fn detach(&mut self, id: SpaceId, start: u64, pages: u64) {
+        for h in &mut self.pins {
+            if h.space == id && (start..start + pages).contains(&h.page.0) {
+                h.attached = false;
+            }
+        }
+    }
+
+    fn covered(&self, n: usize, start: Vpn, pages: u64) -> bool {
+        (start.0..start.0 + pages).all(|p| self.programs[n].mapped.contains_key(&p))
+    }
+
+    /// One random operation of one random program.
+    pub fn step(&mut self) {
+        let n = self.below(self.programs.len() as u64) as usize;
+        let id = self.programs[n].id;
+        let (start, pages) = self.range();
+        let end = start.0 + pages;
+        let op = match self.below(30) {
+            0 | 1 => {
+                let prot = [Prot::RW, Prot::RW, Prot::RW, Prot::R][self.below(4) as usize];
+                self.m.mm.mmap(id, Some(start), pages, 1, prot).unwrap();
+                let rights = Rights {
+                    prot,
+                    on_fork: OnFork::Copy,
+                    locked: false,
+                };
+                for p in start.0..end {
+                    self.programs[n].mapped.insert(p, rights);
+                    self.programs[n].pages.remove(&p);
+                }
+                self.detach(id, start.0, pages);
+                "mmap".into()
+            }
+            2 => {
+                self.m.mm.munmap(id, start, pages).unwrap();
+                for p in start.0..end {
+                    self.programs[n].mapped.remove(&p);
+                    self.programs[n].pages.remove(&p);
+                }
+                self.detach(id, start.0, pages);
+                "munmap".into()
+            }
+            3 => {
+                let prot = [Prot::R, Prot::RW, Prot::RW, Prot::NONE][self.below(4) as usize];
+                let done = self.m.mm.mprotect(id, start, pages, prot);
+                assert_eq!(done.is_ok(), self.covered(n, start, pages), "{done:?}");
+                if done.is_ok() {
+                    for p in start.0..end {
+                        self.programs[n].mapped.get_mut(&p).unwrap().prot = prot;
+                    }
+                }
+                format!("mprotect {prot:?}")
+            }
+            4..=10 => {
+                let writable =
+                    |p: &u64| self.programs[n].mapped.get(p).is_some_and(|r| r.prot.write);
+                let targets: Vec<u64> = (start.0..end).filter(writable).take(20).collect();
+                targets.into_iter().for_each(|p| self.write(n, p));
+                "write".into()
+            }
+            11..=13 => {
+                let readable =
+                    |p: &u64| self.programs[n].mapped.get(p).is_some_and(|r| r.prot.read);
+                let targets: Vec<u64> = (start.0..end).filter(readable).take(20).collect();
+                targets.into_iter().for_each(|p| self.check(n, p));
+                "read".into()
+            }
+            14..=16 => self.fork(n),
+            17 | 18 => self.exit(n),
+            19 => {
+                let done = self.m.mm.madvise(id, start, pages, Advice::DontNeed);
+                assert_eq!(done.is_ok(), self.covered(n, start, pages), "{done:?}");
+                for p in start.0..end {
+                    // Locked pages stay.
+                    if self.programs[n].mapped.get(&p).is_some_and(|r| !r.locked) {
+                        self.programs[n].pages.remove(&p);
+                        self.detach(id, p, 1);
+                    }
+                }
+                "dontneed".into()
+            }
+            20 => {
+                let _ = self.m.mm.madvise(id, start, pages, Advice::Free);
+                for p in start.0..end {
+                    if let Some(k) = self.programs[n].pages.get_mut(&p) {
+                        k.lazy = true;
+                    }
+                }
+                "free".into()
+            }
+            21 => {
+                let advice = [
+                    Advice::Cold,
+                    Advice::PageOut,
+                    Advice::WillNeed,
+                    Advice::HugePage,
+                    Advice::NoHugePage,
+                ][self.below(5) as usize];
+                let _ = self.m.mm.madvise(id, start, pages, advice);
+                format!("{advice:?}")
+            }
+            22 | 23 => self.remap(n, start, pages),
+            24 => {
+                let k = self.below(2000);
+                self.m.mm.reclaim(k);
+                format!("reclaim {k}")
+            }
+            25 => {
+                let few = pages.min(40);
+                let keep = self.below(4) == 0;
+                if self.covered(n, start, few) {
+                    let locked = self.m.mm.mlock(id, start, few).is_ok() && keep;
+                    if !keep {
+                        self.m.mm.munlock(id, start, few).unwrap();
+                    }
+                    for p in start.0..start.0 + few {
+                        self.programs[n].mapped.get_mut(&p).unwrap().locked = locked;
+                    }
+                }
+                format!("mlock {few} {keep}")
+            }
+            26 => self.pin(n, start),
+            27 => self.unpin(),
+            28 => {
+                let on_fork = [OnFork::Copy, OnFork::Leave, OnFork::Wipe][self.below(3) as usize];
+                let done = self.m.mm.advise_fork(id, start, pages, on_fork);
+                assert_eq!(done.is_ok(), self.covered(n, start, pages), "{done:?}");
+                if done.is_ok() {
+                    for p in start.0..end {
+                        self.programs[n].mapped.get_mut(&p).unwrap().on_fork = on_fork;
+                    }
+                }
+                format!("advise fork {on_fork:?}")
+            }
+            _ => {
+                self.m.model.pin(id, start);
+                self.m.mm.reclaim(600);
+                self.m.model.unpin(id, start);
+                "reclaim with a page that the machine holds".into()
+            }
+        };
+        self.last.push(format!("{id} {start} {pages}: {op}"));
+    }
+
+    fn fork(&mut self, n: usize) -> String {
+        if self.programs.len() >= SPACES {
+            return "no fork".into();
+        }
+        let id = self.programs[n].id;
+        let (child, shaken) = self.shaky(|m| m.mm.fork(id));
+        let child = match child {
+            Ok(child) => child,
+            Err(MapError::Limit) if self.pins.iter().any(|h| h.space == id) => {
+                return "fork: no memory for a pinned page".into();
+            }
+            Err(_) if shaken => return "fork: refused".into(),
+            Err(e) => panic!("fork: {e}"),
+        };
+        let mut new = self.programs[n].clone();
+        new.id = child;
+        new.mapped.values_mut().for_each(|r| r.locked = false);
+        for (&p, rights) in &self.programs[n].mapped {
+            match rights.on_fork {
+                OnFork::Copy => {}
+                OnFork::Leave => {
+                    new.mapped.remove(&p);
+                    new.pages.remove(&p);
+                }
+                OnFork::Wipe => drop(new.pages.remove(&p)),
+            }
+        }
+        self.programs.push(new);
+        format!("fork {child}")
+    }
+
+    fn exit(&mut self, n: usize) -> String {
+        if self.programs.len() == 1 {
+            return "no exit".into();
+        }
+        let gone = self.programs.swap_remove(n);
+        self.m.mm.destroy_space(gone.id).unwrap();
+        self.detach(gone.id, 0, u64::MAX);
+        "exit".into()
+    }
+
+    fn remap(&mut self, n: usize, old: Vpn, pages: u64) -> String {
+        let (to, _) = self.range();
+        let room = PAGES - (to.0 - BASE.0);
+        let new = (1 + self.below(pages + 40)).min(room);
+        let id = self.programs[n].id;
+        let done = self.m.mm.mremap(id, old, pages, new, Remap::Fixed(to));
+        let program = &mut self.programs[n];
+        let rights: Vec<_> = (old.0..old.0 + pages)
+            .filter_map(|p| program.mapped.get(&p).copied())
+            .collect();
+        match &done {
+            Ok(_) => {
+                assert_eq!(rights.len() as u64, pages, "moved a range with holes");
+                let kept: Vec<_> = (0..pages.min(new))
+                    .map(|i| program.pages.remove(&(old.0 + i)))
+                    .collect();
+                for p in old.0..old.0 + pages {
+                    program.mapped.remove(&p);
+                    program.pages.remove(&p);
+                }
+                for p in to.0..to.0 + new {
+                    program.mapped.insert(p, rights[0]);
+                    program.pages.remove(&p);
+                }
+                for (i, k) in kept.into_iter().enumerate() {
+                    if let Some(k) = k {
+                        program.pages.insert(to.0 + i as u64, k);
+                    }
+                }
+                self.detach(id, to.0, new);
+                for h in &mut self.pins {
+                    let at = h.page.0.wrapping_sub(old.0);
+                    if h.space == id && at < pages {
+                        h.attached &= at < new;
+                        h.page = Vpn(to.0 + at);
+                    }
+                }
+            }
+            Err(MapError::Platform(e)) => panic!("mremap: {e}"),
+            Err(_) => {}
+        }
+        format!("mremap to {to} {new}: {done:?}")
+    }
+
+    fn pin(&mut self, n: usize, page: Vpn) -> String {
+        let id = self.programs[n].id;
+        let write = self.below(2) == 0;
+        let lazy = self.programs[n].pages.get(&page.0).is_some_and(|p| p.lazy);
+        if self.pins.len() >= 6 || lazy {
+            return "no pin".into();
+        }
+        let allowed = (self.programs[n].mapped.get(&page.0))
+            .is_some_and(|r| if write { r.prot.write } else { r.prot.read });
+        match self.m.mm.pin(id, page, write) {
+            Ok(pin) => {
+                assert!(allowed, "a page without rights was pinned");
+                let frame = pin.frame();
+                assert_eq!(self.m.frame(id, page), Some(frame));
+                self.pins.push(Held {
+                    pin,
+                    space: id,
+                    page,
+                    attached: true,
+                    frame,
+                });
+                format!("pin for writing {write}: {frame}")
+            }
+            Err(FaultError::NoMapping | FaultError::Access) if !allowed => "no right to pin".into(),
+            Err(FaultError::Oom(_)) => "no memory to pin".into(),
+            Err(e) => panic!("pin: {e}"),
+        }
+    }
+
+    fn unpin(&mut self) -> String {
+        if self.pins.is_empty() {
+            return "no unpin".into();
+        }
+        let n = self.below(self.pins.len() as u64) as usize;
+        let held = self.pins.swap_remove(n);
+        if held.attached {
+            let now = self.m.frame(held.space, held.page);
+            assert_eq!(now, Some(held.frame), "{} was replaced", held.page);
+        }
+        self.m.mm.unpin(held.pin);
+        format!("unpin {}", held.frame)
+    }
+
+    pub fn verify(&mut self, step: u64) {
+        let last = self.last.last().cloned();
+        self.m.verify(&(step, last));
+    }
+
+    /// Checks every byte of every program; then all end, and nothing may be left.
+    pub fn finish(mut self) {
+        for n in 0..self.programs.len() {
+            let readable = |(&p, r): (&u64, &Rights)| r.prot.read.then_some(p);
+            let pages: Vec<u64> = self.programs[n]
+                .mapped
+                .iter()
+                .filter_map(readable)
+                .collect();
+            pages.into_iter().for_each(|p| self.check(n, p));
+        }
+        self.verify(u64::MAX);
+        while !self.pins.is_empty() {
+            self.unpin();
+        }
+        for program in std::mem::take(&mut self.programs) {
+            self.m.mm.destroy_space(program.id).unwrap();
+        }
+        self.verify(u64::MAX);
+        let used = self.m.model.used_frames();
+        assert!(used.is_empty(), "left: {used:?}");
+        let _ = WINDOW;
+    }
+}
