@@ -80,6 +80,9 @@ pub struct Thp {
     pub enabled: Option<String>,
     /// As `--shrink-underused`.
     pub shrink_underused: Option<bool>,
+    /// Most memory that zeros in huge pages may take before underused ones are split, also
+    /// while memory is not short; `max`: no limit, the default.
+    pub thp_waste_max: Option<SizeText>,
     /// `fixed`: the largest folio that is allowed; `auto`: what the faults have shown to pay.
     pub fault_order: Option<String>,
     /// `hugepages-16kB/*`.

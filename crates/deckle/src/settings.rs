@@ -197,6 +197,9 @@ fn tunables(args: &RunArgs, file: &Config) -> Result<Tunables, Fail> {
     } else if let Some(on) = thp.shrink_underused {
         t.shrink_underused = on;
     }
+    if let Some(text) = &thp.thp_waste_max {
+        t.thp_waste_max = bytes("thp_waste_max", &text.0)?.unwrap_or(u64::MAX);
+    }
     if let Some(text) = &thp.fault_order {
         let all = [("fixed", FaultOrder::Fixed), ("auto", FaultOrder::Auto)];
         t.fault_order = choice("fault_order", text, &all)?;

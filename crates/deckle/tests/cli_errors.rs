@@ -138,6 +138,11 @@ fn settings_files_are_refused_with_the_line() {
             &["best", "fixed", "auto"],
         ),
         (
+            "l",
+            "transparent_hugepage.thp_waste_max = \"64Q\"\n",
+            &["line 1", "64Q", "not a size"],
+        ),
+        (
             "j",
             "[transparent_hugepage.hugepages-64kB]\nenabled = \"yes\"\n",
             &["hugepages-64kB", "yes", "inherit"],
@@ -164,6 +169,7 @@ fn settings_files_are_refused_with_the_line() {
                transparent_hugepage.shrink_underused = true\n\
                transparent_hugepage.khugepaged.max_ptes_none = 450\n\
                transparent_hugepage.fault_order = \"auto\"\n\
+               transparent_hugepage.thp_waste_max = \"8M\"\n\
                transparent_hugepage.hugepages-64kB.enabled = \"inherit\"\n";
     let path = s.file("all", all.as_bytes(), 0o644);
     let run = |more: &[&str]| {

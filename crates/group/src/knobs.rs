@@ -83,6 +83,7 @@ impl Group {
         page.thp.store(thp, Relaxed);
         page.max_ptes_none
             .store(u32::from(t.max_ptes_none), Relaxed);
+        page.thp_waste_max.store(!t.thp_waste_max, Relaxed);
         page.shrink_underused
             .store(u32::from(t.shrink_underused), Relaxed);
         page.oom_zero_drop
@@ -113,6 +114,7 @@ impl Group {
                 _ => ThpMode::Never,
             },
             max_ptes_none: narrow(page.max_ptes_none.load(Relaxed)),
+            thp_waste_max: !page.thp_waste_max.load(Relaxed),
             shrink_underused: page.shrink_underused.load(Relaxed) != 0,
             oom_zero_drop: page.oom_zero_drop.load(Relaxed) != 0,
             fault_max: page.fault_max.load(Relaxed),

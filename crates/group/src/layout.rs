@@ -9,7 +9,7 @@ use deckle_mm::Item;
 /// "deckle" and the sort of file.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"deckleGP");
 /// Changed with every change of the layout.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 /// Processes of one group.
 pub const LINES: usize = 256;
 /// Slots per line between which the CPUs of a process are spread.
@@ -81,6 +81,8 @@ pub struct Page {
     pub(crate) high: AtomicU64,
     pub(crate) swap_max: AtomicU64,
     // Knobs.
+    /// The complement, so that a page that nobody wrote to has no budget.
+    pub(crate) thp_waste_max: AtomicU64,
     pub(crate) profile: AtomicU32,
     pub(crate) thp: AtomicU32,
     pub(crate) max_ptes_none: AtomicU32,

@@ -14,16 +14,22 @@ use trim::Trim;
 const MIB: usize = 1 << 20;
 
 fn service_of(mib: u64, thp: ThpMode) -> (Service<Limit, Trim>, Arc<Limit>) {
+    service_with(
+        mib,
+        Tunables {
+            thp,
+            ..Tunables::default()
+        },
+    )
+}
+
+fn service_with(mib: u64, tunables: Tunables) -> (Service<Limit, Trim>, Arc<Limit>) {
     let max = mib * 256;
     let limit = Arc::new(Limit::new(max, max - max / 32, u64::MAX));
     let config = LiveConfig {
         arena_bytes: Some(1 << 30),
         dont_fork: true,
         ..LiveConfig::default()
-    };
-    let tunables = Tunables {
-        thp,
-        ..Tunables::default()
     };
     let pager = Pager::new(
         config,
@@ -106,6 +112,46 @@ fn memory_of_four_times_the_limit_with_huge_pages() {
 #[test]
 fn memory_of_four_times_the_limit_with_small_pages() {
     case(|| four_times_the_limit(ThpMode::Never));
+}
+
+#[test]
+fn what_huge_pages_waste_is_kept_within_its_budget_while_memory_is_plenty() {
+    case(|| {
+        let tunables = Tunables {
+            thp_waste_max: 0,
+            ..Tunables::default()
+        };
+        let (service, limit) = service_with(256, tunables);
+        let mut region = service.map(32 * MIB).unwrap();
+        region.advise(Advice::HugePage).unwrap();
+        // Ten pages of each huge one are in use, of every fourth all.
+        let used = |page: usize| page / 512 % 4 == 3 || page % 512 < 10;
+        for page in (0..32 * MIB / PAGE).filter(|p| used(*p)) {
+            region[page * PAGE..][..8].copy_from_slice(&word(page, 7).to_ne_bytes());
+        }
+        let stats = service.pager().mm().stats();
+        let before = stats.get(Item::NrThp);
+        if before == 0 {
+            eprintln!(
+                "SKIPPED what_huge_pages_waste_is_kept_within_its_budget_while_memory_is_plenty: \
+                 no huge page to be had"
+            );
+            return;
+        }
+        // However long that takes on a busy machine.
+        while stats.get(Item::ThpUnderusedSplitPage) < before.saturating_sub(4) {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        assert_eq!(stats.get(Item::Pswpout) + stats.get(Item::Allocstall), 0);
+        assert!(limit.usage() <= 4 * 512 + 12 * 10 + 64, "{}", limit.usage());
+        for (page, bytes) in region.chunks(PAGE).enumerate() {
+            let want = if used(page) { word(page, 7) } else { 0 };
+            let got = u64::from_ne_bytes(bytes[..8].try_into().unwrap());
+            assert_eq!(got, want, "page {page}");
+            assert!(bytes[8..].iter().all(|b| *b == 0), "page {page}");
+        }
+        sound(&service);
+    });
 }
 
 #[test]

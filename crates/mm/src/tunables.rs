@@ -65,7 +65,7 @@ pub struct Tunables {
     /// `khugepaged/max_ptes_none`, 0..=511: a huge page with more zero-filled subpages than
     /// this is underused.
     pub max_ptes_none: u16,
-    /// `khugepaged/max_ptes_swap`, 0..=512: pages that are read back for a huge page.
+    /// `khugepaged/max_ptes_swap`, 0..=511: pages that are read back for a huge page.
     pub max_ptes_swap: u16,
     /// `khugepaged/pages_to_scan`: pages that khugepaged looks at in one go.
     pub khugepaged_pages_to_scan: u32,
@@ -171,6 +171,9 @@ impl Tunables {
         if self.max_ptes_none > 511 {
             return Err(TunableError::MaxPtesNone(self.max_ptes_none));
         }
+        if self.max_ptes_swap > 511 {
+            return Err(TunableError::MaxPtesSwap(self.max_ptes_swap));
+        }
         for bytes in [self.fault_max, self.fault_max_advised] {
             if bytes > HUGE {
                 return Err(TunableError::FaultMax(bytes));
@@ -191,6 +194,8 @@ impl Default for Tunables {
 pub enum TunableError {
     /// `max_ptes_none` above 511.
     MaxPtesNone(u16),
+    /// `max_ptes_swap` above 511.
+    MaxPtesSwap(u16),
     /// `fault_max` or `fault_max_advised` is above the huge size.
     FaultMax(u32),
 }
@@ -204,6 +209,10 @@ impl fmt::Display for TunableError {
                     "max_ptes_none is {n}, but must be 0 to 511 (zero pages of 512)"
                 )
             }
+            TunableError::MaxPtesSwap(n) => write!(
+                f,
+                "max_ptes_swap is {n}, but must be 0 to 511 (pages of 512 in the store)"
+            ),
             TunableError::FaultMax(n) => {
                 write!(f, "a fault of {n} bytes at most, but must be 0 to {HUGE}")
             }

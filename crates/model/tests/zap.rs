@@ -227,6 +227,36 @@ fn r129_what_is_partly_mapped_is_split_unseen_and_queued_again_if_it_cannot_be()
 }
 
 #[test]
+fn r129_r145_the_shrinker_frees_what_is_unmapped_of_folios_of_every_order() {
+    for order in 2..=8 {
+        for (from, pages) in [(1, (1 << order) - 1), (0, 1), ((1 << order) - 1, 1)] {
+            let (rig, start) = filled(order);
+            let used = rig.charge.usage();
+            rig.munmap(start.add(from), pages);
+            assert_eq!(rig.mm.shrink_underused(10, 10_000), pages, "order {order}");
+            assert_eq!((rig.charge.usage(), rig.mm.queued()), (used - pages, 0));
+            assert_eq!(rig.mm.stats().size(order, SizeItem::Split), 1);
+            rig.verify(&order);
+            // Reclaim meets them, too.
+            let next = start.add(1 << order);
+            if order < 8 {
+                rig.munmap(next.add(from), pages);
+                let used = rig.charge.usage();
+                let all = 1 << order;
+                rig.mm.page_out(rig.space, next, all).unwrap();
+                assert!(rig.charge.usage() + all <= used + rig.mm.store_charged());
+                assert_eq!(rig.mm.queued(), 0);
+                rig.verify(&order);
+            }
+            let live = |i: &u64| !(from..from + pages).contains(&(i % (1 << order)));
+            for i in (0..2 << order).filter(|i| *i < BLOCK).filter(live) {
+                assert!(rig.holds(start.add(i), byte_of(i)), "page {i}");
+            }
+        }
+    }
+}
+
+#[test]
 fn r132_reclaim_splits_at_once_only_what_is_partly_mapped() {
     let (rig, start) = filled(4);
     // Nothing of it can be stored.

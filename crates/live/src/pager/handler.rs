@@ -1,6 +1,7 @@
 //! The four loops.
 
 use std::os::fd::AsRawFd;
+use std::time::Duration;
 
 use deckle_mm::platform::Stop;
 use deckle_mm::{Charge, FaultError, FaultMode, PlatformError, Served, Store, Vpn};
@@ -14,6 +15,9 @@ use crate::platform::NURSERY_IDLE;
 
 /// Messages read at once.
 const BATCH: usize = 16;
+/// How often some huge pages are looked at for what they waste, where that has a budget: all
+/// huge pages of a GiB in a quarter of a minute, for a few microseconds each time.
+const TRIM_EVERY: Duration = Duration::from_millis(200);
 
 impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
     /// Reads faults and serves what can be served at once, until [`stop`](Self::stop): one of
@@ -130,11 +134,19 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
     pub fn background_loop(&self) {
         let work = &self.mm.machine().work;
         loop {
-            let bits = work.take(STOP);
+            // While memory is not short, what huge pages waste is kept within its budget.
+            let trims = self.mm.tunables().thp_waste_max != u64::MAX;
+            let bits = match trims {
+                true => work.take_within(STOP, TRIM_EVERY),
+                false => work.take(STOP),
+            };
             if bits & STOP != 0 {
                 return;
             }
             let inside = self.gate.enter();
+            if bits == 0 {
+                self.mm.trim();
+            }
             if bits & PAGEOUT != 0 {
                 self.help_page_out();
             }

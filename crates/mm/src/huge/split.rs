@@ -121,6 +121,15 @@ impl Isolated {
     }
 }
 
+/// The largest order that parts of a folio can have.
+pub(crate) fn next_lower(order: u8) -> u8 {
+    match order {
+        // Order 1 does not exist.
+        0..=2 => 0,
+        _ => order - 1,
+    }
+}
+
 /// The order of the part that begins at page `i`: as large as its alignment and `cap` allow,
 /// all of its pages alive, or none. Living folios of order 1 do not exist.
 fn part_at(live: &PageMask, i: u32, cap: u8) -> u8 {
@@ -202,7 +211,7 @@ impl<E: Env> Mm<E> {
             i += pages;
         }
         drop(lru);
-        split.freed = self.free_parts(&mut dead[..split.parts as usize], list);
+        split.freed = self.free_parts(&dead[..split.parts as usize], list);
         if isolated {
             self.isolation_ended(split.freed);
         }
@@ -217,10 +226,10 @@ impl<E: Env> Mm<E> {
     /// Frees what nobody uses of a folio that was split, single frames under one lock, and
     /// returns its charge (R8, R9). A part that somebody got hold of meanwhile goes to the
     /// isolated ones, or with its last reference. Entries of no pages are skipped.
-    fn free_parts(&self, parts: &mut [(Pfn, u32)], mut list: Option<&mut Isolated>) -> u32 {
+    fn free_parts(&self, parts: &[(Pfn, u32)], mut list: Option<&mut Isolated>) -> u32 {
         let mut single = [Pfn(0); BLOCK_PAGES as usize];
         let (mut singles, mut freed) = (0, 0);
-        for &mut (p, pages) in parts.iter_mut().filter(|part| part.1 > 0) {
+        for &(p, pages) in parts.iter().filter(|part| part.1 > 0) {
             let meta = self.meta(p);
             if !meta.freeze(1) {
                 match &mut list {

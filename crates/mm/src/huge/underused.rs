@@ -8,7 +8,7 @@
 use crate::env::Env;
 use crate::folio::order_of;
 use crate::frame::Flags;
-use crate::huge::split::{Split, SplitFlags};
+use crate::huge::split::{Split, SplitFlags, next_lower};
 use crate::mm::Mm;
 use crate::platform::Platform;
 use crate::space::block::{BlockState, HugeMap};
@@ -90,7 +90,7 @@ impl<E: Env> Mm<E> {
         if self.meta(pfn).owner() != Some((id, first)) {
             return None;
         }
-        let cap = order_of(self.meta(pfn)).saturating_sub(1);
+        let cap = next_lower(order_of(self.meta(pfn)));
         let flags = SplitFlags::HELD;
         self.split_in_block(&space, &mut state, pfn, cap, flags, None)
             .ok()

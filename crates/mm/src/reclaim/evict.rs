@@ -8,7 +8,7 @@
 use crate::env::Env;
 use crate::folio::order_of;
 use crate::frame::Flags;
-use crate::huge::split::{Isolated, SplitFlags};
+use crate::huge::split::{Isolated, SplitFlags, next_lower};
 use crate::machine::{Machine, Site};
 use crate::mm::Mm;
 use crate::platform::Platform;
@@ -52,15 +52,24 @@ impl<E: Env> Mm<E> {
             return self.reclaim_one(pfn);
         }
         let mut list = Isolated(Vec::from([pfn]));
-        let cap = order_of(self.meta(pfn)).saturating_sub(1);
-        let mut freed = match self.split_isolated(&mut list, cap, SplitFlags::NONE) {
-            Ok(split) => u64::from(split.freed),
-            Err(_) => 0,
-        };
+        let mut freed = self.split_partial(pfn, &mut list).unwrap_or(0);
         for pfn in list.0 {
             freed += self.reclaim_one(pfn);
         }
         freed
+    }
+
+    /// Splits an isolated folio of which a part is unmapped; the pages that are free then.
+    fn split_partial(&self, pfn: Pfn, list: &mut Isolated) -> Option<u64> {
+        let (id, page) = self.meta(pfn).owner()?;
+        let space = self.space(id).ok()?;
+        let block = space.block(self, page.block());
+        // Only tried: whoever owns the block may be waiting for this isolation to end.
+        let mut state = block.try_lock(self)?;
+        let cap = next_lower(order_of(self.meta(pfn)));
+        let flags = SplitFlags::ISOLATED;
+        let split = self.split_in_block(&space, &mut state, pfn, cap, flags, Some(list));
+        Some(u64::from(split.ok()?.freed))
     }
 
     fn reclaim_one(&self, pfn: Pfn) -> u64 {
