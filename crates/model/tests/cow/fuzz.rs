@@ -1,7 +1,7 @@
 //! Random operations on spaces that fork, against a naive oracle: for each space a map from
 //! page to bytes, cloned at each fork.
 
-use crate::machine::{BASE, Bare, WINDOW};
+use crate::machine::{BASE, Bare};
 use deckle_mm::space::pin::Pin;
 use deckle_mm::space::remap::Remap;
 use deckle_mm::space::vma::OnFork;
@@ -49,8 +49,10 @@ struct Held {
     frame: Pfn,
 }
 
-pub struct Fuzz {
-    m: Bare,
+pub struct Fuzz<'a> {
+    m: &'a Bare,
+    /// The CPU that does it all.
+    cpu: usize,
     rng: Rng,
     programs: Vec<Program>,
     pins: Vec<Held>,
@@ -58,32 +60,61 @@ pub struct Fuzz {
     pub last: Vec<String>,
 }
 
-impl Fuzz {
-    pub fn new(seed: u64) -> Fuzz {
+/// A machine whose settings the seed decides.
+pub fn machine(seed: u64, cpus: usize) -> (Bare, String) {
+    let mut rng = Rng::new(seed ^ 0x5eed);
+    let mut t = Tunables::of_profile([Profile::Deckle, Profile::Linux][rng.below(2) as usize]);
+    t.thp = [ThpMode::Always, ThpMode::Madvise, ThpMode::Never][rng.below(3) as usize];
+    t.max_ptes_none = [64, 409, 511][rng.below(3) as usize];
+    t.fault_order = [FaultOrder::Fixed, FaultOrder::Auto][rng.below(2) as usize];
+    let swap = rng.below(3) > 0;
+    let m = Bare::new(64, cpus, seed, swap, t);
+    let limit = [u64::MAX, 5000, 2500][rng.below(3) as usize];
+    m.charge.set_max(limit);
+    m.charge.set_high(limit - limit / 16);
+    (m, format!("{t:?}, swap {swap}, limit {limit}"))
+}
+
+impl<'a> Fuzz<'a> {
+    /// The machine's one program, on CPU 0.
+    pub fn new(m: &'a Bare, seed: u64) -> Fuzz<'a> {
         let mut rng = Rng::new(seed);
-        let mut t = Tunables::of_profile([Profile::Deckle, Profile::Linux][rng.below(2) as usize]);
-        t.thp = [ThpMode::Always, ThpMode::Madvise, ThpMode::Never][rng.below(3) as usize];
-        t.max_ptes_none = [64, 409, 511][rng.below(3) as usize];
-        t.fault_order = [FaultOrder::Fixed, FaultOrder::Auto][rng.below(2) as usize];
-        let swap = rng.below(3) > 0;
-        let m = Bare::new(64, 1, seed, swap, t);
-        let limit = [u64::MAX, 5000, 2500][rng.below(3) as usize];
-        m.charge.set_max(limit);
-        m.charge.set_high(limit - limit / 16);
         let first = Program {
             id: m.space,
             mapped: BTreeMap::new(),
             pages: BTreeMap::new(),
         };
-        let last = vec![format!("{t:?}, swap {swap}, limit {limit}")];
         Fuzz {
             m,
+            cpu: 0,
             failing: rng.below(3) == 0,
             rng,
             programs: vec![first],
             pins: Vec::new(),
-            last,
+            last: Vec::new(),
         }
+    }
+
+    /// Lets each program go on by itself, on a CPU of its own; there are `cpus` at least.
+    pub fn scatter(mut self, cpus: usize) -> Vec<Fuzz<'a>> {
+        while !self.pins.is_empty() {
+            self.unpin();
+        }
+        while self.programs.len() < cpus {
+            self.fork(0);
+        }
+        let programs = std::mem::take(&mut self.programs);
+        let (last, rest) = (programs.len(), self.rng.below(1 << 40));
+        let alone = programs.into_iter().enumerate().map(|(n, program)| Fuzz {
+            m: self.m,
+            cpu: n % cpus,
+            failing: false,
+            rng: Rng::new(rest + (n % last) as u64),
+            programs: vec![program],
+            pins: Vec::new(),
+            last: Vec::new(),
+        });
+        alone.collect()
     }
 
     fn below(&mut self, n: u64) -> u64 {
@@ -110,15 +141,17 @@ impl Fuzz {
                 ..Injection::default()
             });
         }
-        let r = f(&self.m);
-        self.m.model.set_injection(Injection::default());
+        let r = f(self.m);
+        if shaken {
+            self.m.model.set_injection(Injection::default());
+        }
         (r, shaken)
     }
 
     fn write(&mut self, n: usize, page: u64) {
         let (at, byte) = (self.below(4096) as u16, self.below(255) as u8 + 1);
-        let id = self.programs[n].id;
-        let (done, shaken) = self.shaky(|m| m.write_at(0, id, Vpn(page), u64::from(at), byte));
+        let (id, cpu) = (self.programs[n].id, self.cpu);
+        let (done, shaken) = self.shaky(|m| m.write_at(cpu, id, Vpn(page), u64::from(at), byte));
         match done {
             Ok(()) => {}
             Err(FaultError::Oom(_)) => return,
@@ -128,7 +161,7 @@ impl Fuzz {
         let lazy = self.programs[n].pages.get(&page).is_some_and(|p| p.lazy);
         if lazy {
             // Whether the write came before the drop only the page can tell.
-            let bytes = self.m.read(id, Vpn(page));
+            let bytes = self.m.read_on(cpu, id, Vpn(page)).unwrap();
             let known = self.programs[n].pages.get_mut(&page).unwrap();
             known.lazy = false;
             let intact = (known.bytes.iter())
@@ -150,8 +183,8 @@ impl Fuzz {
     }
 
     fn check(&mut self, n: usize, page: u64) {
-        let id = self.programs[n].id;
-        let (bytes, shaken) = self.shaky(|m| m.read_on(0, id, Vpn(page)));
+        let (id, cpu) = (self.programs[n].id, self.cpu);
+        let (bytes, shaken) = self.shaky(|m| m.read_on(cpu, id, Vpn(page)));
         let bytes = match bytes {
             Ok(bytes) => bytes,
             Err(FaultError::Oom(_)) => return,
@@ -455,13 +488,12 @@ impl Fuzz {
         self.m.verify(&(step, last));
     }
 
-    /// Checks every byte of every program; then all end, and nothing may be left.
+    /// Checks every byte of every program; then all end.
     pub fn finish(mut self) {
+        self.cpu = 0;
         for n in 0..self.programs.len() {
             let readable = |(&p, r): (&u64, &Rights)| r.prot.read.then_some(p);
-            let pages: Vec<u64> = self.programs[n]
-                .mapped
-                .iter()
+            let pages: Vec<u64> = (self.programs[n].mapped.iter())
                 .filter_map(readable)
                 .collect();
             pages.into_iter().for_each(|p| self.check(n, p));
@@ -474,8 +506,12 @@ impl Fuzz {
             self.m.mm.destroy_space(program.id).unwrap();
         }
         self.verify(u64::MAX);
-        let used = self.m.model.used_frames();
-        assert!(used.is_empty(), "left: {used:?}");
-        let _ = WINDOW;
     }
+}
+
+/// When all programs have ended, nothing may be left.
+pub fn nothing_is_left(m: &Bare) {
+    let used = m.model.used_frames();
+    assert!(used.is_empty(), "left: {used:?}");
+    assert_eq!(m.charge.underflow(), 0);
 }
