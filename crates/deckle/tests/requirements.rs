@@ -33,6 +33,22 @@ const REASONS: &[(char, u32, &str)] = &[
     ),
     (
         'r',
+        62,
+        "of files no page is managed, so that no copy of one is made, of whichever order",
+    ),
+    (
+        'r',
+        68,
+        "there are no soft-dirty bits and no write-protection that a program asks for: an \
+         unshared page has nothing to keep but its protection",
+    ),
+    (
+        'r',
+        74,
+        "there is no swap cache and no page merging: a folio has no references of theirs",
+    ),
+    (
+        'r',
         86,
         "there is no gather that can be full: a batch is one call for a block's part",
     ),

@@ -13,7 +13,7 @@ use crate::machine::{Machine, Work};
 use crate::mm::Mm;
 use crate::platform::{Cow, Platform};
 use crate::stat::{Item, SizeItem};
-use crate::units::{BLOCK_ORDER, FrameRun, Pfn, SpaceId, Vpn, order_pages};
+use crate::units::{BLOCK_ORDER, FrameRun, PageMask, Pfn, SpaceId, Vpn, order_pages};
 use core::ops::Range;
 use core::sync::atomic::Ordering;
 
@@ -122,6 +122,17 @@ impl<E: Env> Mm<E> {
         self.put_charged(head, refs)
     }
 
+    /// Disposes of what discarded pages of a folio have left in their frames, where `discard`
+    /// does not. Nobody maps or reads any page but those of `live`.
+    pub(crate) fn release_discarded(&self, head: Pfn, order: u8, live: &PageMask) {
+        if E::P::COW == Cow::Core {
+            let pages = order_pages(order);
+            for (start, len) in live.not_within(pages).runs(pages) {
+                self.platform().release(FrameRun::new(head.add(start), len));
+            }
+        }
+    }
+
     /// The head of the folio that a frame belongs to.
     pub(crate) fn head_of(&self, pfn: Pfn) -> Pfn {
         self.zone_of(pfn).head_of(pfn)
@@ -158,10 +169,7 @@ impl<E: Env> Mm<E> {
         meta.clear(Flags::ACTIVE | Flags::UNEVICTABLE);
         self.uncount_folio(order);
         meta.clear_owner();
-        if E::P::COW == Cow::Core {
-            // What was discarded is in its frames still.
-            self.platform().release(FrameRun::folio(pfn, order));
-        }
+        self.release_discarded(pfn, order, &PageMask::EMPTY);
         let freed = self.zone_of(pfn).free(self.machine(), pfn, order);
         if let Err(FreeError::BadFrame(_)) = freed {
             self.lost

@@ -48,8 +48,6 @@ pub struct Mm<E: Env> {
     pub(crate) isolated: AtomicU64,
     /// Times reclaim passed a folio over because its block was locked.
     pub(crate) contended: AtomicU64,
-    /// Frames that were said to have failed.
-    pub(crate) bad_frames: AtomicU64,
     /// Pages of folios that nobody holds any more but that are never used again.
     pub(crate) lost: AtomicU64,
     pub(crate) scratch: Scratch,
@@ -95,7 +93,6 @@ impl<E: Env> Mm<E> {
             store_charged: AtomicU64::new(0),
             isolated: AtomicU64::new(0),
             contended: AtomicU64::new(0),
-            bad_frames: AtomicU64::new(0),
             lost: AtomicU64::new(0),
             scratch: Scratch::new(),
             reclaim_seq: AtomicU32::new(0),

@@ -18,7 +18,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 /// Runs one seed; every one of the first `dense` steps is verified, then every 64th.
 fn run(seed: u64, steps: u64, dense: u64) {
-    let mut fuzz = fuzz::Fuzz::new(seed);
+    let (m, settings) = fuzz::machine(seed, 1);
+    let mut fuzz = fuzz::Fuzz::new(&m, seed);
     let result = catch_unwind(AssertUnwindSafe(|| {
         for step in 0..steps {
             fuzz.step();
@@ -28,12 +29,62 @@ fn run(seed: u64, steps: u64, dense: u64) {
         }
     }));
     let from = fuzz.last.len().saturating_sub(14);
-    let tail: Vec<String> = [&fuzz.last[..1], &fuzz.last[from..]].concat();
-    let result = result.and_then(|()| catch_unwind(AssertUnwindSafe(|| fuzz.finish())));
+    let tail = fuzz.last[from..].to_vec();
+    let result = result.and_then(|()| {
+        catch_unwind(AssertUnwindSafe(|| {
+            fuzz.finish();
+            fuzz::nothing_is_left(&m);
+        }))
+    });
     if let Err(panic) = result {
-        eprintln!("DECKLE_SEED={seed}; last operations:");
+        eprintln!("DECKLE_SEED={seed}, {settings}; last operations:");
         tail.iter().for_each(|op| eprintln!("  {op}"));
         resume_unwind(panic);
+    }
+}
+
+/// Programs of one family, each on its own CPU; the scheduler switches at every lock, platform
+/// operation, load and store.
+fn family(seed: u64, steps: u64) {
+    const CPUS: usize = 3;
+    let (m, settings) = fuzz::machine(seed, CPUS);
+    let mut first = fuzz::Fuzz::new(&m, seed);
+    (0..80).for_each(|_| first.step());
+    let mut members = first.scatter(CPUS);
+    let mut jobs: Vec<Vec<&mut fuzz::Fuzz<'_>>> = (0..CPUS).map(|_| Vec::new()).collect();
+    for (n, member) in members.iter_mut().enumerate() {
+        jobs[n % CPUS].push(member);
+    }
+    let jobs = jobs.into_iter().map(|mut mine| {
+        deckle_model::cpu(move || {
+            for _ in 0..steps {
+                mine.iter_mut().for_each(|member| member.step());
+            }
+        })
+    });
+    if let Err(e) = m.machine.run(jobs.collect()) {
+        for member in &members {
+            let from = member.last.len().saturating_sub(4);
+            member.last[from..]
+                .iter()
+                .for_each(|op| eprintln!("  {op}"));
+        }
+        panic!("DECKLE_SEED={seed}, {settings}: {e}");
+    }
+    m.verify(&("family", seed));
+    members.into_iter().for_each(fuzz::Fuzz::finish);
+    fuzz::nothing_is_left(&m);
+}
+
+/// DECKLE_SEED=n replays one seed.
+#[test]
+fn r98_r148_families_on_several_cpus_lose_no_byte() {
+    match variable("DECKLE_SEED") {
+        Some(seed) => family(seed, variable("DECKLE_STEPS").unwrap_or(40)),
+        None => {
+            let scale = variable("DECKLE_SCALE").unwrap_or(1);
+            (1..1 + 40 * scale).for_each(|seed| family(seed, 40));
+        }
     }
 }
 

@@ -16,7 +16,7 @@ use crate::folio::order_of;
 use crate::frame::Flags;
 use crate::machine::{Machine, Site};
 use crate::mm::Mm;
-use crate::platform::{Content, Cow, Platform};
+use crate::platform::{Content, Platform};
 use crate::space::block::{BlockState, Table};
 use crate::space::entry::Kind;
 use crate::space::{MapError, Space};
@@ -174,13 +174,7 @@ impl<E: Env> Mm<E> {
         let cap = cap.min(order);
         let (zone, isolated) = (self.zone_of(head), list.is_some());
         let kept = meta.flags().and(Flags::ACTIVE | Flags::UNEVICTABLE);
-        if E::P::COW == Cow::Core {
-            // What was discarded is in its frames still.
-            let pages = order_pages(order);
-            for (start, len) in live.not_within(pages).runs(pages) {
-                self.platform().release(FrameRun::new(head.add(start), len));
-            }
-        }
+        self.release_discarded(head, order, live);
         debug_assert!(!isolated || !meta.has(Flags::LRU), "{head} is on a list");
         // Of what leaves the LRU list the parts take the place.
         let mut lru = (!isolated).then(|| self.lru.lock(self.machine()));
@@ -491,20 +485,5 @@ impl<E: Env> Mm<E> {
         let mut state = self.lock_settled(&block, page.index(), 1);
         let flags = flags | SplitFlags::ISOLATED;
         self.split_in_block(&space, &mut state, head, to, flags, Some(list))
-    }
-
-    /// Ends the isolation of all folios of a list: back to the lists that their flags name,
-    /// under one lock.
-    pub fn putback_list(&self, list: Isolated) {
-        if list.0.is_empty() {
-            return;
-        }
-        let mut lru = self.lru.lock(self.machine());
-        let order = |p: &Pfn| order_of(self.meta(*p));
-        let pages: u32 = list.0.iter().map(|p| order_pages(order(p))).sum();
-        list.0.iter().for_each(|p| lru.put_in(self, *p, None));
-        drop(lru);
-        self.isolation_ended(pages);
-        list.0.into_iter().for_each(|p| self.put_folio(p, 1));
     }
 }

@@ -11,7 +11,7 @@ use crate::frame::Flags;
 use crate::huge::split::{Isolated, SplitFlags, next_lower};
 use crate::machine::{Machine, Site};
 use crate::mm::Mm;
-use crate::platform::Platform;
+use crate::platform::{Cow, Platform};
 use crate::space::block::{BlockState, HugeMap, HugeSwap, Table};
 use crate::space::entry::{Entry, Kind};
 use crate::space::{BlockRef, Space};
@@ -103,18 +103,23 @@ impl<E: Env> Mm<E> {
 
     /// Whether a folio is the huge page of a block (else a table's, as one is that was shared).
     fn maps_huge(&self, block: &BlockRef, pfn: Pfn) -> bool {
-        order_of(self.meta(pfn)) == BLOCK_ORDER
-            && block
-                .try_lock(self)
-                .is_none_or(|state| !matches!(&*state, BlockState::Table(_)))
+        let huge = order_of(self.meta(pfn)) == BLOCK_ORDER;
+        if E::P::COW == Cow::Kernel {
+            return huge;
+        }
+        huge && block
+            .try_lock(self)
+            .is_none_or(|state| !matches!(&*state, BlockState::Table(_)))
     }
 
     /// Whether a folio that was isolated when nothing held it in its place is held now, or has a
     /// frame that has failed. Its block is locked.
     fn must_stay(&self, pfn: Pfn) -> bool {
         let order = order_of(self.meta(pfn));
-        let pinned = self.meta(pfn).has(Flags::PINNED);
-        self.stats().add(Item::NrPinned, u64::from(pinned));
+        if self.meta(pfn).has(Flags::PINNED) {
+            self.stats()
+                .add(Item::NrPinned, u64::from(order_pages(order)));
+        }
         self.is_held(pfn) || self.bad_frame(FrameRun::folio(pfn, order)).is_some()
     }
 

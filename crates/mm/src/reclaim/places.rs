@@ -102,7 +102,7 @@ impl<E: Env> Mm<E> {
             && self.bad_frame(FrameRun::new(head, pages)).is_none();
         if !alone || self.unmap_parts(head, &mut parts).is_err() {
             self.give_back_parts(parts);
-            self.stats().add(Item::NrPinned, u64::from(!alone));
+            self.stats().add(Item::NrPinned, u64::from(pages));
             return self.keep_active(head);
         }
         let mut look = PageMask::EMPTY;

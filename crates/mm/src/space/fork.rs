@@ -106,8 +106,7 @@ impl<E: Env> Mm<E> {
     fn abandon(&self, child: &Space) {
         child.edit_vmas(self, |tree| tree.remove(child.base, child.pages));
         self.zap_range(child, child.base, child.pages);
-        self.spaces.lock(self.machine())[usize::from(child.id.0)] = None;
-        self.platform().destroy_space(child.id);
+        self.end_space(child.id);
     }
 
     fn fork_into(&self, parent: &Space, child: &Space) -> Result<(), MapError> {

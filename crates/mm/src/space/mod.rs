@@ -252,9 +252,15 @@ impl<E: Env> Mm<E> {
     pub fn destroy_space(&self, id: SpaceId) -> Result<(), MapError> {
         let space = self.space(id)?;
         self.munmap(id, space.base, space.pages)?;
-        self.spaces.lock(self.machine())[id.0 as usize] = None;
-        self.platform().destroy_space(id);
+        self.end_space(id);
         Ok(())
+    }
+
+    /// Ends a space in which nothing is mapped. Its number is free only when the platform has
+    /// no space of this number any more.
+    pub(crate) fn end_space(&self, id: SpaceId) {
+        self.platform().destroy_space(id);
+        self.spaces.lock(self.machine())[usize::from(id.0)] = None;
     }
 
     /// Resident pages of a space (RSS): mapped or inactive, shared ones counted in each space

@@ -11,7 +11,6 @@ use crate::platform::{Cow, Platform, PlatformError, Stop};
 use crate::space::entry::Kind;
 use crate::space::fault::{Access, FaultError, FaultMode};
 use crate::units::{FrameRun, Pfn, SpaceId, Vpn, order_pages};
-use core::sync::atomic::Ordering;
 
 /// Times that a page which is taken away again at once is faulted in for a pin.
 const RETRIES: u32 = 1000;
@@ -95,16 +94,15 @@ impl<E: Env> Mm<E> {
     /// A frame has failed (memory failure): nothing is copied from it any more, its folio is
     /// neither split nor ever used again. False: it is part of no folio.
     pub fn poison(&self, pfn: Pfn) -> bool {
-        let bad = self.zone_of(pfn).mark_bad(pfn).is_ok();
-        if bad {
-            self.bad_frames.fetch_add(1, Ordering::AcqRel);
-        }
-        bad
+        self.zone_of(pfn).mark_bad(pfn).is_ok()
     }
 
     /// The first of the frames that has failed.
     pub(crate) fn bad_frame(&self, frames: FrameRun) -> Option<Pfn> {
-        if self.bad_frames.load(Ordering::Acquire) == 0 {
+        if !self
+            .zone_of(frames.start)
+            .has_bad(frames.start, frames.pages)
+        {
             return None;
         }
         (0..frames.pages)

@@ -99,8 +99,10 @@ fn r103_what_is_reclaimed_leaves_each_space_that_shares_it() {
         (ThpMode::Never, false),
         (ThpMode::Always, false),
     ] {
-        let mut t = deckle_mm::Tunables::default();
-        t.thp = thp;
+        let t = deckle_mm::Tunables {
+            thp,
+            ..Default::default()
+        };
         let m = Bare::new(32, 1, 1, swap, t);
         m.map(0, 512);
         fill(&m, 16);

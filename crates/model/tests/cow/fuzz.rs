@@ -1,9 +1,8 @@
 //! Random operations on spaces that fork, against a naive oracle: for each space a map from
 //! page to bytes, cloned at each fork.
 
-use crate::machine::{BASE, Bare, WINDOW};
+use crate::machine::{BASE, Bare};
 use deckle_mm::space::pin::Pin;
-use deckle_mm::space::remap::Remap;
 use deckle_mm::space::vma::OnFork;
 use deckle_mm::{
     Advice, FaultError, FaultOrder, MapError, PAGE_SIZE, Pfn, Profile, Prot, SpaceId, ThpMode,
@@ -11,6 +10,9 @@ use deckle_mm::{
 };
 use deckle_model::{Chance, Injection, Rng};
 use std::collections::BTreeMap;
+
+#[path = "moves.rs"]
+mod moves;
 
 /// Spaces that live at once, at most.
 const SPACES: usize = 5;
@@ -49,8 +51,10 @@ struct Held {
     frame: Pfn,
 }
 
-pub struct Fuzz {
-    m: Bare,
+pub struct Fuzz<'a> {
+    m: &'a Bare,
+    /// The CPU that does it all.
+    cpu: usize,
     rng: Rng,
     programs: Vec<Program>,
     pins: Vec<Held>,
@@ -58,32 +62,61 @@ pub struct Fuzz {
     pub last: Vec<String>,
 }
 
-impl Fuzz {
-    pub fn new(seed: u64) -> Fuzz {
+/// A machine whose settings the seed decides.
+pub fn machine(seed: u64, cpus: usize) -> (Bare, String) {
+    let mut rng = Rng::new(seed ^ 0x5eed);
+    let mut t = Tunables::of_profile([Profile::Deckle, Profile::Linux][rng.below(2) as usize]);
+    t.thp = [ThpMode::Always, ThpMode::Madvise, ThpMode::Never][rng.below(3) as usize];
+    t.max_ptes_none = [64, 409, 511][rng.below(3) as usize];
+    t.fault_order = [FaultOrder::Fixed, FaultOrder::Auto][rng.below(2) as usize];
+    let swap = rng.below(3) > 0;
+    let m = Bare::new(64, cpus, seed, swap, t);
+    let limit = [u64::MAX, 5000, 2500][rng.below(3) as usize];
+    m.charge.set_max(limit);
+    m.charge.set_high(limit - limit / 16);
+    (m, format!("{t:?}, swap {swap}, limit {limit}"))
+}
+
+impl<'a> Fuzz<'a> {
+    /// The machine's one program, on CPU 0.
+    pub fn new(m: &'a Bare, seed: u64) -> Fuzz<'a> {
         let mut rng = Rng::new(seed);
-        let mut t = Tunables::of_profile([Profile::Deckle, Profile::Linux][rng.below(2) as usize]);
-        t.thp = [ThpMode::Always, ThpMode::Madvise, ThpMode::Never][rng.below(3) as usize];
-        t.max_ptes_none = [64, 409, 511][rng.below(3) as usize];
-        t.fault_order = [FaultOrder::Fixed, FaultOrder::Auto][rng.below(2) as usize];
-        let swap = rng.below(3) > 0;
-        let m = Bare::new(64, 1, seed, swap, t);
-        let limit = [u64::MAX, 5000, 2500][rng.below(3) as usize];
-        m.charge.set_max(limit);
-        m.charge.set_high(limit - limit / 16);
         let first = Program {
             id: m.space,
             mapped: BTreeMap::new(),
             pages: BTreeMap::new(),
         };
-        let last = vec![format!("{t:?}, swap {swap}, limit {limit}")];
         Fuzz {
             m,
+            cpu: 0,
             failing: rng.below(3) == 0,
             rng,
             programs: vec![first],
             pins: Vec::new(),
-            last,
+            last: Vec::new(),
         }
+    }
+
+    /// Lets each program go on by itself, on a CPU of its own; there are `cpus` at least.
+    pub fn scatter(mut self, cpus: usize) -> Vec<Fuzz<'a>> {
+        while !self.pins.is_empty() {
+            self.unpin();
+        }
+        while self.programs.len() < cpus {
+            self.fork(0);
+        }
+        let programs = std::mem::take(&mut self.programs);
+        let (last, rest) = (programs.len(), self.rng.below(1 << 40));
+        let alone = programs.into_iter().enumerate().map(|(n, program)| Fuzz {
+            m: self.m,
+            cpu: n % cpus,
+            failing: false,
+            rng: Rng::new(rest + (n % last) as u64),
+            programs: vec![program],
+            pins: Vec::new(),
+            last: Vec::new(),
+        });
+        alone.collect()
     }
 
     fn below(&mut self, n: u64) -> u64 {
@@ -110,15 +143,17 @@ impl Fuzz {
                 ..Injection::default()
             });
         }
-        let r = f(&self.m);
-        self.m.model.set_injection(Injection::default());
+        let r = f(self.m);
+        if shaken {
+            self.m.model.set_injection(Injection::default());
+        }
         (r, shaken)
     }
 
     fn write(&mut self, n: usize, page: u64) {
         let (at, byte) = (self.below(4096) as u16, self.below(255) as u8 + 1);
-        let id = self.programs[n].id;
-        let (done, shaken) = self.shaky(|m| m.write_at(0, id, Vpn(page), u64::from(at), byte));
+        let (id, cpu) = (self.programs[n].id, self.cpu);
+        let (done, shaken) = self.shaky(|m| m.write_at(cpu, id, Vpn(page), u64::from(at), byte));
         match done {
             Ok(()) => {}
             Err(FaultError::Oom(_)) => return,
@@ -128,7 +163,7 @@ impl Fuzz {
         let lazy = self.programs[n].pages.get(&page).is_some_and(|p| p.lazy);
         if lazy {
             // Whether the write came before the drop only the page can tell.
-            let bytes = self.m.read(id, Vpn(page));
+            let bytes = self.m.read_on(cpu, id, Vpn(page)).unwrap();
             let known = self.programs[n].pages.get_mut(&page).unwrap();
             known.lazy = false;
             let intact = (known.bytes.iter())
@@ -150,8 +185,8 @@ impl Fuzz {
     }
 
     fn check(&mut self, n: usize, page: u64) {
-        let id = self.programs[n].id;
-        let (bytes, shaken) = self.shaky(|m| m.read_on(0, id, Vpn(page)));
+        let (id, cpu) = (self.programs[n].id, self.cpu);
+        let (bytes, shaken) = self.shaky(|m| m.read_on(cpu, id, Vpn(page)));
         let bytes = match bytes {
             Ok(bytes) => bytes,
             Err(FaultError::Oom(_)) => return,
@@ -363,105 +398,17 @@ impl Fuzz {
         "exit".into()
     }
 
-    fn remap(&mut self, n: usize, old: Vpn, pages: u64) -> String {
-        let (to, _) = self.range();
-        let room = PAGES - (to.0 - BASE.0);
-        let new = (1 + self.below(pages + 40)).min(room);
-        let id = self.programs[n].id;
-        let done = self.m.mm.mremap(id, old, pages, new, Remap::Fixed(to));
-        let program = &mut self.programs[n];
-        let rights: Vec<_> = (old.0..old.0 + pages)
-            .filter_map(|p| program.mapped.get(&p).copied())
-            .collect();
-        match &done {
-            Ok(_) => {
-                assert_eq!(rights.len() as u64, pages, "moved a range with holes");
-                let kept: Vec<_> = (0..pages.min(new))
-                    .map(|i| program.pages.remove(&(old.0 + i)))
-                    .collect();
-                for p in old.0..old.0 + pages {
-                    program.mapped.remove(&p);
-                    program.pages.remove(&p);
-                }
-                for p in to.0..to.0 + new {
-                    program.mapped.insert(p, rights[0]);
-                    program.pages.remove(&p);
-                }
-                for (i, k) in kept.into_iter().enumerate() {
-                    if let Some(k) = k {
-                        program.pages.insert(to.0 + i as u64, k);
-                    }
-                }
-                self.detach(id, to.0, new);
-                for h in &mut self.pins {
-                    let at = h.page.0.wrapping_sub(old.0);
-                    if h.space == id && at < pages {
-                        h.attached &= at < new;
-                        h.page = Vpn(to.0 + at);
-                    }
-                }
-            }
-            Err(MapError::Platform(e)) => panic!("mremap: {e}"),
-            Err(_) => {}
-        }
-        format!("mremap to {to} {new}: {done:?}")
-    }
-
-    fn pin(&mut self, n: usize, page: Vpn) -> String {
-        let id = self.programs[n].id;
-        let write = self.below(2) == 0;
-        let lazy = self.programs[n].pages.get(&page.0).is_some_and(|p| p.lazy);
-        if self.pins.len() >= 6 || lazy {
-            return "no pin".into();
-        }
-        let allowed = (self.programs[n].mapped.get(&page.0))
-            .is_some_and(|r| if write { r.prot.write } else { r.prot.read });
-        match self.m.mm.pin(id, page, write) {
-            Ok(pin) => {
-                assert!(allowed, "a page without rights was pinned");
-                let frame = pin.frame();
-                assert_eq!(self.m.frame(id, page), Some(frame));
-                self.pins.push(Held {
-                    pin,
-                    space: id,
-                    page,
-                    attached: true,
-                    frame,
-                });
-                format!("pin for writing {write}: {frame}")
-            }
-            Err(FaultError::NoMapping | FaultError::Access) if !allowed => "no right to pin".into(),
-            Err(FaultError::Oom(_)) => "no memory to pin".into(),
-            Err(e) => panic!("pin: {e}"),
-        }
-    }
-
-    fn unpin(&mut self) -> String {
-        if self.pins.is_empty() {
-            return "no unpin".into();
-        }
-        let n = self.below(self.pins.len() as u64) as usize;
-        let held = self.pins.swap_remove(n);
-        if held.attached {
-            let now = self.m.frame(held.space, held.page);
-            assert_eq!(now, Some(held.frame), "{} was replaced", held.page);
-        }
-        self.m.mm.unpin(held.pin);
-        format!("unpin {}", held.frame)
-    }
-
     pub fn verify(&mut self, step: u64) {
         let last = self.last.last().cloned();
         self.m.verify(&(step, last));
     }
 
-    /// Checks every byte of every program; then all end, and nothing may be left.
+    /// Checks every byte of every program; then all end.
     pub fn finish(mut self) {
+        self.cpu = 0;
         for n in 0..self.programs.len() {
             let readable = |(&p, r): (&u64, &Rights)| r.prot.read.then_some(p);
-            let pages: Vec<u64> = self.programs[n]
-                .mapped
-                .iter()
+            let pages: Vec<u64> = (self.programs[n].mapped.iter())
                 .filter_map(readable)
                 .collect();
             pages.into_iter().for_each(|p| self.check(n, p));
@@ -474,8 +421,12 @@ impl Fuzz {
             self.m.mm.destroy_space(program.id).unwrap();
         }
         self.verify(u64::MAX);
-        let used = self.m.model.used_frames();
-        assert!(used.is_empty(), "left: {used:?}");
-        let _ = WINDOW;
     }
+}
+
+/// When all programs have ended, nothing may be left.
+pub fn nothing_is_left(m: &Bare) {
+    let used = m.model.used_frames();
+    assert!(used.is_empty(), "left: {used:?}");
+    assert_eq!(m.charge.underflow(), 0);
 }

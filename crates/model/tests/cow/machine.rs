@@ -2,7 +2,8 @@
 
 use crate::common::PlainStore;
 use deckle_mm::{
-    Env, FaultError, FaultMode, Item, Mm, PAGE_SIZE, Prot, SpaceId, ThpMode, Tunables, Vpn,
+    Env, FaultError, FaultMode, FaultOrder, Item, Mm, PAGE_SIZE, Prot, SpaceId, ThpMode, Tunables,
+    Vpn,
 };
 use deckle_model::{CoreModel, FaultKind, Model, ModelCharge, ModelMachine};
 
@@ -53,9 +54,11 @@ impl Bare {
 
     /// One CPU; 64 KiB folios unless `thp` says huge ones.
     pub fn simple(thp: ThpMode) -> Bare {
-        let mut t = Tunables::default();
-        t.thp = thp;
-        t.fault_order = deckle_mm::FaultOrder::Fixed;
+        let t = Tunables {
+            thp,
+            fault_order: FaultOrder::Fixed,
+            ..Default::default()
+        };
         Bare::new(32, 1, 1, true, t)
     }
 

@@ -78,9 +78,11 @@ fn page(i: u64) -> Vpn {
 impl Race {
     fn new(path: Path, seed: u64) -> Race {
         let mut rng = Rng::new(seed);
-        let mut t = Tunables::default();
-        t.fault_order = FaultOrder::Fixed;
-        t.thp = [ThpMode::Never, ThpMode::Never, ThpMode::Always][rng.below(3) as usize];
+        let t = Tunables {
+            thp: [ThpMode::Never, ThpMode::Never, ThpMode::Always][rng.below(3) as usize],
+            fault_order: FaultOrder::Fixed,
+            ..Default::default()
+        };
         let m = Bare::new(32, 3, seed, true, t);
         m.map(0, 512);
         let mut child = None;
