@@ -2,6 +2,7 @@
 //! taken apart.
 
 pub mod collapse;
+pub mod isolated;
 pub mod order;
 pub mod queue;
 pub(crate) mod retouch;

@@ -9,7 +9,7 @@
 
 use crate::charge::Charge;
 use crate::env::Env;
-use crate::huge::split::Isolated;
+use crate::huge::isolated::Isolated;
 use crate::machine::{Machine, Site};
 use crate::mm::Mm;
 use crate::platform::{Content, Cow, Platform, PlatformError, Stop};

@@ -14,6 +14,7 @@ use crate::charge::Charge;
 use crate::env::Env;
 use crate::folio::order_of;
 use crate::frame::Flags;
+use crate::huge::isolated::Isolated;
 use crate::machine::{Machine, Site};
 use crate::mm::Mm;
 use crate::platform::{Content, Platform};
@@ -24,7 +25,6 @@ use crate::stat::{Item, SizeItem};
 use crate::units::{
     BLOCK_ORDER, BLOCK_PAGES, BlockNr, FrameRun, PageMask, PageRun, Pfn, SpaceId, Vpn, order_pages,
 };
-use alloc::vec::Vec;
 use core::fmt;
 use core::ops::BitOr;
 
@@ -106,19 +106,6 @@ pub struct Split {
     pub freed: u32,
     /// Mappings of zero-filled pages that were dropped.
     pub dropped: u32,
-}
-
-/// Folios that one caller has isolated: on no list of the manager, with a reference each. They
-/// go back by [`Mm::putback_list`].
-#[derive(Debug, Default)]
-#[must_use = "isolated folios must be put back"]
-pub struct Isolated(pub(crate) Vec<Pfn>);
-
-impl Isolated {
-    /// The folios by their first frames, in order.
-    pub fn folios(&self) -> &[Pfn] {
-        &self.0
-    }
 }
 
 /// The largest order that parts of a folio can have.
@@ -456,34 +443,5 @@ impl<E: Env> Mm<E> {
         let frame = state.entry(page.index()).frame();
         let head = self.head_of(frame.ok_or(SplitError::NoFolio)?);
         self.split_in_block(&space, &mut state, head, to, flags, None)
-    }
-
-    /// Isolates the folio that holds a page, as migration does before it moves or splits one.
-    /// `None`: there is none, or somebody else has.
-    pub fn isolate_page(&self, id: SpaceId, page: Vpn) -> Option<Isolated> {
-        let space = self.space(id).ok()?;
-        let block = space.block_if_any(self, page.block())?;
-        let state = self.lock_settled(&block, page.index(), 1);
-        let head = self.head_of(state.entry(page.index()).frame()?);
-        self.isolate(head).then(|| Isolated(Vec::from([head])))
-    }
-
-    /// Splits the first folio of a list; its parts are behind it on the list then.
-    ///
-    /// # Errors
-    /// [`SplitError`]; nothing has changed then.
-    pub fn split_isolated(
-        &self,
-        list: &mut Isolated,
-        to: u8,
-        flags: SplitFlags,
-    ) -> Result<Split, SplitError> {
-        let head = *list.0.first().ok_or(SplitError::NoFolio)?;
-        let (id, page) = self.meta(head).owner().ok_or(SplitError::NoFolio)?;
-        let space = self.space(id).map_err(|_: MapError| SplitError::NoFolio)?;
-        let block = space.block(self, page.block());
-        let mut state = self.lock_settled(&block, page.index(), 1);
-        let flags = flags | SplitFlags::ISOLATED;
-        self.split_in_block(&space, &mut state, head, to, flags, Some(list))
     }
 }

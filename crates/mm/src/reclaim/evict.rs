@@ -8,7 +8,8 @@
 use crate::env::Env;
 use crate::folio::order_of;
 use crate::frame::Flags;
-use crate::huge::split::{Isolated, SplitFlags, next_lower};
+use crate::huge::isolated::Isolated;
+use crate::huge::split::{SplitFlags, next_lower};
 use crate::machine::{Machine, Site};
 use crate::mm::Mm;
 use crate::platform::{Cow, Platform};

@@ -10,7 +10,7 @@
 use crate::env::Env;
 use crate::folio::order_of;
 use crate::frame::Flags;
-use crate::huge::split::Isolated;
+use crate::huge::isolated::Isolated;
 use crate::machine::{Machine, Site};
 use crate::mm::Mm;
 use crate::platform::{Platform, PlatformError};

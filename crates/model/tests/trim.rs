@@ -1,0 +1,173 @@
+//! What the shrinker learns from its splits, and what it does before memory is short; counters.
+
+#[allow(dead_code, unused_imports)]
+mod common;
+
+use common::hand::{BLOCK, byte_of};
+use common::{BASE, Rig};
+use deckle_mm::{Item, Profile, Prot, SizeItem, SizeMode, Sizes, ThpMode, Tunables, Vpn};
+
+fn tunables(max_ptes_none: u16) -> Tunables {
+    Tunables {
+        max_ptes_none,
+        ..Tunables::of_profile(Profile::Deckle)
+    }
+}
+
+fn rig(t: Tunables) -> Rig {
+    Rig::new(64, 1, 1, true, t)
+}
+
+fn shrink(rig: &Rig) -> u64 {
+    rig.mm.shrink_underused(100, 100_000)
+}
+
+/// Reads subpages as a program does; the live ones of [`Rig::huge`] hold their bytes.
+fn intact(rig: &Rig, start: Vpn, live: impl Fn(u64) -> bool) {
+    for i in 0..BLOCK {
+        let byte = if live(i) { byte_of(i) } else { 0 };
+        assert!(rig.holds(start.add(i), byte), "page {i}");
+    }
+}
+
+#[test]
+fn r143_pages_that_are_soon_written_again_count_and_make_the_shrinker_careful() {
+    let rig = rig(tunables(409));
+    let base = rig.mm.underused_threshold(&rig.mm.tunables());
+    assert_eq!(base, 409);
+    // Two huge pages are split, and most of what was dropped is written at once.
+    for k in 0..2 {
+        rig.huge(k * BLOCK, 0..10);
+    }
+    assert_eq!(shrink(&rig), 2 * 502);
+    for i in 0..2 * BLOCK {
+        rig.write(BASE.add(i), 1);
+    }
+    assert_eq!(rig.stat(Item::ThpUnderusedRetouch), 2 * 502);
+    assert!(rig.mm.retouch_percent() >= 50);
+    assert_eq!(rig.mm.underused_threshold(&rig.mm.tunables()), 511);
+    // So a page like them stays; one without any filled page goes.
+    let kept = rig.huge(2 * BLOCK, 0..10);
+    rig.huge(3 * BLOCK, []);
+    assert_eq!(shrink(&rig), BLOCK);
+    assert_eq!(rig.folio(kept).order, 9);
+    // With time it tries again.
+    for k in 4..60 {
+        let again = rig.huge(k % 4 * BLOCK, 0..10);
+        shrink(&rig);
+        if rig.folio(again).order == 0 {
+            rig.verify(&"trying again");
+            return;
+        }
+    }
+    panic!("the shrinker never recovers");
+}
+
+#[test]
+fn r143_a_write_long_after_the_split_does_not_count() {
+    let rig = rig(tunables(409));
+    rig.huge(0, 0..10);
+    shrink(&rig);
+    for _ in 0..8 {
+        rig.huge(BLOCK, 0..10);
+        shrink(&rig);
+    }
+    rig.write(BASE.add(300), 1);
+    assert_eq!(rig.stat(Item::ThpUnderusedRetouch), 0);
+    rig.verify(&"late");
+    // In profile linux nothing is learned.
+    let t = Tunables {
+        max_ptes_none: 409,
+        ..Tunables::of_profile(Profile::Linux)
+    };
+    rig.mm.set_tunables(t).unwrap();
+    assert_eq!(rig.mm.underused_threshold(&t), 409);
+}
+
+#[test]
+fn a_budget_for_waste_is_kept_by_looking_at_a_few_pages_at_a_time() {
+    let t = Tunables {
+        thp_waste_max: 3 * 502 * 4096,
+        ..tunables(409)
+    };
+    let rig = rig(t);
+    for k in 0..16 {
+        // Half of them are in use.
+        let live = if k % 2 == 0 { 10 } else { BLOCK };
+        rig.huge(k * BLOCK, 0..live);
+    }
+    let first = rig.mm.trim();
+    assert_eq!(first.looked, 8);
+    assert!(rig.stat(Item::ThpWasteScan) <= 8 * 32);
+    for _ in 0..20 {
+        let before = rig.stat(Item::ThpWasteScan);
+        let done = rig.mm.trim();
+        assert!(done.looked <= 8 && rig.stat(Item::ThpWasteScan) - before <= 8 * 32);
+    }
+    // Down to the budget, give or take what an estimate is worth, and none that is in use.
+    let left = rig.stat(Item::NrThp);
+    assert!((8..=8 + 5).contains(&left), "{left} huge pages left");
+    for k in (1..16).step_by(2) {
+        assert_eq!(rig.folio(BASE.add(k * BLOCK)).order, 9);
+    }
+    assert_eq!(
+        rig.mm.waste_estimate().min(BLOCK * 5),
+        rig.mm.waste_estimate()
+    );
+    for k in 0..16 {
+        let live = if k % 2 == 0 { 10 } else { BLOCK };
+        intact(&rig, BASE.add(k * BLOCK), |i| i < live);
+    }
+    rig.verify(&"trimmed");
+    // Nothing without a budget.
+    let rig = Rig::new(64, 1, 1, true, tunables(409));
+    rig.huge(0, []);
+    assert_eq!(rig.mm.trim(), deckle_mm::Trimmed::default());
+    assert_eq!(rig.stat(Item::NrThp), 1);
+}
+
+#[test]
+fn r149_every_counter_has_the_name_that_users_know() {
+    let names: Vec<&str> = Item::ALL.iter().map(|i| i.name()).collect();
+    for name in [
+        "thp_split_free",
+        "thp_split_unmap",
+        "thp_split_page",
+        "thp_underused_split_page",
+        "thp_deferred_split_page",
+        "thp_fault_alloc",
+        "thp_fault_fallback",
+        "thp_fault_fallback_charge",
+        "nr_anon_partially_mapped",
+        "nr_anon_transparent_hugepages",
+    ] {
+        assert!(names.contains(&name), "{name}");
+    }
+    let sizes: Vec<&str> = SizeItem::ALL.iter().map(|i| i.name()).collect();
+    for name in [
+        "anon_fault_alloc",
+        "anon_fault_fallback",
+        "split",
+        "split_deferred",
+        "nr_anon",
+        "nr_anon_partially_mapped",
+    ] {
+        assert!(sizes.contains(&name), "{name}");
+    }
+    // Read and set while it runs.
+    let t = Tunables {
+        thp: ThpMode::Madvise,
+        sizes: Sizes::NEVER.with(3, SizeMode::Always),
+        ..tunables(17)
+    };
+    let rig = rig(tunables(409));
+    rig.mm.set_tunables(t).unwrap();
+    assert_eq!(rig.mm.tunables(), t);
+    let start = rig.mmap(0, BLOCK);
+    rig.write(start, 1);
+    let stats = rig.mm.stats();
+    assert_eq!(stats.size(3, SizeItem::AnonFaultAlloc), 1);
+    assert_eq!(stats.size(3, SizeItem::NrAnon), 1);
+    rig.mm.mprotect(rig.space, start, 1, Prot::R).unwrap();
+    rig.verify(&"names");
+}
