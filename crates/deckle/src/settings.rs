@@ -23,6 +23,8 @@ pub struct Settings {
     pub swap: SwapKind,
     /// Refuse what cannot be managed.
     pub strict: bool,
+    /// Place every large mapping for huge pages.
+    pub align_mappings: bool,
 }
 
 fn bad(option: &str, what: impl std::fmt::Display) -> Fail {
@@ -101,6 +103,7 @@ impl Settings {
             },
             tunables,
             swap,
+            align_mappings: file.transparent_hugepage.align_mappings.unwrap_or(false),
             strict: args.strict || file.strict.unwrap_or(false),
         })
     }
