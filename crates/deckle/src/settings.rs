@@ -203,6 +203,10 @@ fn tunables(args: &RunArgs, file: &Config) -> Result<Tunables, Fail> {
     if let Some(text) = &thp.thp_waste_max {
         t.thp_waste_max = bytes("thp_waste_max", &text.0)?.unwrap_or(u64::MAX);
     }
+    // Programs that know nothing of us get what their faults have shown to pay.
+    if t.profile == Profile::Deckle {
+        t.fault_order = FaultOrder::Auto;
+    }
     if let Some(text) = &thp.fault_order {
         let all = [("fixed", FaultOrder::Fixed), ("auto", FaultOrder::Auto)];
         t.fault_order = choice("fault_order", text, &all)?;

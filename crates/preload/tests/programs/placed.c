@@ -20,8 +20,9 @@ int main(void)
     unsigned long odd = BLOCK + 4096, aligned = 0, whole = 0, mappings = 0, huge = 0, kib;
     char line[512], *odd_at[COUNT];
     map(8 * BLOCK);
-    for (int i = 0; i < COUNT; i++) {
+    for (int i = 0; i < COUNT; i++)
         whole += (unsigned long)map(4 * BLOCK) % BLOCK == 0;
+    for (int i = 0; i < COUNT; i++) {
         odd_at[i] = map(odd);
         aligned += (unsigned long)odd_at[i] % BLOCK == 0;
     }
