@@ -207,10 +207,12 @@ impl Adapt {
                 let begun = Stream {
                     start: w.start.0.saturating_sub(below),
                     len: below + u64::from(order_pages(w.order)) + above,
-                    went_on: false,
+                    // Beside what is forgotten it does not stand alone.
+                    went_on: beside.most() > 0,
                 };
                 // Given back if it goes on.
-                (first / 2, again.unwrap_or_else(|| place.oldest()), begun)
+                let first = if begun.went_on { first } else { first / 2 };
+                (first, again.unwrap_or_else(|| place.oldest()), begun)
             }
         };
         place
