@@ -84,7 +84,10 @@ pub struct Thp {
     /// while memory is not short; `max`: no limit, the default.
     pub thp_waste_max: Option<SizeText>,
     /// `fixed`: the largest folio that is allowed; `auto`: what the faults have shown to pay.
+    /// Default: `auto`, with profile `linux` `fixed`.
     pub fault_order: Option<String>,
+    /// Whether every mapping of 2 MiB and more begins at a multiple of that. Default: false.
+    pub align_mappings: Option<bool>,
     /// `hugepages-16kB/*`.
     #[serde(rename = "hugepages-16kB")]
     pub hugepages_16kb: Option<HugepageSize>,

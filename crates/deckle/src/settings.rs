@@ -23,6 +23,8 @@ pub struct Settings {
     pub swap: SwapKind,
     /// Refuse what cannot be managed.
     pub strict: bool,
+    /// Place every large mapping for huge pages.
+    pub align_mappings: bool,
 }
 
 fn bad(option: &str, what: impl std::fmt::Display) -> Fail {
@@ -101,6 +103,7 @@ impl Settings {
             },
             tunables,
             swap,
+            align_mappings: file.transparent_hugepage.align_mappings.unwrap_or(false),
             strict: args.strict || file.strict.unwrap_or(false),
         })
     }
@@ -199,6 +202,10 @@ fn tunables(args: &RunArgs, file: &Config) -> Result<Tunables, Fail> {
     }
     if let Some(text) = &thp.thp_waste_max {
         t.thp_waste_max = bytes("thp_waste_max", &text.0)?.unwrap_or(u64::MAX);
+    }
+    // Programs that know nothing of us get what their faults have shown to pay.
+    if t.profile == Profile::Deckle {
+        t.fault_order = FaultOrder::Auto;
     }
     if let Some(text) = &thp.fault_order {
         let all = [("fixed", FaultOrder::Fixed), ("auto", FaultOrder::Auto)];

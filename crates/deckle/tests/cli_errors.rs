@@ -170,6 +170,7 @@ fn settings_files_are_refused_with_the_line() {
                transparent_hugepage.khugepaged.max_ptes_none = 450\n\
                transparent_hugepage.fault_order = \"auto\"\n\
                transparent_hugepage.thp_waste_max = \"8M\"\n\
+               transparent_hugepage.align_mappings = true\n\
                transparent_hugepage.hugepages-64kB.enabled = \"inherit\"\n";
     let path = s.file("all", all.as_bytes(), 0o644);
     let run = |more: &[&str]| {

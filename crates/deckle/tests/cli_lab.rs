@@ -106,3 +106,30 @@ fn r29_lab_capture_says_what_is_wrong_with_an_option() {
         assert!(err.contains(says), "{args}: {err}");
     }
 }
+
+#[test]
+fn r150_r149_lab_anon_folio_on_the_model() {
+    let picture = std::env::temp_dir().join(format!("deckle-anon-{}.svg", std::process::id()));
+    let args = "lab anon-folio --on model --workload malloc1,sparse --format json --plot";
+    let mut args: Vec<&str> = args.split(' ').collect();
+    args.push(picture.to_str().unwrap());
+    let (code, out, err) = output(&args);
+    let svg = std::fs::read_to_string(&picture).unwrap_or_default();
+    let _ = std::fs::remove_file(&picture);
+    assert_eq!(code, 0, "{err}");
+    assert!(svg.starts_with("<svg ") && svg.contains("sparse"), "{svg}");
+    let rows = rows(&out);
+    assert_eq!(rows.len(), 8);
+    for row in &rows {
+        assert_eq!(row["on"], "model");
+        assert!(row["ops_per_s"].is_null(), "the model has no speed");
+        assert!(row["faults"].as_u64() > Some(0) && row["peak_bytes"].as_u64() > Some(0));
+    }
+    let report: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(report["experiment"], "anon-folio");
+    assert_eq!(report["targets"][0]["holds"], true);
+    for (wrong, name) in [("--workload", "nothing"), ("--policy", "auto")] {
+        let (code, _, err) = output(&["lab", "anon-folio", "--on", "model", wrong, name]);
+        assert!(code != 0 && err.contains(name), "{code} {err}");
+    }
+}

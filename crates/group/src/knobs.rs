@@ -139,6 +139,16 @@ impl Group {
         }
     }
 
+    /// Whether every large mapping begins at a block, also one that is not a multiple of it.
+    pub fn set_align_mappings(&self, on: bool) {
+        self.page().align_mappings.store(u32::from(on), Relaxed);
+    }
+
+    /// See [`set_align_mappings`](Group::set_align_mappings).
+    pub fn align_mappings(&self) -> bool {
+        self.page().align_mappings.load(Relaxed) != 0
+    }
+
     /// `--strict`: programs that cannot be managed are refused.
     pub fn set_strict(&self, strict: bool) {
         self.page().strict.store(u32::from(strict), Relaxed);

@@ -95,6 +95,7 @@ pub struct Page {
     pub(crate) fault_attempts: AtomicU32,
     pub(crate) swap_kind: AtomicU32,
     pub(crate) strict: AtomicU32,
+    pub(crate) align_mappings: AtomicU32,
     pub(crate) caps_valid: AtomicU32,
     /// CPU slots in use, 1..=SLOTS.
     pub(crate) slots: AtomicU32,

@@ -14,6 +14,32 @@ fn malloc_and_mmap_keep_their_contracts_alone_and_managed() {
 }
 
 #[test]
+fn r90_mappings_lie_side_by_side_unless_they_are_asked_onto_huge_pages() {
+    let program = compile("placed", &[]);
+    let program = [program.to_str().expect("path")];
+    let ran = run(&["--memory-max", "max"], &program);
+    eprintln!("without: {}", ran.out);
+    let aligned = ran.out.split("aligned ").nth(1).expect("a figure");
+    let aligned: u32 = aligned[..aligned.find(' ').expect("of")]
+        .parse()
+        .expect("a number");
+    // One after the other, each moves the next by a page: few meet a block by chance.
+    assert!(ran.out.contains("whole 32 ") && aligned <= 1, "{}", ran.out);
+    let settings = std::env::temp_dir().join(format!("deckle-r90-{}.toml", std::process::id()));
+    std::fs::write(&settings, "transparent_hugepage.align_mappings = true\n").expect("a file");
+    let config = [
+        "--memory-max",
+        "max",
+        "--config",
+        settings.to_str().expect("path"),
+    ];
+    let ran = run(&config, &program);
+    std::fs::remove_file(&settings).expect("the file");
+    eprintln!("with: {}", ran.out);
+    expect(&ran, "whole 32 aligned 32 of 32");
+}
+
+#[test]
 fn p21_tools_run_with_the_library_alone() {
     expect(
         &alone(&["sh", "-c", "seq 300000 | sort -R | sort -n | tail -1"]),

@@ -23,9 +23,7 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
     /// Reads faults and serves what can be served at once, until [`stop`](Self::stop): one of
     /// [`handlers`](Self::handlers), which may all run, by its number.
     pub fn handler_loop(&self, number: usize) {
-        if Self::handlers() > 1 {
-            cpu::pin(number);
-        }
+        cpu::pin(number);
         let mut msgs = [const { Msg::empty() }; BATCH];
         loop {
             let reading = self.still.reading();

@@ -87,18 +87,11 @@ fn map(
         return raw(libc::SYS_mmap, args);
     }
     let bytes = rules::pages(len)?;
-    // mimalloc and others ask for their own alignment by large sizes; a mapping that is large
-    // enough for huge pages is aligned to them, as the kernel does.
-    let align = match bytes {
-        _ if bytes >= 32 << 20 => 32 << 20,
-        _ if bytes >= 2 << 20 => 2 << 20,
-        _ => PAGE,
-    };
     let hint = if addr.is_multiple_of(PAGE) { addr } else { 0 };
     let lockable = locks::lockable_by_mmap(flags)?;
     service::request(
         Op::Map,
-        [hint, bytes, align, prot as usize, flags as usize, lockable],
+        [hint, bytes, 0, prot as usize, flags as usize, lockable],
     )
 }
 

@@ -6,4 +6,4 @@
 pub mod exports;
 mod locks;
 pub mod rare;
-mod rules;
+pub mod rules;

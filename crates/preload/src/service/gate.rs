@@ -70,6 +70,7 @@ pub fn outgrown() {
         Some((base, bytes)) => {
             BASE.store(base, Relaxed);
             BYTES.store(bytes, Relaxed);
+            crate::alloc::advise_nothing();
             MANAGED
         }
         None => PLAIN,

@@ -41,6 +41,8 @@ struct Process {
     account: Arc<Account>,
     link: Link,
     watch: Watch,
+    /// Whether every large mapping lies on huge pages.
+    align_mappings: bool,
     /// What the age of inactive memory is told from.
     history: Mutex<deckle_group::History>,
 }

@@ -14,7 +14,7 @@ use deckle_task::futex;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum Op {
-    /// hint (0: none), bytes, alignment, prot, flags -> address.
+    /// hint (0: none), bytes, -, prot, flags -> address.
     Map,
     /// address, bytes, -, prot, flags -> address.
     MapFixed,

@@ -4,6 +4,7 @@ use super::Process;
 use super::lock::{forget_room, is_room, note_room};
 use super::mappings::Mappings;
 use super::request::{self, Op, Request};
+use crate::map::rules;
 use crate::sys::{self, PAGE};
 use core::ffi::c_int;
 use deckle_mm::{Advice, MapError, Prot, Vpn};
@@ -149,7 +150,7 @@ impl Calls {
     }
 
     fn map(&mut self, args: [usize; 6]) -> Result<usize, i32> {
-        let [hint, bytes, align, rights, flags, most] = args;
+        let [hint, bytes, _, rights, flags, most] = args;
         let pager = &self.process.pager;
         if hint != 0 && self.is_free(hint, bytes) {
             return self.map_fixed([hint, bytes, 0, rights, flags, most]);
@@ -158,6 +159,7 @@ impl Calls {
             return Err(libc::ENOMEM);
         }
         self.may_map(bytes, flags as c_int, most)?;
+        let align = rules::alignment(bytes, self.process.align_mappings);
         let start = pager
             .mm()
             .mmap(

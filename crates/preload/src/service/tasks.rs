@@ -113,6 +113,7 @@ fn set_up(start: &Start) -> Result<&'static Process, String> {
         line,
     } = announce(start)?;
     let tunables = group.knobs().map_err(|e| e.to_string())?;
+    let align_mappings = group.align_mappings();
     let account = Arc::new(Account::new(group, line));
     let known = group.capabilities().map(|w| Capabilities::from_bits(w[0]));
     let capabilities = known.unwrap_or_else(deckle_live::self_test);
@@ -136,6 +137,7 @@ fn set_up(start: &Start) -> Result<&'static Process, String> {
         account,
         link,
         watch,
+        align_mappings,
         history: Mutex::default(),
     })))
 }

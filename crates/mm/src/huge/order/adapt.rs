@@ -22,9 +22,14 @@ const PLACES: usize = 64;
 /// Streams of one VMA that are remembered: threads, or objects of several sizes, that fill
 /// parts of it side by side.
 const STREAMS: usize = 8;
-/// Pages that a stream must have before a fault adds a folio of the order. Up to 64 KiB as much
-/// again as it has, since that is little; then half as much; a quarter for huge pages.
-const NEED: [u32; BLOCK_ORDER as usize + 1] = [0, 4, 4, 8, 16, 64, 128, 256, 512, 2048];
+/// Pages that a stream must have before a fault adds a folio of the order: four times its pages,
+/// twice for the smallest.
+const NEED: [u64; BLOCK_ORDER as usize + 1] = [0, 8, 8, 32, 64, 128, 256, 512, 1024, 2048];
+/// So many times as many where other faults come in between: the end of such a stream is no
+/// farther away, but comes later.
+const CROWDED: u64 = 4;
+/// Faults in a row that make a stream the only one.
+const ALONE: u32 = 4;
 /// What the order of a fault that stands alone gains when a stream has come to a whole block.
 /// Such a fault halves it, and gets it back if it turns out to have begun a stream.
 const RAISE: u8 = 3;
@@ -90,6 +95,8 @@ struct Place {
     /// on with since it last came by (one bit each).
     turn: AtomicU32,
     used: AtomicU32,
+    /// The stream of the last fault in the low byte; above it how many faults in a row it had.
+    row: AtomicU32,
     streams: [AtomicU64; STREAMS],
 }
 
@@ -98,6 +105,20 @@ impl Place {
         let all = self.streams.iter().enumerate();
         all.map(|(i, s)| (i, Stream::of(s.load(Relaxed))))
             .find(|(_, s)| is(*s))
+    }
+
+    /// Whether all the last faults were of a stream.
+    fn is_alone(&self, i: usize) -> bool {
+        let row = self.row.load(Relaxed);
+        row & 0xff == i as u32 && row >> 8 >= ALONE
+    }
+
+    /// Counts a fault of a stream.
+    fn count(&self, i: usize) {
+        let row = self.row.load(Relaxed);
+        let in_row = if row & 0xff == i as u32 { row >> 8 } else { 0 };
+        let in_row = (in_row + 1).min(ALONE);
+        self.row.store(in_row << 8 | i as u32, Relaxed);
     }
 
     /// The stream to be forgotten for a new one: the next that was not gone on with (clock).
@@ -124,14 +145,16 @@ impl Default for Adapt {
             first: AtomicU32::new(0),
             turn: AtomicU32::new(0),
             used: AtomicU32::new(0),
+            row: AtomicU32::new(0),
             streams: [const { AtomicU64::new(0) }; STREAMS],
         }))
     }
 }
 
 /// The largest order for a stream of so many pages.
-fn order_of(len: u64) -> u8 {
-    let fits = |order: &u8| len >= u64::from(NEED[usize::from(*order)]);
+fn order_of(len: u64, alone: bool) -> u8 {
+    let len = if alone { len } else { len / CROWDED };
+    let fits = |order: &u8| len >= NEED[usize::from(*order)];
     (0..=BLOCK_ORDER).rev().find(fits).unwrap_or(0)
 }
 
@@ -147,11 +170,11 @@ impl Adapt {
     pub fn cap(&self, vma: Vpn, page: Vpn, beside: Beside) -> u8 {
         let place = self.place(vma);
         if place.vma.load(Relaxed) != vma.0 + 1 {
-            return order_of(beside.most());
+            return order_of(beside.most(), false);
         }
         match place.find(|s| s.meets(page)) {
-            Some((_, s)) => order_of(s.len.max(beside.most())),
-            None if beside.most() > 0 => order_of(beside.most()),
+            Some((i, s)) => order_of(s.len.max(beside.most()), place.is_alone(i)),
+            None if beside.most() > 0 => order_of(beside.most(), false),
             None => place.first.load(Relaxed) as u8,
         }
     }
@@ -184,15 +207,18 @@ impl Adapt {
                 let begun = Stream {
                     start: w.start.0.saturating_sub(below),
                     len: below + u64::from(order_pages(w.order)) + above,
-                    went_on: false,
+                    // Beside what is forgotten it does not stand alone.
+                    went_on: beside.most() > 0,
                 };
                 // Given back if it goes on.
-                (first / 2, again.unwrap_or_else(|| place.oldest()), begun)
+                let first = if begun.went_on { first } else { first / 2 };
+                (first, again.unwrap_or_else(|| place.oldest()), begun)
             }
         };
         place
             .first
             .store(u32::from(first.min(BLOCK_ORDER)), Relaxed);
         place.streams[i].store(stream.word(), Relaxed);
+        place.count(i);
     }
 }

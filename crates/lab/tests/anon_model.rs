@@ -1,0 +1,76 @@
+//! The anon-folio experiment on the model: what its faults and its memory must come to.
+
+use std::ffi::OsString;
+
+use deckle_lab::anon::{self, AnonOptions, AnonReport, AnonRow, Policy};
+use deckle_lab::model::SoftwareMachine;
+use deckle_lab::program::anon::Workload;
+use deckle_lab::{LabError, Side};
+
+fn run(workloads: &[Workload], policies: &[Policy]) -> Result<AnonReport, LabError> {
+    anon::run(AnonOptions {
+        workloads: workloads.to_vec(),
+        policies: policies.to_vec(),
+        sides: vec![Side::Model],
+        runs: 1,
+        deckle: "/nonexistent".into(),
+        program_cmd: vec![OsString::from("/nonexistent")],
+        model: Some(&mut SoftwareMachine),
+    })
+}
+
+fn row(report: &AnonReport, workload: Workload, policy: Policy) -> &AnonRow {
+    let mut rows = report.rows.iter();
+    rows.find(|r| (r.workload, r.policy) == (workload.name(), policy))
+        .unwrap_or_else(|| panic!("no row for {workload:?}, {policy:?}"))
+}
+
+#[test]
+fn r150_r47_r48_every_target_that_the_model_can_tell_holds() {
+    use Workload::{Compile, Fill, PageFault1, Sparse};
+    let report = run(&[PageFault1, Fill, Sparse, Compile], &Policy::ALL).unwrap();
+    let targets = report.targets();
+    assert_eq!(targets.len(), 5, "{targets:?}");
+    assert!(targets.iter().all(|t| t.holds), "{}", report.to_text());
+    // Each workload takes as many faults with base pages as it touches pages.
+    assert_eq!(row(&report, Fill, Policy::Base).faults, 65536);
+    assert_eq!(row(&report, Fill, Policy::K64).faults, 4096);
+    assert_eq!(row(&report, Fill, Policy::Pmd).faults, 128);
+    assert_eq!(row(&report, Sparse, Policy::K64).amplification, Some(16.0));
+    assert_eq!(row(&report, Sparse, Policy::Pmd).amplification, Some(16.0));
+    assert_eq!(
+        row(&report, PageFault1, Policy::Base).pages_per_fault,
+        Some(1.0)
+    );
+    let compile = row(&report, Compile, Policy::Adaptive);
+    assert!(compile.pages_per_fault >= Some(3.0), "{compile:?}");
+}
+
+#[test]
+fn r150_malloc_that_touches_a_page_costs_a_page_where_the_order_adapts() {
+    let report = run(&[Workload::Malloc1, Workload::TlbFlush], &Policy::ALL).unwrap();
+    let malloc = |policy| row(&report, Workload::Malloc1, policy).peak_bytes;
+    assert_eq!(malloc(Policy::Base), 4096);
+    assert_eq!(malloc(Policy::K64), 64 << 10);
+    assert_eq!(malloc(Policy::Adaptive), 4096);
+    assert_eq!(malloc(Policy::Pmd), 2 << 20);
+    // Read, then written: the zero page, then a page in its place.
+    let flush = row(&report, Workload::TlbFlush, Policy::Adaptive);
+    assert!(
+        flush.faults < 4096 / 16 && flush.amplification == Some(1.0),
+        "{flush:?}"
+    );
+}
+
+#[test]
+fn r150_the_server_that_forks_is_left_out_of_the_model_and_that_is_said() {
+    let report = run(&[Workload::Fork], &[Policy::Base]).unwrap();
+    assert!(report.rows.is_empty());
+    let report = run(&[Workload::Malloc1], &[Policy::Base]).unwrap();
+    assert!(
+        report.to_text().contains("fork is left out"),
+        "{}",
+        report.to_text()
+    );
+    assert!(run(&[], &[Policy::Base]).is_err());
+}
