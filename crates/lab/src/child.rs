@@ -326,7 +326,7 @@ mod tests {
     fn r150_a_run_that_ends_early_or_closes_stdout_does_not_hang() {
         assert!(!sh("exit 0").wait_for("ready").unwrap());
         assert!(!sh("exec >&-; sleep 0.2").wait_for("ready").unwrap());
-        let hung = sh("sleep 600")
+        let hung = sh("exec sleep 600")
             .within(Duration::from_millis(50))
             .finish()
             .unwrap_err();
