@@ -149,7 +149,7 @@ pub struct DoctorArgs {
 #[derive(Args)]
 #[command(after_help = "The workloads of the experiments can be run alone: \
         deckle lab program NAME ARGS,\n\
-        where NAME is anon, fill, pageout, oom-sparse, readzero-then-write or torture.")]
+        where NAME is anon, fill, pageout, oom-sparse, readzero-then-write, torture or underused.")]
 pub struct LabArgs {
     /// Which experiment.
     #[command(subcommand)]
@@ -172,6 +172,53 @@ pub enum Experiment {
     /// memory.
     #[command(after_help = ANON_HELP)]
     AnonFolio(AnonArgs),
+    /// Huge pages everywhere, with those split under pressure that are mostly zeros: what is
+    /// gained and what is kept.
+    #[command(after_help = UNDERUSED_HELP)]
+    Underused(UnderusedArgs),
+}
+
+const UNDERUSED_HELP: &str = "\
+Examples:
+  deckle lab underused --plot underused.svg
+      All programs and settings on all sides, some minutes, and a picture.
+      docs/underused-experiment.md has what is run and set.
+  deckle lab underused --on live --program churn --setting madvise,always,shrink-409 --runs 10
+
+The kernel's rows need root and Linux 6.12; the host's knobs are given back.";
+
+/// Options of `deckle lab underused`.
+#[derive(Args)]
+pub struct UnderusedArgs {
+    /// Where to run it, separated by commas.
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        default_value = "live,kernel,model"
+    )]
+    pub on: Vec<Place>,
+    /// Which programs, separated by commas: sparse, churn, python, compile. Default: all.
+    #[arg(long, value_delimiter = ',', value_name = "LIST")]
+    pub program: Vec<String>,
+    /// Which settings, separated by commas: madvise, always, shrink-N, deckle. Default: all,
+    /// with N 0, 64, 255, 409, 450, 470, 490, 511.
+    #[arg(long, value_delimiter = ',', value_name = "LIST")]
+    pub setting: Vec<String>,
+    /// Runs of madvise, always, shrink-409 and deckle; of the others there is one.
+    #[arg(
+        long,
+        default_value_t = 5,
+        value_name = "N",
+        value_parser = clap::value_parser!(u32).range(1..=100)
+    )]
+    pub runs: u32,
+    /// How the result is written.
+    #[arg(long, value_enum, default_value = "text")]
+    pub format: Format,
+    /// Write a picture of the memory that is left, as SVG.
+    #[arg(long, value_name = "FILE")]
+    pub plot: Option<PathBuf>,
 }
 
 const ANON_HELP: &str = "\

@@ -7,11 +7,12 @@ use std::path::PathBuf;
 
 use deckle_lab::model::SoftwareMachine;
 use deckle_lab::program::anon::Workload;
-use deckle_lab::{LabError, Side, anon, capture, oom, pageout};
+use deckle_lab::program::underused::Program;
+use deckle_lab::{LabError, Side, anon, capture, oom, pageout, underused};
 
 use crate::args::{
     AnonArgs, CaptureArgs, CaptureWord, Case, Experiment, Format, LabArgs, OomArgs, PageoutArgs,
-    Place,
+    Place, UnderusedArgs,
 };
 use crate::fail::{Fail, plain};
 use crate::size;
@@ -27,6 +28,7 @@ pub fn lab(args: &LabArgs) -> Result<i32, Fail> {
         Experiment::Oom(a) => run_oom(a),
         Experiment::Capture(a) => run_capture(a),
         Experiment::AnonFolio(a) => run_anon(a),
+        Experiment::Underused(a) => run_underused(a),
     }
 }
 
@@ -119,6 +121,38 @@ fn run_anon(a: &AnonArgs) -> Result<i32, Fail> {
     };
     let plot = Plot::open(a.plot.as_ref())?;
     let report = anon::run(options).map_err(refused)?;
+    plot.write(|| report.to_svg().map_err(refused))?;
+    match a.format {
+        Format::Text => print(&report.to_text())?,
+        Format::Json => print(&report.to_json())?,
+    }
+    Ok(0)
+}
+
+fn run_underused(a: &UnderusedArgs) -> Result<i32, Fail> {
+    let (deckle, program_cmd) = own_command()?;
+    let refused = |e: LabError| failed("underused", &e);
+    let programs = match a.program.is_empty() {
+        true => Ok(Program::ALL.to_vec()),
+        false => a.program.iter().map(|p| Program::parse(p)).collect(),
+    };
+    let settings = match a.setting.is_empty() {
+        true => Ok(underused::Setting::ALL.to_vec()),
+        false => (a.setting.iter())
+            .map(|s| underused::Setting::parse(s))
+            .collect(),
+    };
+    let options = underused::UnderusedOptions {
+        programs: programs.map_err(refused)?,
+        settings: settings.map_err(refused)?,
+        sides: sides(&a.on)?,
+        runs: a.runs as usize,
+        deckle,
+        program_cmd,
+        model: Some(&mut SoftwareMachine),
+    };
+    let plot = Plot::open(a.plot.as_ref())?;
+    let report = underused::run(options).map_err(refused)?;
     plot.write(|| report.to_svg().map_err(refused))?;
     match a.format {
         Format::Text => print(&report.to_text())?,

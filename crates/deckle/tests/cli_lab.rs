@@ -4,6 +4,17 @@ mod common;
 
 use common::output;
 use serde_json::Value;
+use std::path::Path;
+
+/// The library beside `deckle`; says so if it was not built.
+fn library(test: &str) -> bool {
+    let beside = Path::new(env!("CARGO_BIN_EXE_deckle")).with_file_name("libdeckle.so");
+    let there = beside.is_file();
+    if !there {
+        eprintln!("SKIPPED {test}: no libdeckle.so beside deckle (cargo build -p deckle-preload)");
+    }
+    there
+}
 
 fn rows(json: &str) -> Vec<Value> {
     let report: Value = serde_json::from_str(json).unwrap();
@@ -131,5 +142,75 @@ fn r150_r149_lab_anon_folio_on_the_model() {
     for (wrong, name) in [("--workload", "nothing"), ("--policy", "auto")] {
         let (code, _, err) = output(&["lab", "anon-folio", "--on", "model", wrong, name]);
         assert!(code != 0 && err.contains(name), "{code} {err}");
+    }
+}
+
+#[test]
+fn r138_lab_underused_on_the_model_has_the_promised_rows() {
+    let plot = std::env::temp_dir().join(format!("deckle-underused-{}.svg", std::process::id()));
+    let mut args: Vec<&str> = "lab underused --on model --program sparse --format json"
+        .split(' ')
+        .collect();
+    args.extend(["--plot", plot.to_str().unwrap()]);
+    let (code, out, err) = output(&args);
+    assert_eq!(code, 0, "{err}");
+    let rows = rows(&out);
+    assert_eq!(rows.len(), 11);
+    for row in &rows {
+        assert_eq!(
+            (&row["program"], &row["on"]),
+            (&"sparse".into(), &"model".into())
+        );
+        for name in [
+            "peak_bytes",
+            "settled_bytes",
+            "huge_bytes",
+            "splits",
+            "retouches",
+        ] {
+            assert!(row[name].is_u64(), "{name} in {row}");
+        }
+        assert!(row["time_s"].is_null(), "{row}");
+    }
+    assert!(rows.iter().any(|r| r["setting"] == "shrink-409"));
+    let svg = std::fs::read_to_string(&plot).unwrap();
+    std::fs::remove_file(&plot).unwrap();
+    assert!(svg.contains("sparse on model"));
+}
+
+#[test]
+fn r138_lab_underused_on_live_gives_the_waste_back() {
+    let args = "lab underused --on live --program sparse --runs 1 --format json \
+        --setting madvise,always,shrink-409";
+    if !library("r138_lab_underused_on_live_gives_the_waste_back") {
+        return;
+    }
+    let (code, out, err) = output(&args.split_whitespace().collect::<Vec<_>>());
+    assert_eq!(code, 0, "{err}");
+    let rows = rows(&out);
+    let [madvise, always, shrink] = &rows[..] else {
+        panic!("{out}");
+    };
+    let settled = |row: &Value| row["settled_bytes"].as_u64().unwrap();
+    assert!(
+        rows.iter().all(|r| r["time_s"].as_f64() > Some(0.0)),
+        "{out}"
+    );
+    let over = |row| settled(row).saturating_sub(settled(madvise));
+    assert!(over(always) > 200 << 20, "{out}");
+    assert!(3 * over(shrink) <= over(always), "{out}");
+    assert!(shrink["underused_splits"].as_u64() >= Some(100), "{out}");
+}
+
+#[test]
+fn r138_lab_underused_says_what_is_wrong_with_an_option() {
+    for (args, says) in [
+        ("lab underused --setting shrink-512", "shrink-512"),
+        ("lab underused --program sparse,emacs", "emacs"),
+        ("lab underused --runs 0", "--runs"),
+    ] {
+        let (code, _, err) = output(&args.split(' ').collect::<Vec<_>>());
+        assert_eq!(code, 125, "{args}: {err}");
+        assert!(err.contains(says), "{args}: {err}");
     }
 }

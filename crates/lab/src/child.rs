@@ -132,18 +132,27 @@ impl Running {
     /// If it takes longer than any run may.
     pub fn wait_for(&mut self, line: &str) -> Result<bool, LabError> {
         loop {
-            let ended = self.poll(true, DEADLINE)?;
-            if self
-                .said
-                .split(|b| *b == b'\n')
-                .any(|l| l == line.as_bytes())
-            {
+            let ended = self.listen(DEADLINE)?;
+            if self.has_said(line) {
                 return Ok(true);
             }
             if ended {
                 return Ok(false);
             }
         }
+    }
+
+    /// Whether the workload has printed `line`, as far as was listened to it.
+    pub fn has_said(&self, line: &str) -> bool {
+        (self.said.split(|b| *b == b'\n')).any(|l| l == line.as_bytes())
+    }
+
+    /// Waits until the workload prints something or ends, at most so long; true if it ended.
+    ///
+    /// # Errors
+    /// If it takes longer than any run may.
+    pub fn listen(&mut self, most: Duration) -> Result<bool, LabError> {
+        self.poll(true, most)
     }
 
     /// Sends the workload an empty line.
@@ -317,7 +326,7 @@ mod tests {
     fn r150_a_run_that_ends_early_or_closes_stdout_does_not_hang() {
         assert!(!sh("exit 0").wait_for("ready").unwrap());
         assert!(!sh("exec >&-; sleep 0.2").wait_for("ready").unwrap());
-        let hung = sh("sleep 600")
+        let hung = sh("exec sleep 600")
             .within(Duration::from_millis(50))
             .finish()
             .unwrap_err();

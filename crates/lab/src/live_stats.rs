@@ -11,6 +11,9 @@ use crate::host;
 const ZERO_PAGES: &str = "/counters/swpout_zero";
 const STORED_PAGES: &str = "/counters/pswpout";
 const STORED_BYTES: &str = "/peak/stored_bytes";
+const SPLITS: &str = "/counters/thp_split_page";
+const UNDERUSED_SPLITS: &str = "/counters/thp_underused_split_page";
+const RETOUCHES: &str = "/counters/swpin_zero";
 
 /// Figures of one live run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,6 +24,12 @@ pub struct LiveStats {
     pub stored_pages: u64,
     /// The most RAM that the store used, in bytes.
     pub stored_bytes: u64,
+    /// Huge pages split.
+    pub splits: u64,
+    /// Huge pages split because they were underused.
+    pub underused_splits: u64,
+    /// Dropped zero pages that were written to again.
+    pub retouches: u64,
 }
 
 impl LiveStats {
@@ -48,6 +57,9 @@ impl LiveStats {
             zero_pages: number(ZERO_PAGES)?,
             stored_pages: number(STORED_PAGES)?,
             stored_bytes: number(STORED_BYTES)?,
+            splits: number(SPLITS)?,
+            underused_splits: number(UNDERUSED_SPLITS)?,
+            retouches: number(RETOUCHES)?,
         })
     }
 }
@@ -59,11 +71,16 @@ mod tests {
     #[test]
     fn r149_live_figures_come_from_the_statistics_file() {
         let text = r#"{"schema":1,"peak":{"resident_bytes":9,"stored_bytes":3},
-            "counters":{"swpout_zero":511,"pswpout":1}}"#;
+            "counters":{"swpout_zero":511,"pswpout":1,"thp_split_page":7,
+            "thp_underused_split_page":5,"swpin_zero":2}}"#;
         let stats = LiveStats::parse(text).unwrap();
         assert_eq!(
             (stats.zero_pages, stats.stored_pages, stats.stored_bytes),
             (511, 1, 3)
+        );
+        assert_eq!(
+            (stats.splits, stats.underused_splits, stats.retouches),
+            (7, 5, 2)
         );
         let error = LiveStats::parse(&text.replace("pswpout", "other")).unwrap_err();
         assert!(error.to_string().contains("/counters/pswpout"), "{error}");

@@ -122,6 +122,40 @@ impl Cgroup {
         )
     }
 
+    /// Memory that the cgroup is charged for now without page cache and kernel memory, in bytes.
+    /// Unlike [`anon`](Self::anon) it holds all of a huge page of which only a part is mapped.
+    ///
+    /// # Errors
+    /// If the statistics cannot be read.
+    pub fn held(&self) -> Result<u64, LabError> {
+        let (file, cache) = match self.version {
+            Version::One => ("memory.usage_in_bytes", "cache"),
+            Version::Two => ("memory.current", "file"),
+        };
+        let path = self.memory.join(file);
+        let all: u64 = (read(&path)?.trim().parse()).map_err(|_| unexpected(&path))?;
+        let rest = self.field("memory.stat", cache)? + self.kernel_memory()?;
+        Ok(all.saturating_sub(rest))
+    }
+
+    /// Asks the kernel to reclaim `bytes` of the cgroup's memory; version 1 can only be asked for
+    /// all that can be had.
+    ///
+    /// # Errors
+    /// No such request on this kernel (before 5.19 with version 2), or not for us.
+    pub fn reclaim(&self, bytes: u64) -> Result<(), LabError> {
+        let (file, what) = match self.version {
+            Version::One => ("memory.force_empty", 0),
+            Version::Two => ("memory.reclaim", bytes),
+        };
+        let path = self.memory.join(file);
+        match fs::write(&path, what.to_string()) {
+            // Less than was asked for.
+            Err(e) if e.raw_os_error() == Some(libc::EAGAIN) => Ok(()),
+            other => other.map_err(|e| refused("writing", &path, e)),
+        }
+    }
+
     /// Kernel memory charged to the cgroup now, in bytes: page tables, kernel stacks, slab.
     ///
     /// # Errors

@@ -18,6 +18,18 @@ const KCMP_VM: libc::c_int = 1;
 /// # Errors
 /// If /proc cannot be read.
 pub fn anon_of_tree(root: u32) -> Result<u64, LabError> {
+    of_tree(root, "Pss_Anon:")
+}
+
+/// The same of AnonHugePages: what huge mappings of anonymous memory cover.
+///
+/// # Errors
+/// If /proc cannot be read.
+pub fn huge_of_tree(root: u32) -> Result<u64, LabError> {
+    of_tree(root, "AnonHugePages:")
+}
+
+fn of_tree(root: u32, field: &str) -> Result<u64, LabError> {
     let mut counted: Vec<u32> = Vec::new();
     let mut bytes = 0;
     for pid in tree(root)? {
@@ -25,7 +37,7 @@ pub fn anon_of_tree(root: u32) -> Result<u64, LabError> {
             continue;
         }
         if let Ok(text) = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")) {
-            let line = text.lines().find_map(|l| l.strip_prefix("Pss_Anon:"));
+            let line = text.lines().find_map(|l| l.strip_prefix(field));
             let kib = line.and_then(|l| l.trim().strip_suffix(" kB")?.parse::<u64>().ok());
             bytes += kib.unwrap_or(0) << 10;
             counted.push(pid);
@@ -34,7 +46,11 @@ pub fn anon_of_tree(root: u32) -> Result<u64, LabError> {
     Ok(bytes)
 }
 
-fn tree(root: u32) -> Result<Vec<u32>, LabError> {
+/// `root` and all its descendants.
+///
+/// # Errors
+/// If /proc cannot be read.
+pub fn tree(root: u32) -> Result<Vec<u32>, LabError> {
     let proc = Path::new("/proc");
     let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
     let entries = fs::read_dir(proc).map_err(|e| LabError::file("reading", proc, e))?;

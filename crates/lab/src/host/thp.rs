@@ -25,6 +25,14 @@ impl Thp {
     /// # Errors
     /// A kernel without huge pages or without the shrinker (before 6.12), or a refused value.
     pub fn set(self, guard: &mut Guard) -> Result<(), LabError> {
+        self.set_with(guard, "always")
+    }
+
+    /// The same with another `enabled`.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn set_with(self, guard: &mut Guard, enabled: &str) -> Result<(), LabError> {
         let dir = Path::new(DIR);
         if !dir.join("shrink_underused").exists() {
             return Err(LabError::Host {
@@ -34,7 +42,7 @@ impl Thp {
                     .into(),
             });
         }
-        guard.set(&dir.join("enabled"), "always")?;
+        guard.set(&dir.join("enabled"), enabled)?;
         guard.set(&dir.join("defrag"), "madvise")?;
         guard.set(
             &dir.join("khugepaged/max_ptes_none"),

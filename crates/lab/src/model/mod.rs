@@ -16,11 +16,14 @@ use crate::anon::Counts;
 use crate::oom::{OomCase, Outcome};
 use crate::pageout::Case;
 use crate::program::anon::Workload;
+use crate::program::underused::Program;
+use crate::underused::Run;
 
 mod anon;
 pub mod oom;
 mod pageout;
 mod process;
+mod underused;
 
 /// What the model says about one pageout run.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -58,6 +61,19 @@ pub trait ModelSide {
     /// # Errors
     /// [`LabError::Model`]: an access that is not served, or books that do not add up.
     fn anon(&mut self, workload: Workload, tunables: Tunables) -> Result<Option<Counts>, LabError>;
+
+    /// One run of a program of the underused experiment, without swap and with background reclaim
+    /// above `high` bytes; `None` for one that the machine cannot run.
+    ///
+    /// # Errors
+    /// [`LabError::Model`]: a wrong byte, an access that is not served, or books that do not add
+    /// up.
+    fn underused(
+        &mut self,
+        program: Program,
+        tunables: Tunables,
+        high: Option<u64>,
+    ) -> Result<Option<Run>, LabError>;
 }
 
 /// The software machine of `deckle-model` under the real manager. Each run is a new machine.
@@ -75,5 +91,14 @@ impl ModelSide for SoftwareMachine {
 
     fn anon(&mut self, workload: Workload, tunables: Tunables) -> Result<Option<Counts>, LabError> {
         anon::run(workload, tunables)
+    }
+
+    fn underused(
+        &mut self,
+        program: Program,
+        tunables: Tunables,
+        high: Option<u64>,
+    ) -> Result<Option<Run>, LabError> {
+        underused::run(program, tunables, high)
     }
 }

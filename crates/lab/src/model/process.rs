@@ -3,7 +3,8 @@
 use std::marker::PhantomData;
 
 use deckle_mm::{
-    Advice, Env, FaultError, FaultMode, Item, Mm, OomReport, Prot, SpaceId, Store, Tunables, Vpn,
+    Advice, Charge, Env, FaultError, FaultMode, Item, Mm, OomReport, Prot, SpaceId, Store,
+    Tunables, Vpn,
 };
 use deckle_model::{Model, ModelCharge, ModelMachine};
 
@@ -122,6 +123,11 @@ impl<S: Store + 'static> Process<S> {
     /// The manager's count of `item`.
     pub fn count(&self, item: Item) -> u64 {
         self.mm.stats().get(item)
+    }
+
+    /// Reclaims until there is no more to be had.
+    pub fn reclaim(&self) {
+        while self.mm.reclaim(self.charge.usage()) > 0 {}
     }
 
     /// The store.

@@ -18,6 +18,7 @@ pub mod pageout;
 pub mod read_zero;
 pub mod sparse;
 pub mod torture;
+pub mod underused;
 pub mod warm;
 
 /// How a workload failed.
@@ -72,10 +73,12 @@ pub fn programs_main(args: &[OsString]) -> ExitCode {
         Some(["oom-sparse", rest @ ..]) => sparse::main(rest),
         Some(["readzero-then-write", rest @ ..]) => read_zero::main(rest),
         Some(["torture", rest @ ..]) => torture::main(rest),
+        Some(["underused", rest @ ..]) => underused::main(rest),
         Some(["warm", rest @ ..]) => warm::main(rest),
         Some(["keeper"]) => return crate::host::keeper::main(),
         _ => Err(LabError::Option(
-            "usage: program anon|fill|pageout|oom-sparse|readzero-then-write|torture|warm ARGS"
+            "usage: program anon|fill|pageout|oom-sparse|readzero-then-write|torture|underused|warm \
+             ARGS"
                 .into(),
         )
         .into()),

@@ -14,7 +14,7 @@ use crate::LabError;
 const FUNCTIONS: usize = 250;
 
 /// The file, the same in each run: functions with loops, branches, arrays and calls.
-pub(super) fn source(functions: usize) -> String {
+pub(in crate::program) fn source(functions: usize) -> String {
     let mut c = String::from("typedef struct { long key; int left, right; double v[8]; } node;\n");
     for f in 0..functions {
         let _ = write!(

@@ -15,7 +15,7 @@ use super::{Failure, number, option, say};
 use crate::LabError;
 use crate::size::PAGE;
 
-mod compile;
+pub(super) mod compile;
 mod fork;
 mod real;
 mod rounds;
