@@ -8,7 +8,6 @@
 use crate::env::Env;
 use crate::folio::order_of;
 use crate::frame::{Flags, FrameMeta, Link, List};
-use crate::huge::split::Isolated;
 use crate::mm::Mm;
 use crate::units::{Pfn, order_pages};
 use core::sync::atomic::Ordering;
@@ -188,21 +187,6 @@ impl<E: Env> Mm<E> {
             .fetch_sub(order_pages(order_of(meta)) as u64, Ordering::AcqRel);
         self.lru_add(pfn, list_of(meta));
         self.put_folio(pfn, 1);
-    }
-
-    /// Ends the isolation of all folios of a list: back to the lists that their flags name,
-    /// under one lock.
-    pub fn putback_list(&self, list: Isolated) {
-        if list.0.is_empty() {
-            return;
-        }
-        let mut lru = self.lru.lock(self.machine());
-        let order = |p: &Pfn| order_of(self.meta(*p));
-        let pages: u32 = list.0.iter().map(|p| order_pages(order(p))).sum();
-        list.0.iter().for_each(|p| lru.put_in(self, *p, None));
-        drop(lru);
-        self.isolation_ended(pages);
-        list.0.into_iter().for_each(|p| self.put_folio(p, 1));
     }
 
     /// Ends an isolation without going back to a list: the folio is gone but for it.
