@@ -19,7 +19,8 @@ fn on_the_model(program: Program, settings: &[Setting]) -> UnderusedReport {
 }
 
 /// 41 of the 512 pages of each block are touched, so 471 hold zeros: more than 470, no more
-/// than 471. What is looked at while it is being touched may go at any threshold.
+/// than 471. Once there is pressure each block is looked at right after its first touch, and goes
+/// at any threshold; what came before, a third of the memory, stays with 471.
 #[test]
 fn r118_r138_the_threshold_decides_what_the_sparse_program_keeps() {
     let settings = [
@@ -42,7 +43,10 @@ fn r118_r138_the_threshold_decides_what_the_sparse_program_keeps() {
             Setting::Always | Setting::Shrink(511) => {
                 assert_eq!((settled, row.huge_bytes, splits), (256 << 20, 256 << 20, 0))
             }
-            Setting::Shrink(471) => assert!(splits < 16 && settled > 200 << 20, "{row:?}"),
+            Setting::Shrink(471) => assert!(
+                splits < 90 && row.huge_bytes > 80 << 20 && settled > 80 << 20,
+                "{row:?}"
+            ),
             _ => {
                 assert_eq!((settled, row.huge_bytes, splits), (touched, 0, blocks));
                 assert_eq!(row.splits, blocks);

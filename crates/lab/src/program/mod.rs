@@ -77,8 +77,8 @@ pub fn programs_main(args: &[OsString]) -> ExitCode {
         Some(["warm", rest @ ..]) => warm::main(rest),
         Some(["keeper"]) => return crate::host::keeper::main(),
         _ => Err(LabError::Option(
-            "usage: program anon|fill|pageout|oom-sparse|readzero-then-write|torture|underused|warm \
-             ARGS"
+            "usage: program anon|fill|pageout|oom-sparse|readzero-then-write|torture|underused|\
+             warm ARGS"
                 .into(),
         )
         .into()),

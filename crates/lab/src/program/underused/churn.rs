@@ -250,24 +250,3 @@ fn fill(buffer: &mut Vec<u8>, object: &Object) {
         word.copy_from_slice(&object.id.to_le_bytes());
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::super::region;
-    use super::*;
-
-    #[test]
-    fn r138_the_churn_finds_a_wrong_byte() {
-        let mut memory = region(BYTES).unwrap();
-        run(&mut memory, &mut |_| Ok(())).unwrap();
-        let mut spoil = |memory: &mut crate::region::Region| {
-            let at = memory.bytes().iter().position(|b| *b != 0).unwrap();
-            for byte in &mut memory.bytes_mut()[at..at + BLOCK] {
-                *byte ^= 1;
-            }
-            Ok(())
-        };
-        let mut memory = region(BYTES).unwrap();
-        assert!(run(&mut memory, &mut spoil).is_err());
-    }
-}
