@@ -200,7 +200,8 @@ impl Running {
         })
     }
 
-    /// Waits until it prints or ends, at most so long; true if it ended. Output that ended is not waited for again.
+    /// Waits until it prints or ends, at most so long; true if it ended. Output that ended is
+    /// not waited for again.
     fn poll(&mut self, output: bool, most: Duration) -> Result<bool, LabError> {
         let left = self.deadline.saturating_sub(self.started.elapsed());
         if left.is_zero() {
