@@ -158,7 +158,7 @@ fn main() {
             median(times, 90),
         );
         println!(
-            "{name:<42} {p50:7.1} us ({p10:.1} to {p90:.1}, {count} touches), {:.2} of the kernel's",
+            "{name:<42} {p50:7.1} us ({p10:.1} to {p90:.1} of {count}), {:.2} of the kernel's",
             p50 / of
         );
     }
