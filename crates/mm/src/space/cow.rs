@@ -199,12 +199,10 @@ impl<E: Env> Mm<E> {
         if !self.is_sole(head, n, false) {
             return;
         }
-        for j in (0..pages)
-            .filter(|&j| ours(table, j))
-            .collect::<alloc::vec::Vec<_>>()
-        {
-            if table.get(at(j)).shared() {
-                table.set(at(j), table.get(at(j)).guard(false));
+        for j in 0..pages {
+            let e = table.get(at(j));
+            if ours(table, j) && e.shared() {
+                table.set(at(j), e.guard(false));
             }
         }
         let page = nr.start().add(u64::from(i));

@@ -230,7 +230,7 @@ impl<'a> Fuzz<'a> {
         let id = self.programs[n].id;
         let (start, pages) = self.range();
         let end = start.0 + pages;
-        let op = match self.below(30) {
+        let op = match self.below(32) {
             0 | 1 => {
                 let prot = [Prot::RW, Prot::RW, Prot::RW, Prot::R][self.below(4) as usize];
                 self.m.mm.mmap(id, Some(start), pages, 1, prot).unwrap();
@@ -346,6 +346,14 @@ impl<'a> Fuzz<'a> {
                     }
                 }
                 format!("advise fork {on_fork:?}")
+            }
+            29 => {
+                let done = self.m.mm.collapse(id, start);
+                format!("collapse: {:?}", done.is_ok())
+            }
+            30 => {
+                self.m.mm.shrink_underused(64, 600);
+                "shrink".into()
             }
             _ => {
                 self.m.model.pin(id, start);
