@@ -11,7 +11,7 @@ use crate::platform::Platform;
 use crate::space::block::{BlockState, HugeMap};
 use crate::space::{BlockRef, Space};
 use crate::stat::Item;
-use crate::tunables::Profile;
+use crate::tunables::{Profile, Tunables};
 use crate::units::{BLOCK_PAGES, BlockNr, FrameRun, PAGE_SIZE, Vpn};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -62,6 +62,10 @@ impl<E: Env> Mm<E> {
         if t.thp_waste_max == u64::MAX || t.profile == Profile::Linux {
             return done;
         }
+        if self.over_budget(&t) {
+            // What regretted splits have taught fades here, too.
+            self.shrink_pass();
+        }
         let (at, mut walked) = (self.trim.at.load(Relaxed), 0);
         // Where the walk ends before its bounds, the next one starts over.
         self.trim.at.store(0, Relaxed);
@@ -85,6 +89,10 @@ impl<E: Env> Mm<E> {
         done
     }
 
+    fn over_budget(&self, t: &Tunables) -> bool {
+        self.waste_estimate().saturating_mul(PAGE_SIZE as u64) > t.thp_waste_max
+    }
+
     fn look_at(&self, space: &Space, block: &BlockRef, first: Vpn, done: &mut Trimmed) {
         let nr = first.block();
         let Ok((h, was_mapped)) = self.take_huge(space, block, nr, None) else {
@@ -94,8 +102,7 @@ impl<E: Env> Mm<E> {
         let zeros = self.sample(&h);
         let t = self.tunables();
         let likely = zeros * STRIDE > u32::from(t.max_ptes_none);
-        let wasted = self.waste_estimate().saturating_mul(PAGE_SIZE as u64);
-        if likely && wasted > t.thp_waste_max {
+        if likely && self.over_budget(&t) {
             done.freed += self.end_if_underused(space, block, nr, h, was_mapped);
         } else {
             self.give_huge_back(space, block, nr, h, was_mapped);
