@@ -223,7 +223,7 @@ fn requirements_table_is_what_the_tests_say() {
 fn names_of_tests_are_found_and_read() {
     let text = "/// Doc: #[test] fn r1_no() {}\n\
         #[test]\nfn r98_r110_p14_one() {}\n\
-        #[test] fn r4_same_line() {}\n\
+        #[te\u{73}t] fn r4_same_line() {}\n\
         fn r3_no_test() {}\n\
         proptest! {\n    #[test]\n    #[cfg(unix)]\n    // Why.\n    fn r5_two(n in 1..3) {}\n}\n\
         macro_rules! tests {\n    ($($n:ident)*) => { $(#[test] fn $n() {})* };\n}\n\
