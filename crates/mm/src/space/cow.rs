@@ -10,9 +10,9 @@
 //! - Else a part of the folio is copied: the largest naturally aligned window that holds nothing
 //!   but shared pages in a row (R62 to R65).
 //!
-//! An exclusive page is never replaced (R64, R79). A page becomes exclusive in one of two ways: it is
-//! new, or the count of references proves that nobody else has it (R80). Both the fault that
-//! copies (R81) and a pin hold a reference, so that neither is overlooked.
+//! An exclusive page is never replaced (R64, R79). A page becomes exclusive in one of two ways:
+//! it is new, or the count of references proves that nobody else has it (R80). Both the fault
+//! that copies (R81) and a pin hold a reference, so that neither is overlooked.
 
 use crate::env::Env;
 use crate::folio::{AllocError, order_of};
