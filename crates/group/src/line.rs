@@ -21,6 +21,12 @@ const FOLDING: u64 = 3;
 const fn word(pid: u32, state: u64) -> u64 {
     (pid as u64) << 8 | state
 }
+/// The state of a line with a tenant. The tenancy is part of it: a process that executes another
+/// program keeps its pid and often gets the same line again, and who looked at the old tenancy
+/// must not end the new one.
+const fn live(pid: u32, generation: u32) -> u64 {
+    (generation as u64) << 40 | word(pid, LIVE)
+}
 const fn pid_of(word: u64) -> u32 {
     (word >> 8) as u32
 }
@@ -132,7 +138,8 @@ impl Group {
         let namespace = pid_namespace();
         for line in self.lines() {
             let before = line.state.load(Acquire);
-            if before == word(pid, LIVE)
+            if pid_of(before) == pid
+                && before & 0xff == LIVE
                 && line.start.load(Relaxed) == start
                 && line.namespace.load(Relaxed) == namespace
             {
@@ -158,7 +165,7 @@ impl Group {
         let generation = page.generation.fetch_add(1, Relaxed).wrapping_add(1);
         line.generation.store(generation, Release);
         page.joins.fetch_add(1, Relaxed);
-        line.state.store(word(pid, LIVE), Release);
+        line.state.store(live(pid, generation), Release);
         Ok(LineId {
             index: claimed as u16,
             generation,
@@ -207,8 +214,11 @@ impl Group {
 
     /// Ends the tenancy: returns what the line has charged, keeps its counters in the totals.
     pub fn leave(&self, id: LineId) {
-        if let Some(line) = self.line(id) {
-            self.fold(line, line.state.load(Acquire));
+        if let Some(line) = self.page().lines.get(usize::from(id.index)) {
+            let before = line.state.load(Acquire);
+            if before == live(pid_of(before), id.generation) {
+                self.fold(line, before);
+            }
         }
     }
 
@@ -418,4 +428,34 @@ fn gone(line: &Line, state: u64, namespace: u64) -> bool {
         let ended = matches!(now.state, b'Z' | b'X') && now.threads <= 1;
         now.start != line.start.load(Relaxed) || ended
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Limits, Name, SwapKind};
+
+    /// The old service of a process that executes another program ends while the new one joins.
+    #[test]
+    fn p22_who_looked_at_a_tenancy_does_not_end_the_next_one_of_the_same_process() {
+        let name = Name::new(format!("test-line-{}", std::process::id()).as_bytes()).unwrap();
+        let limits = Limits {
+            max: 100,
+            high: 100,
+            swap_max: 100,
+        };
+        let tunables = deckle_mm::Tunables::default();
+        let group = Group::create(name, limits, &tunables, SwapKind::Lz4).unwrap();
+        Group::unlink(group.name());
+        let old = group.join(std::process::id(), 0).unwrap();
+        let line = group.line(old).unwrap();
+        let seen = line.state.load(Acquire);
+        let new = group.join(std::process::id(), 0).unwrap();
+        assert_eq!(old.index, new.index, "the same line again");
+        assert!(!group.fold(line, seen));
+        group.leave(old);
+        assert!(group.is_current(new) && !group.is_current(old));
+        group.leave(new);
+        assert!(!group.is_current(new));
+    }
 }
