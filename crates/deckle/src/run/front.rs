@@ -12,10 +12,11 @@
 //! the whole group ends front and program, and the supervisor ends the rest.
 //!
 //! They talk over one socket, a byte each time: numbers of signals down, [`STOPPED`] and
-//! [`GOES_ON`] up. Its end is how the supervisor hears that the front is gone. The first
-//! process of a pid namespace needs no front: the kernel ends the namespace with it.
+//! [`GOES_ON`] up, and once [`STARTED`] with the program's pid. Its end is how the supervisor
+//! hears that the front is gone. The first process of a pid namespace needs no front: the
+//! kernel ends the namespace with it.
 
-use deckle_group::sys::{Errno, Fd};
+use deckle_group::sys::{Errno, Fd, pidfd_kill, pidfd_open, proc_stat};
 use deckle_group::{Group, Name};
 
 use super::ending;
@@ -27,6 +28,8 @@ use crate::say;
 pub const STOPPED: u8 = b'T';
 /// The program has been continued.
 pub const GOES_ON: u8 = b'C';
+/// The program has been started; its pid follows in the machine's byte order.
+const STARTED: u8 = b'S';
 
 /// One end of the socket between the two.
 pub struct Link(Fd);
@@ -60,8 +63,19 @@ impl Link {
 
     /// Sends a byte. Lost if the other is gone, or has not listened for thousands of them.
     pub fn tell(&self, byte: u8) {
-        // SAFETY: one live byte.
-        unsafe { libc::send(self.fd(), (&raw const byte).cast(), 1, libc::MSG_NOSIGNAL) };
+        self.send(&[byte]);
+    }
+
+    fn send(&self, bytes: &[u8]) {
+        let flags = libc::MSG_NOSIGNAL;
+        // SAFETY: a live buffer of that length.
+        unsafe { libc::send(self.fd(), bytes.as_ptr().cast(), bytes.len(), flags) };
+    }
+
+    /// Sends the program's pid.
+    pub fn tell_started(&self, program: u32) {
+        let [a, b, c, d] = program.to_ne_bytes();
+        self.send(&[STARTED, a, b, c, d]);
     }
 
     /// The next byte; never waits.
@@ -107,6 +121,7 @@ pub fn split(signals: &Signals, name: Name) -> Result<Side, Fail> {
             let front = Front {
                 supervisor,
                 link: ours,
+                program: None,
                 stop_with_it: false,
                 stopped: false,
             };
@@ -121,6 +136,8 @@ pub fn split(signals: &Signals, name: Name) -> Result<Side, Fail> {
 struct Front {
     supervisor: i32,
     link: Link,
+    /// The program, once it has been started.
+    program: Option<Fd>,
     /// SIGTSTP came: stop with the program.
     stop_with_it: bool,
     /// The program is stopped.
@@ -140,7 +157,12 @@ impl Front {
                 match signal.number {
                     libc::SIGCHLD => continue,
                     libc::SIGTSTP => self.stop_with_it = true,
-                    libc::SIGCONT => self.stop_with_it = false,
+                    libc::SIGCONT => {
+                        self.stop_with_it = false;
+                        if self.continue_program() {
+                            continue;
+                        }
+                    }
                     _ => {}
                 }
                 // We share the program's process group: what the terminal sent it has already.
@@ -150,6 +172,7 @@ impl Front {
             }
             loop {
                 match self.link.hear() {
+                    Heard::Byte(STARTED) => self.open_program(),
                     Heard::Byte(what) => self.stopped = what == STOPPED,
                     Heard::Nothing => break,
                     Heard::End => {
@@ -169,6 +192,31 @@ impl Front {
             // SAFETY: a live array of two.
             unsafe { libc::poll(set.as_mut_ptr(), 2, -1) };
         }
+    }
+
+    /// The pid that follows [`STARTED`]. All bytes of it are there: they are sent in one go, and
+    /// if the supervisor died in between there is nothing to continue.
+    fn open_program(&mut self) {
+        let mut pid = [0; 4];
+        for byte in &mut pid {
+            let Heard::Byte(b) = self.link.hear() else {
+                return;
+            };
+            *byte = b;
+        }
+        let pid = u32::from_ne_bytes(pid);
+        // Who is no child of the supervisor got the pid after the program.
+        self.program = pidfd_open(pid)
+            .ok()
+            .filter(|_| proc_stat(pid).is_ok_and(|s| s.parent as i32 == self.supervisor));
+    }
+
+    /// SIGCONT goes to the program without a detour. A shell sends it to the whole group, and
+    /// one that the supervisor passes on later would undo the next Ctrl-Z. False: there is no
+    /// program to be continued.
+    fn continue_program(&self) -> bool {
+        let program = self.program.as_ref();
+        program.is_some_and(|program| pidfd_kill(program, libc::SIGCONT).is_ok())
     }
 
     /// Ctrl-Z: the program stopped, so the shell must see us stop. Only when we were asked to:

@@ -57,7 +57,8 @@ pub fn supervise(
     }
     let mut services = Services::listen(group.name())?;
     let main = program.start(group.name(), signals)?;
-    if front.is_some() {
+    if let Some(front) = &front {
+        front.tell_started(main);
         // The program stays in the front's session and group, and nothing that is sent there
         // is for us.
         // SAFETY: a call without arguments.
