@@ -83,9 +83,12 @@ impl Calls {
                 })
             }
             By::Core(Advice::PageOut) => {
-                let pager = &self.process.pager;
+                let process = self.process;
                 self.on(libc::SYS_madvise, args, |_, _, start, n| {
-                    pager.page_out(start, n)
+                    let done = process.pager.page_out(start, n);
+                    // No fault has told that there is something new to be published.
+                    process.publish();
+                    done
                 })
             }
             By::Core(core) => self.on(libc::SYS_madvise, args, |mm, space, start, n| {
