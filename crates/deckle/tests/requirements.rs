@@ -38,12 +38,6 @@ const REASONS: &[(char, u32, &str)] = &[
     ),
     (
         'r',
-        68,
-        "there are no soft-dirty bits and no write-protection that a program asks for: an \
-         unshared page has nothing to keep but its protection",
-    ),
-    (
-        'r',
         74,
         "there is no swap cache and no page merging: a folio has no references of theirs",
     ),

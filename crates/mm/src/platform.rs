@@ -194,6 +194,17 @@ pub trait Platform: Send + Sync {
         content: Content<'_>,
         prot: Prot,
     ) -> Result<Done, PlatformError>;
+    /// As [`Platform::map`], but the pages are write-protected from the first moment on, so that
+    /// no write goes unheard.
+    ///
+    /// Post: a write is delivered as a fault; `write_protect(.., false)` permits it.
+    fn map_protected(
+        &self,
+        at: PageRun,
+        frames: Pfn,
+        content: Content<'_>,
+        prot: Prot,
+    ) -> Result<Done, PlatformError>;
     /// Makes the pages of the run visible, write-protected, with the bytes that `frames` hold,
     /// at rest or mapped elsewhere: how a fork gives pages to the child, and how pages that
     /// several spaces hold change their place. Called only where `COW` is `Core`.

@@ -5,6 +5,7 @@
 //! | references of a folio | its entries (a huge page: 1) and its pins, at rest |
 //! | where a folio is mapped | its owner, or its places in the reverse map |
 //! | an exclusive page | is mapped once |
+//! | a mapped page with marks | is guarded |
 //! | pages on the lists | pages of all folios, each on exactly one list |
 //! | queue | huge folios, and every folio of which only a part is mapped |
 //! | folios by size, whole and partially mapped | counted from the entries |
@@ -105,6 +106,10 @@ impl<E: Env> Mm<E> {
                         }
                         continue;
                     };
+                    let unheard = matches!(e.kind(), Kind::Mapped(_)) && !e.guarded();
+                    if e.marks().any() && unheard || e.marks().uffd_wp && !vma.uffd_wp {
+                        seen.broken.push(format!("{page} is not tracked: {e:?}"));
+                    }
                     if !e.is_none() && e.prot() != vma.prot {
                         seen.broken
                             .push(format!("{page}: rights differ from its VMA's"));

@@ -197,7 +197,17 @@ impl<const CORE: bool> Platform for Model<CORE> {
         prot: Prot,
     ) -> Result<Done, PlatformError> {
         self.turn("map");
-        self.lock().map(at, frames, content, prot)
+        self.lock().map(at, frames, content, prot, false)
+    }
+    fn map_protected(
+        &self,
+        at: PageRun,
+        frames: Pfn,
+        content: Content<'_>,
+        prot: Prot,
+    ) -> Result<Done, PlatformError> {
+        self.turn("map_protected");
+        self.lock().map(at, frames, content, prot, true)
     }
     fn map_shared(&self, at: PageRun, frames: Pfn, prot: Prot) -> Result<Done, PlatformError> {
         self.turn("map_shared");

@@ -37,6 +37,7 @@ impl State {
         frames: Pfn,
         content: Content<'_>,
         prot: Prot,
+        wp: bool,
     ) -> Result<Done, PlatformError> {
         let op = "map";
         let run = FrameRun::new(frames, at.pages);
@@ -77,14 +78,21 @@ impl State {
                 continue;
             }
             self.fill(pfn, i, &content);
-            self.set(op, at.space, vpn, Some(Pte::new(Target::Frame(pfn), prot)));
+            let pte = Pte {
+                wp,
+                ..Pte::new(Target::Frame(pfn), prot)
+            };
+            self.set(op, at.space, vpn, Some(pte));
             self.counters.mapped += 1;
         }
         if huge {
             for i in 0..BLOCK_PAGES {
                 self.fill(frames.add(i), i, &content);
             }
-            let pte = Pte::new(Target::Frame(frames), prot);
+            let pte = Pte {
+                wp,
+                ..Pte::new(Target::Frame(frames), prot)
+            };
             self.set_huge(op, at.space, block, Some(pte));
             self.counters.mapped += BLOCK_PAGES as u64;
             self.counters.mapped_huge += 1;

@@ -9,6 +9,8 @@ mod common;
 mod fuzz;
 #[path = "cow/machine.rs"]
 mod machine;
+#[path = "cow/marks.rs"]
+mod marks;
 #[path = "cow/race.rs"]
 mod race;
 #[path = "cow/rules.rs"]

@@ -17,7 +17,7 @@ use std::fs::File;
 
 use deckle_mm::platform::{Content, Cow, Done, Flush, Harvest, PlatformError, Prot, Stop, Zones};
 use deckle_mm::{BlockNr, FrameRun, PageMask, PageRun, Pfn, Platform, SpaceId, Vpn};
-use deckle_uffd::{Categories, Features, Pagemap, ProtectMode, Uffd, Why};
+use deckle_uffd::{Categories, CopyMode, Features, Pagemap, ProtectMode, Uffd, Why};
 
 pub use arena::Arena;
 pub use caps::{Capabilities, Capability};
@@ -358,6 +358,28 @@ impl Platform for LivePlatform {
             Content::Parked => {
                 let (src, _) = self.frames(frames, at.pages)?;
                 self.bring_in(dst, src, len, prot)
+            }
+        }
+    }
+
+    /// Always by copies: a page that is moved can be written before it is protected.
+    fn map_protected(
+        &self,
+        at: PageRun,
+        frames: Pfn,
+        content: Content<'_>,
+        _prot: Prot,
+    ) -> Result<Done, PlatformError> {
+        let (dst, len) = self.run(at)?;
+        match content {
+            Content::Zero => self.copy_as(dst, self.zeros.base() as *const u8, len, CopyMode::WP),
+            Content::Bytes(bytes) if bytes.len() == len => {
+                self.copy_as(dst, bytes.as_ptr(), len, CopyMode::WP)
+            }
+            Content::Bytes(_) => Err(REFUSED),
+            Content::Parked => {
+                let (src, _) = self.frames(frames, at.pages)?;
+                self.copy_in_parked(dst, src, len, CopyMode::WP)
             }
         }
     }

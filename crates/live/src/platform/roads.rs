@@ -63,19 +63,36 @@ impl LivePlatform {
         src: *const u8,
         len: usize,
     ) -> Result<Done, PlatformError> {
+        self.copy_as(dst, src, len, CopyMode::empty())
+    }
+
+    /// The same, write-protected from the first moment on if `mode` says so.
+    pub(super) fn copy_as(
+        &self,
+        dst: usize,
+        src: *const u8,
+        len: usize,
+        mode: CopyMode,
+    ) -> Result<Done, PlatformError> {
         patiently(len, |at, rest| {
             let from = src.wrapping_add(at);
             // SAFETY: the caller owns the run, so nobody else fills the holes, and the source
             // (a caller's slice, frames at rest, or our zeros) is not written meanwhile.
-            unsafe { self.program.copy(dst + at, from, rest, CopyMode::empty()) }
+            unsafe { self.program.copy(dst + at, from, rest, mode) }
         })
         .map(|_| done(len))
         .map_err(half_done)
     }
 
     /// Copies frames at rest into holes of the program, then empties the frames.
-    fn copy_in_parked(&self, dst: usize, src: usize, len: usize) -> Result<Done, PlatformError> {
-        let result = self.copy_in(dst, src as *const u8, len);
+    pub(super) fn copy_in_parked(
+        &self,
+        dst: usize,
+        src: usize,
+        len: usize,
+        mode: CopyMode,
+    ) -> Result<Done, PlatformError> {
+        let result = self.copy_as(dst, src as *const u8, len, mode);
         let pages = match &result {
             Ok(done) => done.pages,
             Err(e) => e.at,
@@ -98,7 +115,7 @@ impl LivePlatform {
         prot: Prot,
     ) -> Result<Done, PlatformError> {
         if !self.can_move(prot) {
-            return self.copy_in_parked(dst, src, len);
+            return self.copy_in_parked(dst, src, len, CopyMode::empty());
         }
         self.parking.note_part(src, len);
         if len == BLOCK && dst.is_multiple_of(BLOCK) && src.is_multiple_of(BLOCK) {
@@ -111,7 +128,8 @@ impl LivePlatform {
                 why: Why::Invalid,
             }) => {
                 // Locked behind our back, or rights other than said: the copy road takes any.
-                let rest = self.copy_in_parked(dst + at, src + at, len - at);
+                let none = CopyMode::empty();
+                let rest = self.copy_in_parked(dst + at, src + at, len - at, none);
                 shift(rest, at, len)
             }
             Err(partial) => Err(half_done(partial)),

@@ -17,6 +17,7 @@ use crate::reclaim::lru::Which;
 use crate::space::block::{BlockState, HugeMap, Table};
 use crate::space::entry::Kind;
 use crate::space::fault::FaultMode;
+use crate::space::marks::Marks;
 use crate::space::vma::Vma;
 use crate::space::{BlockRef, MapError, Space};
 use crate::stat::Item;
@@ -48,6 +49,8 @@ pub enum CollapseError {
     Shared(u32),
     /// Pages that are locked, lazily freed, pinned, bad or being moved.
     Page(Vpn),
+    /// A page that the program has protected against writes.
+    Protected(Vpn),
     /// No huge page was to be had, or the limit refused it.
     NoMemory,
 }
@@ -62,6 +65,7 @@ impl fmt::Display for CollapseError {
             CollapseError::ExceedSwap(n) => write!(f, "{n} pages of the block are in the store"),
             CollapseError::Shared(n) => write!(f, "{n} pages of the block are shared"),
             CollapseError::Page(p) => write!(f, "{p} cannot be moved"),
+            CollapseError::Protected(p) => write!(f, "the program has protected {p}"),
             CollapseError::NoMemory => f.write_str("there is no huge page"),
         }
     }
@@ -86,11 +90,13 @@ pub struct Khugepage {
     pub collapsed: u32,
 }
 
-/// What a look at a block has found: entries in use, in the store.
+/// What a look at a block has found: entries in use, in the store; rights, and whether no page
+/// is soft-dirty.
 struct Found {
     mapped: PageMask,
     swapped: PageMask,
     prot: Prot,
+    clean: bool,
 }
 
 impl<E: Env> Mm<E> {
@@ -204,6 +210,7 @@ impl<E: Env> Mm<E> {
             mapped: PageMask::EMPTY,
             swapped: PageMask::EMPTY,
             prot: vma.prot,
+            clean: !vma.soft_dirty,
         };
         for k in 0..BLOCK_PAGES {
             let e = table.get(k);
@@ -211,6 +218,11 @@ impl<E: Env> Mm<E> {
             if e.locked() || e.lazy() {
                 return Err(stuck);
             }
+            if e.marks().uffd_wp {
+                let page = nr.start().add(u64::from(k));
+                return Err(CollapseError::Protected(page));
+            }
+            found.clean &= e.is_none() || e.marks().clean;
             match e.kind() {
                 Kind::None | Kind::Zero { .. } => none += 1,
                 Kind::Swapped(_) => found.swapped.set(k),
@@ -292,6 +304,10 @@ impl<E: Env> Mm<E> {
             lazy: false,
             shared: false,
             guarded: false,
+            marks: Marks {
+                clean: found.clean,
+                uffd_wp: false,
+            },
         };
         self.map_huge_again(space, nr, &mut h);
         *state = BlockState::Huge(h);

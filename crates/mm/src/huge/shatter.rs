@@ -38,10 +38,10 @@ impl<E: Env> Mm<E> {
         debug_assert!(!h.shared, "a shared page is taken");
         if h.mapped {
             let run = PageRun::new(space.id, nr.start(), BLOCK_PAGES);
-            if let Err(e) = self.unmap_all(run, h.pfn, h.prot) {
+            if let Err(e) = self.unmap_all(run, h.pfn, h.prot, h.marks.any()) {
                 self.stats().add(Item::NrPinned, BLOCK_PAGES as u64);
                 // The attempt may have lifted its protection.
-                h.guarded = false;
+                h.guarded = h.marks.any();
                 return Err(e);
             }
             (h.mapped, h.guarded) = (false, false);
@@ -82,7 +82,7 @@ impl<E: Env> Mm<E> {
                 len += 1;
             }
             let run = PageRun::new(space.id, nr.start().add(k as u64), len);
-            if self.unmap_all(run, p, e.prot()).is_ok() {
+            if self.unmap_all(run, p, e.prot(), e.marks().any()).is_ok() {
                 for i in 0..len {
                     table.set(k + i, e.with(Kind::Inactive(p.add(i))));
                 }
@@ -95,7 +95,9 @@ impl<E: Env> Mm<E> {
             } else {
                 self.stats().add(Item::NrPinned, 1);
                 // The attempt may have lifted its protection.
-                table.set(k, e.unguarded());
+                if !e.marks().any() {
+                    table.set(k, e.unguarded());
+                }
             }
             k += len;
         }
@@ -105,8 +107,10 @@ impl<E: Env> Mm<E> {
     /// touch asks again. Block locked (or busy).
     pub(crate) fn map_huge_again(&self, space: &Space, nr: BlockNr, h: &mut HugeMap) {
         let run = PageRun::new(space.id, nr.start(), BLOCK_PAGES);
-        if !h.mapped && self.map_all(run, h.pfn, Content::Parked, h.prot).is_ok() {
-            (h.mapped, h.lazy) = (true, false);
+        let guarded = h.marks.any();
+        let map = || self.map_as(run, h.pfn, Content::Parked, h.prot, guarded);
+        if !h.mapped && map().is_ok() {
+            (h.mapped, h.lazy, h.guarded) = (true, false, guarded);
             self.moved_in(BLOCK_PAGES);
         }
     }
@@ -230,7 +234,7 @@ impl<E: Env> Mm<E> {
                     mapped: false,
                     dropped: true,
                 };
-                table.set(i, Entry::new(kind, h.prot, h.locked));
+                table.set(i, Entry::new(kind, h.prot, h.locked).marked(h.marks));
             }
         }
         let live = gone.not_within(BLOCK_PAGES);
@@ -263,7 +267,7 @@ impl<E: Env> Mm<E> {
             self.split_owned(h.pfn, stay, 1, list);
             for i in (0..BLOCK_PAGES).filter(|&i| stay.get(i)) {
                 let kind = Kind::Inactive(h.pfn.add(i));
-                table.set(i, Entry::new(kind, h.prot, h.locked));
+                table.set(i, Entry::new(kind, h.prot, h.locked).marked(h.marks));
             }
         }
         self.machine().preempt(Site::Released);
@@ -307,7 +311,8 @@ impl<E: Env> Mm<E> {
             let source = FrameRun::new(h.pfn.add(at), n);
             let mut visible = n;
             self.platform().with_bytes(source, &mut |bytes| {
-                if let Err(e) = self.map_all(run, pfn, Content::Bytes(bytes), h.prot) {
+                let content = Content::Bytes(bytes);
+                if let Err(e) = self.map_as(run, pfn, content, h.prot, h.marks.any()) {
                     visible = e.at;
                 }
             });
@@ -325,14 +330,15 @@ impl<E: Env> Mm<E> {
                     debug_assert!(freed.is_ok(), "{freed:?}");
                     continue;
                 }
-                let (kind, gauge) = if i < visible {
-                    (Kind::Mapped(p), Item::NrAnon)
+                let resting = Entry::new(Kind::Inactive(p), h.prot, h.locked).marked(h.marks);
+                let (e, gauge) = if i < visible {
+                    (resting.shown(p, h.marks.any()), Item::NrAnon)
                 } else {
-                    (Kind::Inactive(p), Item::NrInactive)
+                    (resting, Item::NrInactive)
                 };
                 self.meta(p).set_refs(1);
                 self.meta(p).set_owner(space.id, v);
-                table.set(at + i, Entry::new(kind, h.prot, h.locked));
+                table.set(at + i, e);
                 self.stats().add(gauge, 1);
                 self.lru_add(p, Which::Active);
             }
@@ -346,9 +352,7 @@ impl<E: Env> Mm<E> {
         let mut table = Table::new();
         self.split_owned(h.pfn, PageMask::FULL, 1, None);
         for i in 0..BLOCK_PAGES {
-            let kind = Kind::Mapped(h.pfn.add(i));
-            let e = Entry::new(kind, h.prot, h.locked);
-            table.set(i, if h.guarded { e.guard(h.shared) } else { e });
+            table.set(i, BlockState::Huge(h).entry(i));
             self.meta(h.pfn.add(i))
                 .set_owner(space.id, nr.start().add(i as u64));
         }

@@ -406,6 +406,7 @@ impl<E: Env> Mm<E> {
                 k += 1;
                 continue;
             };
+            let guarded = e.marks().any();
             let joins = |n: u32| {
                 pages.get(k + n) && table.get(first + k + n) == e.with(Kind::Inactive(p.add(n)))
             };
@@ -415,9 +416,10 @@ impl<E: Env> Mm<E> {
             };
             let run = PageRun::new(space.id, nr.start().add(u64::from(first + k)), len);
             // If the machine refuses, they stay inactive: the next touch asks again.
-            if self.map_all(run, p, Content::Parked, e.prot()).is_ok() {
+            let shown = self.map_as(run, p, Content::Parked, e.prot(), guarded);
+            if shown.is_ok() {
                 for n in 0..len {
-                    table.set(first + k + n, e.with(Kind::Mapped(p.add(n))));
+                    table.set(first + k + n, e.shown(p.add(n), guarded));
                 }
                 self.moved_in(len);
             }

@@ -186,6 +186,7 @@ impl<E: Env> Mm<E> {
                 zero: fate.zero,
                 first: fate.first,
                 prot: h.prot,
+                marks: h.marks,
             };
             (
                 BlockState::HugeSwapped(Box::new(record)),
@@ -203,7 +204,7 @@ impl<E: Env> Mm<E> {
             for i in 0..BLOCK_PAGES {
                 if fate.stored.get(i) {
                     let kind = Kind::Swapped(fate.first.add(rank));
-                    table.set(i, Entry::new(kind, h.prot, h.locked));
+                    table.set(i, Entry::new(kind, h.prot, h.locked).marked(h.marks));
                 }
                 rank += !fate.zero.get(i) as u32;
             }

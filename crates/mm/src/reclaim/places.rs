@@ -338,13 +338,18 @@ impl<E: Env> Mm<E> {
         let entries = part.entries();
         let mut state = part.block.lock(self);
         if let (Was::Huge(h), true) = (&part.was, fate.kept == PageMask::EMPTY) {
-            let (zero, prot) = (fate.zero, h.prot);
+            let (zero, prot, marks) = (fate.zero, h.prot, h.marks);
             let stored = fate.stored.count();
             self.stats().sub(Item::NrAnon, u64::from(BLOCK_PAGES));
             self.stats().add(Item::NrZero, u64::from(zero.count()));
             self.stats().add(Item::NrSwapped, u64::from(stored));
             let first = fate.first;
-            *state = BlockState::HugeSwapped(Box::new(HugeSwap { zero, first, prot }));
+            *state = BlockState::HugeSwapped(Box::new(HugeSwap {
+                zero,
+                first,
+                prot,
+                marks,
+            }));
             part.block.settled(self);
             return;
         }

@@ -10,6 +10,7 @@ use crate::machine::{LockClass, Machine};
 use crate::mm::Mm;
 use crate::platform::Prot;
 use crate::space::entry::{Entry, Kind};
+use crate::space::marks::Marks;
 use crate::sync::{Guard, Lock};
 use crate::units::{BLOCK_PAGES, PageMask, Pfn, Slot};
 use alloc::boxed::Box;
@@ -32,6 +33,8 @@ pub struct HugeMap {
     pub shared: bool,
     /// Write-protected (mapped only).
     pub guarded: bool,
+    /// What is tracked of all its pages; guarded then, if it is mapped.
+    pub marks: Marks,
 }
 
 /// A huge page that was swapped out whole.
@@ -43,6 +46,8 @@ pub struct HugeSwap {
     pub first: Slot,
     /// Rights of the VMA.
     pub prot: Prot,
+    /// What is tracked of all its pages.
+    pub marks: Marks,
 }
 
 impl HugeSwap {
@@ -56,7 +61,7 @@ impl HugeSwap {
         } else {
             Kind::Swapped(self.first.add(i - self.zero.rank(i)))
         };
-        Entry::new(kind, self.prot, false)
+        Entry::new(kind, self.prot, false).marked(self.marks)
     }
 }
 
@@ -118,7 +123,7 @@ impl BlockState {
                 } else {
                     Kind::Inactive(p)
                 };
-                let e = Entry::new(kind, h.prot, h.locked);
+                let e = Entry::new(kind, h.prot, h.locked).marked(h.marks);
                 if h.guarded { e.guard(h.shared) } else { e }
             }
             BlockState::HugeSwapped(s) => s.entry(i),

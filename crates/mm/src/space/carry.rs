@@ -174,7 +174,7 @@ impl<E: Env> Mm<E> {
         );
         if let Some(table) = state.table() {
             for j in 0..n {
-                let e = load.e.with_frame(pfn.add(j));
+                let e = load.e.with_frame(pfn.add(j)).dirtied();
                 table.set(new.start.index() + j, e.guard(e.shared()));
             }
         }

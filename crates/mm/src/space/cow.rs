@@ -21,7 +21,7 @@ use crate::mm::Mm;
 use crate::platform::{Content, Cow, Platform, PlatformError};
 use crate::reclaim::lru::Which;
 use crate::space::block::{BlockState, HugeMap, Table};
-use crate::space::entry::{Entry, Kind};
+use crate::space::entry::Kind;
 use crate::space::fault::{Access, FaultError, FaultMode, Served, Step};
 use crate::space::rmap::first_page;
 use crate::space::vma::Vma;
@@ -73,6 +73,7 @@ impl<E: Env> Mm<E> {
         if access == Access::Write {
             self.unguard(PageRun::new(space.id, page.block().start(), BLOCK_PAGES))?;
             h.guarded = false;
+            h.marks = h.marks.dirtied();
             self.stats().add(Item::Pgreuse, u64::from(BLOCK_PAGES));
             self.lru_move(h.pfn, Which::Active);
         }
@@ -114,6 +115,8 @@ impl<E: Env> Mm<E> {
             self.rmap_settle(head, space.id, first_page(page, pfn, head));
         }
         if access == Access::Write {
+            table.set(i, table.get(i).dirtied());
+            let (first, end) = unmarked_around(table, i, first, end);
             let start = page.block().start().add(u64::from(first));
             self.unguard(PageRun::new(space.id, start, end - first))?;
             for k in first..end {
@@ -220,8 +223,7 @@ impl<E: Env> Mm<E> {
         self.rmap_split(h.pfn, space.id, nr.start());
         let mut table = Table::new();
         for i in 0..BLOCK_PAGES {
-            let e = Entry::new(Kind::Mapped(h.pfn.add(i)), h.prot, h.locked);
-            table.set(i, if h.guarded { e.guard(h.shared) } else { e });
+            table.set(i, state.entry(i));
         }
         *state = BlockState::Table(table);
     }
@@ -388,19 +390,24 @@ impl<E: Env> Mm<E> {
         let token = self.platform().discard(run);
         self.platform().flush(&mut core::iter::once(token));
         let prot = table.get(page.index()).prot();
-        let shown = match access {
-            Access::Unshare => self.map_shared_all(run, new, prot),
-            _ => self.map_all(run, new, Content::Parked, prot),
-        };
+        // Of a neighbour that is tracked no write may go unheard. The page itself is dirty by
+        // the write that comes; with others it is left to that, which finds it exclusive.
+        let (first, i) = (w.start.index(), page.index());
+        let alone = n == 1 && access == Access::Write && !table.get(i).marks().uffd_wp;
+        let marked = !alone && (first..first + n).any(|k| table.get(k).marks().any());
+        let guarded = access == Access::Unshare || marked;
+        if alone {
+            table.set(i, table.get(i).dirtied());
+        }
+        let shown = self.map_as(run, new, Content::Parked, prot, guarded);
         for k in 0..n {
             let i = w.start.index() + k;
             let old = table.get(i);
             let p = new.add(k);
-            let e = match (&shown, access) {
-                (Ok(()), Access::Unshare) => old.with(Kind::Mapped(p)).guard(false),
-                (Ok(()), _) => old.with(Kind::Mapped(p)),
+            let e = match &shown {
+                Ok(()) => old.shown(p, guarded),
                 // The next touch brings it.
-                (Err(_), _) => old.with(Kind::Inactive(p)),
+                Err(_) => old.with(Kind::Inactive(p)),
             };
             table.set(i, e);
         }
@@ -419,4 +426,13 @@ impl<E: Env> Mm<E> {
         shown.map_err(FaultError::Platform)?;
         Ok(Copied::Done)
     }
+}
+
+/// The part of `first..end` around `i` that may become writable with it: the others of which no
+/// write may go unheard stay protected.
+pub(crate) fn unmarked_around(table: &Table, i: u32, first: u32, end: u32) -> (u32, u32) {
+    let marked = |k: &u32| table.get(*k).marks().any();
+    let low = (first..i).rev().find(marked).map_or(first, |k| k + 1);
+    let high = (i + 1..end).find(marked).unwrap_or(end);
+    (low, high)
 }

@@ -8,8 +8,11 @@
 //! | zero | zeros, or a hole until the first read | - | no |
 //! | swapped | a hole | - (a slot) | the store's share |
 //! | busy | whatever its owner left | its owner's | its owner's |
+//!
+//! What is tracked of a page ([`Marks`]) stays through all of these but none.
 
 use crate::platform::Prot;
+use crate::space::marks::Marks;
 use crate::units::{Pfn, Slot};
 
 /// What a page is.
@@ -35,7 +38,8 @@ pub enum Kind {
 }
 
 /// A packed entry: bits 0..3 kind, 3..6 rights, 6 locked, 7 and 8 the flags of zero,
-/// 9 lazily freed, 10 shared, 11 guarded, 32.. frame or slot.
+/// 9 lazily freed, 10 shared, 11 guarded, 12 clean, 13 write-protected by the program,
+/// 32.. frame or slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Entry(u64);
 
@@ -45,7 +49,9 @@ const ZERO_DROPPED: u64 = 1 << 8;
 const LAZY: u64 = 1 << 9;
 const SHARED: u64 = 1 << 10;
 const GUARDED: u64 = 1 << 11;
-const ATTRS: u64 = 0b1111 << 3;
+const CLEAN: u64 = 1 << 12;
+const UFFD_WP: u64 = 1 << 13;
+const ATTRS: u64 = 0b1111 << 3 | CLEAN | UFFD_WP;
 
 impl Entry {
     /// The empty entry.
@@ -60,7 +66,8 @@ impl Entry {
         Entry(attrs).with(kind)
     }
 
-    /// The same rights with another kind; the marks (lazy, shared, guarded) go.
+    /// The same rights and [`Marks`] with another kind; lazy, shared and guarded go. What
+    /// becomes mapped must be guarded if it has marks: see [`Entry::shown`].
     pub fn with(self, kind: Kind) -> Entry {
         let attrs = self.0 & ATTRS;
         Entry(match kind {
@@ -153,12 +160,36 @@ impl Entry {
     pub fn unguarded(self) -> Entry {
         Entry(self.0 & !(SHARED | GUARDED))
     }
+    /// The same page, mapped with this frame, and exclusive.
+    pub fn shown(self, pfn: Pfn, guarded: bool) -> Entry {
+        let e = self.with(Kind::Mapped(pfn));
+        if guarded { e.guard(false) } else { e }
+    }
+    /// What is tracked of the page.
+    pub fn marks(self) -> Marks {
+        Marks {
+            clean: self.0 & CLEAN != 0,
+            uffd_wp: self.0 & UFFD_WP != 0,
+        }
+    }
+    /// The same page with other marks; a hole has none.
+    pub fn marked(self, marks: Marks) -> Entry {
+        if self.is_none() {
+            return self;
+        }
+        let bits = if marks.clean { CLEAN } else { 0 } | if marks.uffd_wp { UFFD_WP } else { 0 };
+        Entry(self.0 & !(CLEAN | UFFD_WP) | bits)
+    }
+    /// The same page after a write.
+    pub fn dirtied(self) -> Entry {
+        self.marked(self.marks().dirtied())
+    }
     /// The same page with other rights.
     pub fn with_attrs(self, prot: Prot, locked: bool) -> Entry {
         if self.is_none() {
             return self;
         }
-        let marks = self.0 & (LAZY | SHARED | GUARDED);
+        let marks = self.0 & (LAZY | SHARED | GUARDED | CLEAN | UFFD_WP);
         let new = Entry::new(self.kind(), prot, locked);
         Entry(new.0 | marks)
     }
@@ -177,6 +208,28 @@ mod tests {
         assert!(!e.guard(false).shared() && e.guard(false).guarded());
         let gone = e.with(Kind::Inactive(Pfn(9)));
         assert!(!gone.shared() && !gone.guarded());
+    }
+
+    #[test]
+    fn marks_stay_until_the_page_is_gone() {
+        let marks = Marks {
+            clean: true,
+            uffd_wp: true,
+        };
+        let e = Entry::new(Kind::Swapped(Slot(3)), Prot::RW, false).marked(marks);
+        let zero = Kind::Zero {
+            mapped: false,
+            dropped: true,
+        };
+        for kind in [zero, Kind::Busy, Kind::Inactive(Pfn(2))] {
+            assert_eq!((e.with(kind).kind(), e.with(kind).marks()), (kind, marks));
+        }
+        let shown = e.shown(Pfn(4), true).with_attrs(Prot::R, true);
+        assert!(shown.guarded() && shown.marks() == marks);
+        assert_eq!(shown.unguarded().with_frame(Pfn(5)).marks(), marks);
+        assert!(!shown.dirtied().marks().clean && shown.dirtied().marks().uffd_wp);
+        assert_eq!(e.with(Kind::None), Entry::NONE);
+        assert_eq!(Entry::NONE.marked(marks), Entry::NONE);
     }
 
     #[test]

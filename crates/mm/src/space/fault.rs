@@ -16,6 +16,7 @@ use crate::reclaim::lru::Which;
 use crate::reclaim::oom::OomReport;
 use crate::space::block::{BlockState, Table};
 use crate::space::entry::{Entry, Kind};
+use crate::space::marks::Marks;
 use crate::space::vma::Vma;
 use crate::space::{BlockRef, MapError, Space};
 use crate::stat::Item;
@@ -68,6 +69,8 @@ pub enum FaultError {
     Busy,
     /// The program waits for missing pages here (userfaultfd) and this one is missing: tell it.
     ToProgram,
+    /// The program has protected the page against writes (userfaultfd) and this is one: tell it.
+    WriteProtected,
     /// The limit is reached and nothing may be reclaimed here (`NoWait` only).
     NeedReclaim,
     /// The limit is reached and nothing can be reclaimed.
@@ -87,6 +90,9 @@ impl fmt::Display for FaultError {
             FaultError::NoMapping => f.write_str("nothing is mapped there"),
             FaultError::Access => f.write_str("the mapping does not allow the access"),
             FaultError::ToProgram => f.write_str("the program itself serves missing pages there"),
+            FaultError::WriteProtected => {
+                f.write_str("the program itself has protected the page against writes")
+            }
             FaultError::Busy => f.write_str("the page is being moved"),
             FaultError::NeedReclaim => f.write_str("the limit is reached"),
             FaultError::Oom(report) => write!(f, "{report}"),
@@ -167,7 +173,9 @@ impl<E: Env> Mm<E> {
                 Step::Wait(_) if mode == FaultMode::NoWait => return Err(FaultError::Busy),
                 Step::Wait(ticket) => block.wait(self, ticket),
                 Step::Fresh(vma, seq) => {
-                    if let Some(served) = self.fault_fresh(&space, &block, page, &vma, seq, mode)? {
+                    if let Some(served) =
+                        self.fault_fresh(&space, &block, page, &vma, seq, access, mode)?
+                    {
                         self.stats().add(Item::Pgfault, 1);
                         return Ok(served);
                     }
@@ -215,6 +223,10 @@ impl<E: Env> Mm<E> {
             return Ok(Step::Again);
         }
         let i = page.index();
+        let e = state.entry(i);
+        if write && e.marks().uffd_wp && !e.is_busy() {
+            return Err(FaultError::WriteProtected);
+        }
         match &mut *state {
             BlockState::Busy => return Ok(Step::Wait(block.ticket())),
             BlockState::Huge(h) if h.mapped => {
@@ -226,9 +238,10 @@ impl<E: Env> Mm<E> {
             }
             BlockState::Huge(h) => {
                 let run = PageRun::new(space.id, page.block().start(), BLOCK_PAGES);
-                self.map_all(run, h.pfn, Content::Parked, h.prot)
+                let guarded = h.marks.any();
+                self.map_as(run, h.pfn, Content::Parked, h.prot, guarded)
                     .map_err(FaultError::Platform)?;
-                h.mapped = true;
+                (h.mapped, h.guarded) = (true, guarded);
                 h.lazy = false;
                 let pfn = h.pfn;
                 self.stats().add(Item::Pgactivate, BLOCK_PAGES as u64);
@@ -296,12 +309,20 @@ impl<E: Env> Mm<E> {
             };
             for k in at..at + shown {
                 let k = run.start.index() + k;
-                let dropped = matches!(table.get(k).kind(), Kind::Zero { dropped: true, .. });
+                let old = table.get(k);
+                let dropped = matches!(old.kind(), Kind::Zero { dropped: true, .. });
                 let kind = Kind::Zero {
                     mapped: true,
                     dropped,
                 };
-                table.set(k, Entry::new(kind, vma.prot, vma.locked));
+                let marks = match old.is_none() {
+                    true => Marks {
+                        clean: !vma.soft_dirty,
+                        uffd_wp: false,
+                    },
+                    false => old.marks(),
+                };
+                table.set(k, Entry::new(kind, vma.prot, vma.locked).marked(marks));
             }
             at += shown;
             match stop {
@@ -373,10 +394,12 @@ impl<E: Env> Mm<E> {
         }
         let start = Vpn(page.0 - (i - first) as u64);
         let run = PageRun::new(space.id, start, last - first);
-        self.map_all(run, Pfn(pfn.0 - (i - first)), Content::Parked, prot)?;
+        let guarded = (first..last).any(|k| table.get(k).marks().any());
+        let frame = Pfn(pfn.0 - (i - first));
+        self.map_as(run, frame, Content::Parked, prot, guarded)?;
         for k in first..last {
             let p = Pfn(pfn.0 + k - i);
-            table.set(k, table.get(k).with(Kind::Mapped(p)));
+            table.set(k, table.get(k).shown(p, guarded));
         }
         self.stats().add(Item::Pgactivate, run.pages as u64);
         self.moved_in(run.pages);

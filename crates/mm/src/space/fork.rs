@@ -17,6 +17,7 @@ use crate::platform::{Content, Cow, Platform, PlatformError, Prot, Stop};
 use crate::reclaim::lru::Which;
 use crate::space::block::{BlockState, HugeMap, HugeSwap, Table};
 use crate::space::entry::{Entry, Kind};
+use crate::space::marks::Marks;
 use crate::space::rmap::{Place, first_page};
 use crate::space::vma::{OnFork, Vma};
 use crate::space::{BlockRef, MapError, Space};
@@ -118,6 +119,7 @@ impl<E: Env> Mm<E> {
             let new = Vma {
                 locked: false,
                 uffd_missing: false,
+                uffd_wp: false,
                 ..*vma
             };
             child
@@ -187,7 +189,10 @@ impl<E: Env> Mm<E> {
                 self.share_swapped(s.first, stored, 1);
                 self.stats().add(Item::NrSwapped, u64::from(stored));
                 self.stats().add(Item::NrZero, u64::from(s.zero.count()));
-                let copy: HugeSwap = **s;
+                let copy = HugeSwap {
+                    marks: of_child(s.marks),
+                    ..**s
+                };
                 *theirs = BlockState::HugeSwapped(Box::new(copy));
                 Ok(())
             }
@@ -223,6 +228,7 @@ impl<E: Env> Mm<E> {
         self.stats().add(Item::NrAnon, u64::from(BLOCK_PAGES));
         Ok(HugeMap {
             locked: false,
+            marks: of_child(h.marks),
             ..*h
         })
     }
@@ -370,7 +376,8 @@ impl<E: Env> Mm<E> {
             self.free_unused(copy);
             return done;
         }
-        new.set(k, inherited(e, Kind::Mapped(copy)));
+        // Mapped as a new page is: dirty.
+        new.set(k, inherited(e, Kind::Mapped(copy)).dirtied());
         self.stats().add(Item::NrAnon, 1);
         self.stats().add(Item::Pgcopy, 1);
         self.lru_add(copy, Which::Active);
@@ -407,5 +414,13 @@ const NO_MEMORY: MapError = MapError::Platform(PlatformError {
 
 /// The child's entry for a page: the same rights, not locked.
 fn inherited(e: Entry, kind: Kind) -> Entry {
-    Entry::new(kind, e.prot(), false)
+    Entry::new(kind, e.prot(), false).marked(of_child(e.marks()))
+}
+
+/// A child has no userfaultfd that could be told.
+fn of_child(marks: Marks) -> Marks {
+    Marks {
+        uffd_wp: false,
+        ..marks
+    }
 }

@@ -169,8 +169,9 @@ impl<E: Env> Mm<E> {
         match state {
             BlockState::Huge(h) if !h.mapped => {
                 let run = PageRun::new(space.id, first, BLOCK_PAGES);
-                self.map_all(run, h.pfn, Content::Parked, h.prot)?;
-                h.mapped = true;
+                let guarded = h.marks.any();
+                self.map_as(run, h.pfn, Content::Parked, h.prot, guarded)?;
+                (h.mapped, h.guarded) = (true, guarded);
                 h.lazy = false;
                 self.moved_in(BLOCK_PAGES);
             }
@@ -190,9 +191,10 @@ impl<E: Env> Mm<E> {
                         n += 1;
                     }
                     let run = PageRun::new(space.id, first.add(i as u64), n);
-                    self.map_all(run, p, Content::Parked, e.prot())?;
+                    let guarded = (i..i + n).any(|k| table.get(k).marks().any());
+                    self.map_as(run, p, Content::Parked, e.prot(), guarded)?;
                     for k in 0..n {
-                        table.set(i + k, table.get(i + k).with(Kind::Mapped(p.add(k))));
+                        table.set(i + k, table.get(i + k).shown(p.add(k), guarded));
                     }
                     self.moved_in(n);
                     i += n;

@@ -8,7 +8,8 @@ use crate::platform::{Content, Platform, Stop};
 use crate::reclaim::lru::Which;
 use crate::space::block::{BlockState, HugeMap};
 use crate::space::entry::{Entry, Kind};
-use crate::space::fault::{FaultError, FaultMode, Served};
+use crate::space::fault::{Access, FaultError, FaultMode, Served};
+use crate::space::marks::Marks;
 use crate::space::vma::{ThpAdvice, Vma};
 use crate::space::{BlockRef, Space};
 use crate::stat::{Item, SizeItem};
@@ -16,7 +17,9 @@ use crate::tunables::FaultOrder;
 use crate::units::{BLOCK_ORDER, BLOCK_PAGES, PageMask, PageRun, Pfn, Vpn, order_pages};
 
 impl<E: Env> Mm<E> {
-    /// Serves a write on a hole or a zero entry. `None`: the world changed, start over.
+    /// Serves a write on a hole or a zero entry. `None`: the world changed, start over. A zero
+    /// entry that only a pin wants to read keeps what is tracked of it (R68).
+    #[allow(clippy::too_many_arguments)]
     pub(crate) fn fault_fresh(
         &self,
         space: &Space,
@@ -24,6 +27,7 @@ impl<E: Env> Mm<E> {
         page: Vpn,
         vma: &Vma,
         seq: u64,
+        access: Access,
         mode: FaultMode,
     ) -> Result<Option<Served>, FaultError> {
         let t = self.tunables();
@@ -32,14 +36,24 @@ impl<E: Env> Mm<E> {
         loop {
             // Estimate with the lock, then let go of it to allocate.
             let mut beside = Beside::default();
-            let (seen, estimate) = {
+            let (e, estimate) = {
                 let state = block.lock(self);
+                let e = state.entry(page.index());
+                if access != Access::Write && e.marks().any() {
+                    cap = 0;
+                }
                 if adapts {
                     beside = Beside::of(&state, page);
                     cap = cap.min(space.adapt.cap(vma.start, page, beside));
                 }
                 let window = order::window(&t, vma, &state, page, cap);
-                (state.entry(page.index()).kind(), window)
+                (e, window)
+            };
+            let seen = e.kind();
+            let marks = match access {
+                Access::Write if e.marks().uffd_wp => return Ok(None),
+                Access::Write => Marks::default(),
+                _ => e.marks(),
             };
             // A hole may be the program's own to fill; what is no hole never is.
             let mine = matches!(seen, Kind::Zero { .. }) || seen == Kind::None && !vma.uffd_missing;
@@ -52,7 +66,7 @@ impl<E: Env> Mm<E> {
             };
             let mut state = block.lock(self);
             let want = order::window(&t, vma, &state, page, got.order);
-            let stale = space.changed(seq) || state.entry(page.index()).kind() != seen;
+            let stale = space.changed(seq) || state.entry(page.index()) != e;
             if stale || want != got {
                 drop(state);
                 self.free_unused(pfn);
@@ -62,7 +76,7 @@ impl<E: Env> Mm<E> {
                 cap = want.order;
                 continue;
             }
-            if !self.map_fresh(space, &mut state, vma, got, pfn)? {
+            if !self.map_fresh(space, &mut state, vma, got, pfn, marks)? {
                 return Ok(None);
             }
             if let Kind::Zero { dropped: true, .. } = seen {
@@ -140,10 +154,11 @@ impl<E: Env> Mm<E> {
         vma: &Vma,
         w: Window,
         pfn: Pfn,
+        marks: Marks,
     ) -> Result<bool, FaultError> {
         let run = PageRun::new(space.id, w.start, order_pages(w.order));
         self.drop_zeros(space, state, run);
-        if let Err(e) = self.map_all(run, pfn, Content::Zero, vma.prot) {
+        if let Err(e) = self.map_as(run, pfn, Content::Zero, vma.prot, marks.any()) {
             if e.at == 0 {
                 state.tidy();
                 self.free_unused(pfn);
@@ -166,14 +181,13 @@ impl<E: Env> Mm<E> {
                 lazy: false,
                 shared: false,
                 guarded: false,
+                marks,
             });
         } else if let Some(table) = state.table() {
             for k in 0..run.pages {
                 let kind = Kind::Mapped(pfn.add(k));
-                table.set(
-                    run.start.index() + k,
-                    Entry::new(kind, vma.prot, vma.locked),
-                );
+                let e = Entry::new(kind, vma.prot, vma.locked).marked(marks);
+                table.set(run.start.index() + k, e.shown(pfn.add(k), marks.any()));
             }
         }
         // Counted with the block locked, so that nobody can take the pages off the gauge first.

@@ -41,7 +41,9 @@ impl<E: Env> Mm<E> {
             advice: ThpAdvice::None,
             locked: false,
             uffd_missing: false,
+            uffd_wp: false,
             on_fork: OnFork::Copy,
+            soft_dirty: true,
         };
         self.protect_new(&space, start, pages, prot)?;
         space
@@ -188,6 +190,8 @@ impl<E: Env> Mm<E> {
             };
             match self.fault(space, page, write, FaultMode::MayWait) {
                 Ok(_) | Err(FaultError::Access) => {}
+                // It is there to be read, at least.
+                Err(FaultError::WriteProtected) => self.populate(space, page, 1, false)?,
                 Err(FaultError::Oom(_)) => return Err(MapError::Limit),
                 Err(FaultError::NoMapping) => return Err(MapError::Hole(page)),
                 Err(_) => return Err(MapError::Fault(page)),

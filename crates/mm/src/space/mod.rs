@@ -11,6 +11,7 @@ pub mod fork;
 pub mod freeze;
 pub mod fresh;
 pub mod map;
+pub mod marks;
 pub mod pin;
 mod protect;
 pub mod remap;

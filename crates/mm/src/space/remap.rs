@@ -82,6 +82,7 @@ impl<E: Env> Mm<E> {
                 Vma {
                     start: grown,
                     pages: more,
+                    soft_dirty: true,
                     ..vma
                 },
             )?;
@@ -170,6 +171,7 @@ impl<E: Env> Mm<E> {
                 Vma {
                     start: to,
                     pages,
+                    soft_dirty: true,
                     ..*vma
                 },
             )?;
@@ -180,6 +182,7 @@ impl<E: Env> Mm<E> {
             Vma {
                 start: to,
                 pages: new_pages,
+                soft_dirty: true,
                 ..*vma
             },
         )?;
@@ -273,8 +276,13 @@ impl<E: Env> Mm<E> {
                 let dest = space.block(self, to.block());
                 let mut state = self.lock_settled(&dest, 0, BLOCK_PAGES);
                 *state = moved;
-                if let BlockState::Table(table) = &mut *state {
-                    table.0.iter_mut().for_each(|e| *e = unmapped(*e));
+                match &mut *state {
+                    BlockState::Table(table) => {
+                        table.0.iter_mut().for_each(|e| *e = moved_entry(*e));
+                    }
+                    BlockState::Huge(h) => h.marks = h.marks.dirtied(),
+                    BlockState::HugeSwapped(s) => s.marks = s.marks.dirtied(),
+                    BlockState::Empty | BlockState::Busy => {}
                 }
                 return Ok(());
             }
@@ -284,7 +292,7 @@ impl<E: Env> Mm<E> {
             let Some(table) = state.table() else { continue };
             let mut moved = Vec::with_capacity(n as usize);
             for k in from.index()..from.index() + n {
-                moved.push(unmapped(table.get(k)));
+                moved.push(moved_entry(table.get(k)));
             }
             let heads: Vec<Pfn> = moved.iter().filter_map(|e| e.frame()).collect();
             let mut last = None;
@@ -366,8 +374,9 @@ fn is_mapped(state: &BlockState, first: u32, n: u32) -> bool {
     (first..first + n).any(|k| matches!(state.entry(k).kind(), Kind::Mapped(_)))
 }
 
-/// An entry whose zero page is not mapped (any more).
-fn unmapped(e: Entry) -> Entry {
+/// An entry at its new place: its zero page is not mapped there, and it is dirty.
+fn moved_entry(e: Entry) -> Entry {
+    let e = e.dirtied();
     match e.kind() {
         Kind::Zero { dropped, .. } => e.with(Kind::Zero {
             mapped: false,

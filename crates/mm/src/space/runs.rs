@@ -20,7 +20,19 @@ impl<E: Env> Mm<E> {
         content: Content<'_>,
         prot: Prot,
     ) -> Result<(), PlatformError> {
-        let (done, stop) = self.push(run, frames, content, prot);
+        self.map_as(run, frames, content, prot, false)
+    }
+
+    /// The same, `guarded` or not: who is to be told of writes must miss none.
+    pub(crate) fn map_as(
+        &self,
+        run: PageRun,
+        frames: Pfn,
+        content: Content<'_>,
+        prot: Prot,
+        guarded: bool,
+    ) -> Result<(), PlatformError> {
+        let (done, stop) = self.push(run, frames, content, prot, guarded);
         let Some(why) = stop else { return Ok(()) };
         let Content::Parked = content else {
             return Err(PlatformError { at: done, why });
@@ -34,19 +46,25 @@ impl<E: Env> Mm<E> {
     }
 
     /// Takes a whole run away from the program and flushes. On an error (somebody holds a
-    /// page) everything is mapped as it was.
+    /// page) everything is mapped as it was, protected if `guarded`.
     pub(crate) fn unmap_all(
         &self,
         run: PageRun,
         frames: Pfn,
         prot: Prot,
+        guarded: bool,
     ) -> Result<(), PlatformError> {
         let (done, stop) = self.pull(run, frames, prot);
         let Some(why) = stop else { return Ok(()) };
         if done > 0 {
             let part = PageRun { pages: done, ..run };
-            let (_, stop) = self.push(part, frames, Content::Parked, prot);
+            let (_, stop) = self.push(part, frames, Content::Parked, prot, guarded);
             debug_assert!(stop.is_none(), "cannot undo a partial unmap: {stop:?}");
+        }
+        if guarded {
+            // The attempt may have lifted the protection of the page that is held.
+            let kept = self.guard(run);
+            debug_assert!(kept, "{run:?} is unprotected");
         }
         Err(PlatformError { at: done, why })
     }
@@ -58,6 +76,7 @@ impl<E: Env> Mm<E> {
         frames: Pfn,
         content: Content<'_>,
         prot: Prot,
+        guarded: bool,
     ) -> (u32, Option<Stop>) {
         let (mut done, mut tries) = (0, 0);
         while done < run.pages {
@@ -65,10 +84,12 @@ impl<E: Env> Mm<E> {
                 Content::Bytes(b) => Content::Bytes(&b[done as usize * PAGE_SIZE..]),
                 c => c,
             };
-            match self
-                .platform()
-                .map(run.tail(done), frames.add(done), rest, prot)
-            {
+            let (at, from) = (run.tail(done), frames.add(done));
+            let step = match guarded {
+                true => self.platform().map_protected(at, from, rest, prot),
+                false => self.platform().map(at, from, rest, prot),
+            };
+            match step {
                 Ok(d) => done += d.pages,
                 Err(e) => {
                     done += e.at;

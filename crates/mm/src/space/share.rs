@@ -20,6 +20,7 @@ use crate::reclaim::lru::Which;
 use crate::space::block::{BlockState, HugeMap, Table};
 use crate::space::entry::Kind;
 use crate::space::fault::{Served, Step};
+use crate::space::marks::Marks;
 use crate::space::{BlockRef, MapError, Space};
 use crate::stat::Item;
 use crate::units::{BLOCK_PAGES, BlockNr, PageRun, Pfn, SpaceId, Vpn, order_pages};
@@ -53,7 +54,7 @@ impl<E: Env> Mm<E> {
                     }
                 }
                 BlockState::Table(table) => {
-                    self.guard_table(id, first.block(), table);
+                    self.guard_table(id, first.block(), table, |_, _| true);
                     for k in 0..BLOCK_PAGES {
                         let e = table.get(k);
                         if e.guarded() {
@@ -70,18 +71,26 @@ impl<E: Env> Mm<E> {
         Ok(())
     }
 
-    /// Protects what is mapped and not protected yet, run by run.
-    fn guard_table(&self, id: SpaceId, nr: BlockNr, table: &mut Table) {
-        let bare =
-            |e: crate::space::entry::Entry| matches!(e.kind(), Kind::Mapped(_)) && !e.guarded();
+    /// Protects what of `which` is mapped and not protected yet, run by run.
+    pub(crate) fn guard_table(
+        &self,
+        id: SpaceId,
+        nr: BlockNr,
+        table: &mut Table,
+        which: impl Fn(u32, &Table) -> bool,
+    ) {
+        let bare = |k: u32, table: &Table| {
+            let e = table.get(k);
+            matches!(e.kind(), Kind::Mapped(_)) && !e.guarded() && which(k, table)
+        };
         let mut k = 0;
         while k < BLOCK_PAGES {
-            if !bare(table.get(k)) {
+            if !bare(k, table) {
                 k += 1;
                 continue;
             }
             let first = k;
-            while k < BLOCK_PAGES && bare(table.get(k)) {
+            while k < BLOCK_PAGES && bare(k, table) {
                 k += 1;
             }
             let run = PageRun::new(id, nr.start().add(u64::from(first)), k - first);
@@ -165,6 +174,7 @@ impl<E: Env> Mm<E> {
         }
         self.unguard(PageRun::new(space.id, page.block().start(), BLOCK_PAGES))?;
         h.guarded = false;
+        h.marks = h.marks.dirtied();
         Ok(Step::Done(Served::Spurious))
     }
 
@@ -188,7 +198,11 @@ impl<E: Env> Mm<E> {
         }
         let (mut first, mut last) = (i, i + 1);
         if table.get(i).guarded() {
-            let free = |k: u32| table.get(k).guarded() && !table.get(k).shared();
+            table.set(i, table.get(i).dirtied());
+            let free = |k: u32| {
+                let e = table.get(k);
+                e.guarded() && !e.shared() && !e.marks().any()
+            };
             while first > 0 && free(first - 1) {
                 first -= 1;
             }
@@ -296,11 +310,11 @@ impl<E: Env> Mm<E> {
         self.break_shared(space, &block, page.block());
         let mut state = block.lock(self);
         match &mut *state {
-            BlockState::Huge(h) => h.guarded = false,
+            BlockState::Huge(h) => (h.guarded, h.marks) = (false, Marks::default()),
             BlockState::Table(table) => {
                 self.forsake(table, page.index(), 1);
                 let e = table.get(page.index());
-                table.set(page.index(), e.unguarded());
+                table.set(page.index(), e.unguarded().marked(Marks::default()));
             }
             _ => {}
         }

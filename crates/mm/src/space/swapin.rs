@@ -9,7 +9,7 @@ use crate::mm::Mm;
 use crate::platform::{Content, Prot};
 use crate::reclaim::lru::Which;
 use crate::space::block::Table;
-use crate::space::entry::{Entry, Kind};
+use crate::space::entry::Kind;
 use crate::space::fault::{FaultError, FaultMode, Served};
 use crate::space::vma::Vma;
 use crate::space::{BlockRef, Space};
@@ -84,24 +84,25 @@ impl<E: Env> Mm<E> {
                 }
             };
             let run = PageRun::new(space.id, start, n);
-            let saved = state.entry(page.index());
+            let prot = state.entry(page.index()).prot();
+            let mut guarded = false;
             if let Some(table) = state.table() {
                 for k in 0..n {
                     let e = table.get(start.index() + k);
+                    guarded |= e.marks().any();
                     table.set(start.index() + k, e.with(Kind::Busy));
                 }
             }
             drop(state);
-            let (got, read) = self.read_in(run, pfn, slot, saved.prot());
+            let (got, read) = self.read_in(run, pfn, slot, prot, guarded);
             let mut state = block.lock(self);
             if let Some(table) = state.table() {
                 for k in 0..n {
-                    let kind = if k < got {
-                        Kind::Mapped(pfn.add(k))
-                    } else {
-                        Kind::Swapped(slot.add(k))
+                    let old = table.get(start.index() + k).with_attrs(prot, vma.locked);
+                    let e = match k < got {
+                        true => old.shown(pfn.add(k), guarded),
+                        false => old.with(Kind::Swapped(slot.add(k))),
                     };
-                    let e = Entry::new(kind, saved.prot(), vma.locked);
                     table.set(start.index() + k, e);
                 }
             }
@@ -133,14 +134,18 @@ impl<E: Env> Mm<E> {
         pfn: crate::units::Pfn,
         slot: Slot,
         prot: Prot,
+        guarded: bool,
     ) -> (u32, Result<(), FaultError>) {
         let bytes = run.pages as usize * PAGE_SIZE;
         let mut buffer = self.scratch.take(self.machine(), bytes);
         let result = match self.store().get(slot, &mut buffer[..bytes]) {
-            Ok(()) => match self.map_all(run, pfn, Content::Bytes(&buffer[..bytes]), prot) {
-                Ok(()) => (run.pages, Ok(())),
-                Err(e) => (e.at, Err(FaultError::Platform(e))),
-            },
+            Ok(()) => {
+                let content = Content::Bytes(&buffer[..bytes]);
+                match self.map_as(run, pfn, content, prot, guarded) {
+                    Ok(()) => (run.pages, Ok(())),
+                    Err(e) => (e.at, Err(FaultError::Platform(e))),
+                }
+            }
             Err(e) => (0, Err(FaultError::Store(e))),
         };
         self.scratch.give_back(self.machine(), buffer);

@@ -59,8 +59,13 @@ pub struct Vma {
     /// The program has asked to be told of missing pages (userfaultfd): no page may come by
     /// itself where there is none.
     pub uffd_missing: bool,
+    /// The program has asked to be told of writes to pages that it protects (userfaultfd).
+    pub uffd_wp: bool,
     /// What a fork does with it.
     pub on_fork: OnFork,
+    /// New since the soft-dirty bits were cleared, holes and all. VMAs that differ in nothing
+    /// else are one, which is soft-dirty if a part of it was.
+    pub soft_dirty: bool,
 }
 
 impl Vma {
@@ -88,12 +93,13 @@ impl Vma {
             advice,
             locked,
             uffd_missing,
+            uffd_wp,
             on_fork,
             ..
         } = *self;
         self.end() == next.start
             && (prot, advice, locked) == (next.prot, next.advice, next.locked)
-            && uffd_missing == next.uffd_missing
+            && (uffd_missing, uffd_wp) == (next.uffd_missing, next.uffd_wp)
             && on_fork == next.on_fork
     }
 }
@@ -250,6 +256,13 @@ impl VmaTree {
         Ok(())
     }
 
+    /// Says that no VMA is new any more.
+    pub fn clear_soft_dirty(&mut self) {
+        self.by_start
+            .values_mut()
+            .for_each(|v| v.soft_dirty = false);
+    }
+
     /// The parts of VMAs inside of the range, by address.
     pub fn range(&self, start: Vpn, pages: u64) -> impl Iterator<Item = Vma> + '_ {
         let (from, to) = (start.0, end_of(start, pages));
@@ -375,6 +388,7 @@ impl VmaTree {
                     self.by_start.remove(&end);
                     if let Some(v) = self.by_start.get_mut(&at) {
                         v.pages += next.pages;
+                        v.soft_dirty |= next.soft_dirty;
                     }
                 }
                 _ => match self.by_start.range(end..).next() {

@@ -26,7 +26,9 @@ fn vma(start: u64, pages: u64) -> Vma {
         advice: ThpAdvice::None,
         locked: false,
         uffd_missing: false,
+        uffd_wp: false,
         on_fork: Default::default(),
+        soft_dirty: true,
     }
 }
 
@@ -44,7 +46,9 @@ fn pieces(naive: &Naive, from: usize, to: usize) -> Vec<Vma> {
             advice,
             locked,
             uffd_missing: false,
+            uffd_wp: false,
             on_fork: Default::default(),
+            soft_dirty: true,
         };
         match out.last_mut() {
             Some(last) if last.joins(&page) => last.pages += 1,

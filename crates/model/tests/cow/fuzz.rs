@@ -13,6 +13,10 @@ use std::collections::BTreeMap;
 
 #[path = "moves.rs"]
 mod moves;
+#[path = "tracking.rs"]
+mod tracking;
+
+use tracking::Guard;
 
 /// Spaces that live at once, at most.
 const SPACES: usize = 5;
@@ -25,6 +29,8 @@ struct Page {
     bytes: BTreeMap<u16, u8>,
     /// MADV_FREE: may read as zeros.
     lazy: bool,
+    /// Written since the last look.
+    dirty: bool,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -39,6 +45,8 @@ struct Program {
     id: SpaceId,
     mapped: BTreeMap<u64, Rights>,
     pages: BTreeMap<u64, Page>,
+    /// Pages that the program has protected against writes.
+    guards: BTreeMap<u64, Guard>,
 }
 
 /// A pin, and the bytes that its frame must keep.
@@ -85,6 +93,7 @@ impl<'a> Fuzz<'a> {
             id: m.space,
             mapped: BTreeMap::new(),
             pages: BTreeMap::new(),
+            guards: BTreeMap::new(),
         };
         Fuzz {
             m,
@@ -158,8 +167,15 @@ impl<'a> Fuzz<'a> {
             Ok(()) => {}
             Err(FaultError::Oom(_)) => return,
             Err(FaultError::Platform(_)) if shaken => return,
+            Err(FaultError::WriteProtected) => {
+                let guard = self.programs[n].guards.get(&page);
+                assert!(guard.is_some(), "{} is protected by nobody", Vpn(page));
+                return;
+            }
             Err(e) => panic!("write to {} of {id}: {e}", Vpn(page)),
         }
+        let guard = self.programs[n].guards.get(&page);
+        assert_ne!(guard, Some(&Guard::Must), "{} was written", Vpn(page));
         let lazy = self.programs[n].pages.get(&page).is_some_and(|p| p.lazy);
         if lazy {
             // Whether the write came before the drop only the page can tell.
@@ -175,6 +191,7 @@ impl<'a> Fuzz<'a> {
         }
         let known = self.programs[n].pages.entry(page).or_default();
         known.bytes.insert(at, byte);
+        known.dirty = true;
         // Whoever pinned this page sees the write.
         for h in &self.pins {
             if h.attached && (h.space, h.page) == (id, Vpn(page)) {
@@ -230,7 +247,7 @@ impl<'a> Fuzz<'a> {
         let id = self.programs[n].id;
         let (start, pages) = self.range();
         let end = start.0 + pages;
-        let op = match self.below(32) {
+        let op = match self.below(36) {
             0 | 1 => {
                 let prot = [Prot::RW, Prot::RW, Prot::RW, Prot::R][self.below(4) as usize];
                 self.m.mm.mmap(id, Some(start), pages, 1, prot).unwrap();
@@ -243,6 +260,7 @@ impl<'a> Fuzz<'a> {
                     self.programs[n].mapped.insert(p, rights);
                     self.programs[n].pages.remove(&p);
                 }
+                self.forget_guards(n, start.0, end);
                 self.detach(id, start.0, pages);
                 "mmap".into()
             }
@@ -252,6 +270,7 @@ impl<'a> Fuzz<'a> {
                     self.programs[n].mapped.remove(&p);
                     self.programs[n].pages.remove(&p);
                 }
+                self.forget_guards(n, start.0, end);
                 self.detach(id, start.0, pages);
                 "munmap".into()
             }
@@ -292,6 +311,7 @@ impl<'a> Fuzz<'a> {
                         self.detach(id, p, 1);
                     }
                 }
+                self.may_be_gone(n, start.0, end);
                 "dontneed".into()
             }
             20 => {
@@ -301,6 +321,7 @@ impl<'a> Fuzz<'a> {
                         k.lazy = true;
                     }
                 }
+                self.may_be_gone(n, start.0, end);
                 "free".into()
             }
             21 => {
@@ -355,6 +376,9 @@ impl<'a> Fuzz<'a> {
                 self.m.mm.shrink_underused(64, 600);
                 "shrink".into()
             }
+            31 => self.clear(n),
+            32 | 33 => self.protect(n, start, pages.min(700)),
+            34 => self.look(n, start, pages),
             _ => {
                 self.m.model.pin(id, start);
                 self.m.mm.reclaim(600);
@@ -381,6 +405,7 @@ impl<'a> Fuzz<'a> {
         };
         let mut new = self.programs[n].clone();
         new.id = child;
+        new.guards.clear();
         new.mapped.values_mut().for_each(|r| r.locked = false);
         for (&p, rights) in &self.programs[n].mapped {
             match rights.on_fork {

@@ -22,17 +22,28 @@ impl Fuzz<'_> {
                 let kept: Vec<_> = (0..pages.min(new))
                     .map(|i| program.pages.remove(&(old.0 + i)))
                     .collect();
+                let guards: Vec<_> = (0..pages.min(new))
+                    .map(|i| program.guards.remove(&(old.0 + i)))
+                    .collect();
                 for p in old.0..old.0 + pages {
                     program.mapped.remove(&p);
                     program.pages.remove(&p);
+                    program.guards.remove(&p);
                 }
                 for p in to.0..to.0 + new {
                     program.mapped.insert(p, rights[0]);
                     program.pages.remove(&p);
+                    program.guards.remove(&p);
                 }
                 for (i, k) in kept.into_iter().enumerate() {
-                    if let Some(k) = k {
+                    if let Some(mut k) = k {
+                        k.dirty = true;
                         program.pages.insert(to.0 + i as u64, k);
+                    }
+                }
+                for (i, guard) in guards.into_iter().enumerate() {
+                    if let Some(guard) = guard {
+                        program.guards.insert(to.0 + i as u64, guard);
                     }
                 }
                 self.detach(id, to.0, new);
@@ -74,6 +85,10 @@ impl Fuzz<'_> {
                 format!("pin for writing {write}: {frame}")
             }
             Err(FaultError::NoMapping | FaultError::Access) if !allowed => "no right to pin".into(),
+            Err(FaultError::WriteProtected) => {
+                assert!(write && self.programs[n].guards.contains_key(&page.0));
+                "the program is told of the pin".into()
+            }
             Err(FaultError::Oom(_)) => "no memory to pin".into(),
             Err(e) => panic!("pin: {e}"),
         }

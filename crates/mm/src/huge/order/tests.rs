@@ -17,7 +17,9 @@ fn vma(start: u64, pages: u64, advice: ThpAdvice) -> Vma {
         advice,
         locked: false,
         uffd_missing: false,
+        uffd_wp: false,
         on_fork: Default::default(),
+        soft_dirty: true,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::{LEAST_ORDER, cap_below_huge, enabled};
 use crate::space::block::BlockState;
-use crate::space::entry::Kind;
+use crate::space::entry::{Entry, Kind};
 use crate::space::vma::Vma;
 use crate::tunables::{Profile, Tunables};
 use crate::units::{BLOCK_ORDER, BLOCK_PAGES, Vpn, order_pages};
@@ -28,11 +28,12 @@ impl Window {
 ///
 /// Holes may. What a read fault left (the zero page, mapped by nothing but curiosity) may in
 /// profile `deckle`; in Linux only the faulting entry itself may be the zero page. What
-/// reclaim left never may: memory was short there, and a large folio would undo its work.
-fn coverable(t: &Tunables, kind: Kind) -> bool {
-    match kind {
+/// reclaim left never may: memory was short there, and a large folio would undo its work. What
+/// the program has protected against writes must stay so.
+fn coverable(t: &Tunables, e: Entry) -> bool {
+    match e.kind() {
         Kind::None => true,
-        Kind::Zero { dropped: false, .. } => t.profile == Profile::Deckle,
+        Kind::Zero { dropped: false, .. } => t.profile == Profile::Deckle && !e.marks().uffd_wp,
         _ => false,
     }
 }
@@ -45,7 +46,7 @@ fn room(t: &Tunables, state: &BlockState, i: u32) -> (u32, u32) {
         BlockState::Table(table) => table,
         _ => return (i, i + 1),
     };
-    let free = |k: u32| coverable(t, table.get(k).kind());
+    let free = |k: u32| coverable(t, table.get(k));
     let (mut first, mut end) = (i, i + 1);
     while first > 0 && free(first - 1) {
         first -= 1;
