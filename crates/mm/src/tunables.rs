@@ -67,6 +67,9 @@ pub struct Tunables {
     pub max_ptes_none: u16,
     /// `khugepaged/max_ptes_swap`, 0..=511: pages that are read back for a huge page.
     pub max_ptes_swap: u16,
+    /// `khugepaged/max_ptes_shared`, 0..=511: pages that others hold too, since a fork, and that
+    /// are copied for a huge page. Where the kernel copies on write none are.
+    pub max_ptes_shared: u16,
     /// `khugepaged/pages_to_scan`: pages that khugepaged looks at in one go.
     pub khugepaged_pages_to_scan: u32,
     /// `khugepaged/scan_sleep_millisecs`, in ticks: calls of [`Mm::khugepaged`](crate::Mm) of
@@ -97,6 +100,8 @@ pub struct Tunables {
 
 /// Of Linux: an eighth of a block.
 const MAX_PTES_SWAP: u16 = 64;
+/// Linux' default: half of a huge page.
+const MAX_PTES_SHARED: u16 = 256;
 /// Of Linux: eight blocks.
 const PAGES_TO_SCAN: u32 = 4096;
 /// 64 KiB.
@@ -116,6 +121,7 @@ impl Tunables {
                 thp: ThpMode::Always,
                 max_ptes_none: 511,
                 max_ptes_swap: MAX_PTES_SWAP,
+                max_ptes_shared: MAX_PTES_SHARED,
                 khugepaged_pages_to_scan: PAGES_TO_SCAN,
                 khugepaged_scan_sleep: 1,
                 shrink_underused: true,
@@ -133,6 +139,7 @@ impl Tunables {
                 thp: ThpMode::Always,
                 max_ptes_none: 409,
                 max_ptes_swap: MAX_PTES_SWAP,
+                max_ptes_shared: MAX_PTES_SHARED,
                 khugepaged_pages_to_scan: PAGES_TO_SCAN,
                 khugepaged_scan_sleep: 1,
                 shrink_underused: true,
@@ -174,6 +181,9 @@ impl Tunables {
         if self.max_ptes_swap > 511 {
             return Err(TunableError::MaxPtesSwap(self.max_ptes_swap));
         }
+        if self.max_ptes_shared > 511 {
+            return Err(TunableError::MaxPtesShared(self.max_ptes_shared));
+        }
         for bytes in [self.fault_max, self.fault_max_advised] {
             if bytes > HUGE {
                 return Err(TunableError::FaultMax(bytes));
@@ -196,6 +206,8 @@ pub enum TunableError {
     MaxPtesNone(u16),
     /// `max_ptes_swap` above 511.
     MaxPtesSwap(u16),
+    /// `max_ptes_shared` above 511.
+    MaxPtesShared(u16),
     /// `fault_max` or `fault_max_advised` is above the huge size.
     FaultMax(u32),
 }
@@ -212,6 +224,10 @@ impl fmt::Display for TunableError {
             TunableError::MaxPtesSwap(n) => write!(
                 f,
                 "max_ptes_swap is {n}, but must be 0 to 511 (pages of 512 in the store)"
+            ),
+            TunableError::MaxPtesShared(n) => write!(
+                f,
+                "max_ptes_shared is {n}, but must be 0 to 511 (shared pages of 512)"
             ),
             TunableError::FaultMax(n) => {
                 write!(f, "a fault of {n} bytes at most, but must be 0 to {HUGE}")

@@ -2,6 +2,8 @@
 
 #[path = "cow/basic.rs"]
 mod basic;
+#[path = "cow/collapse.rs"]
+mod collapse;
 #[path = "common/rig.rs"]
 #[allow(dead_code)]
 mod common;

@@ -5,14 +5,15 @@
 //! `max_ptes_none` of them is what the shrinker takes a huge page apart for, so what it has
 //! taken apart stays apart (R140). Pages in the store are read back first, if there are few.
 //! Then the pages are unmapped, copied into the new folio and given back: nobody can write to
-//! what is copied, and if anything fails, everything is mapped as it was.
+//! what is copied, and if anything fails, everything is mapped as it was. Pages that others hold
+//! too, or whose folio is held, are not unmapped but protected; the others keep theirs.
 
 use crate::env::Env;
 use crate::folio::order_of;
 use crate::huge::order::enabled;
 use crate::machine::{Machine, Site};
 use crate::mm::Mm;
-use crate::platform::{Platform, Prot};
+use crate::platform::{Cow, Platform, Prot};
 use crate::reclaim::lru::Which;
 use crate::space::block::{BlockState, HugeMap, Table};
 use crate::space::entry::Kind;
@@ -25,7 +26,6 @@ use crate::tunables::Tunables;
 use crate::units::{
     BLOCK_ORDER, BLOCK_PAGES, BlockNr, FrameRun, PageMask, PageRun, Pfn, SpaceId, Vpn,
 };
-use alloc::boxed::Box;
 use core::fmt;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -45,8 +45,9 @@ pub enum CollapseError {
     ExceedNone(u32),
     /// More pages in the store than `max_ptes_swap`.
     ExceedSwap(u32),
-    /// Pages that others hold too, since a fork.
-    Shared(u32),
+    /// More pages that others hold too, since a fork, than `max_ptes_shared`; or any, where the
+    /// kernel copies on write.
+    ExceedShared(u32),
     /// Pages that are locked, lazily freed, pinned, bad or being moved.
     Page(Vpn),
     /// A page that the program has protected against writes.
@@ -63,7 +64,7 @@ impl fmt::Display for CollapseError {
             CollapseError::Cold => f.write_str("nothing of the block is in use"),
             CollapseError::ExceedNone(n) => write!(f, "{n} pages of the block are holes or zeros"),
             CollapseError::ExceedSwap(n) => write!(f, "{n} pages of the block are in the store"),
-            CollapseError::Shared(n) => write!(f, "{n} pages of the block are shared"),
+            CollapseError::ExceedShared(n) => write!(f, "{n} pages of the block are shared"),
             CollapseError::Page(p) => write!(f, "{p} cannot be moved"),
             CollapseError::Protected(p) => write!(f, "the program has protected {p}"),
             CollapseError::NoMemory => f.write_str("there is no huge page"),
@@ -150,7 +151,7 @@ impl<E: Env> Mm<E> {
             let (vma, seq) = self.vma_of_block(&space, nr, &t)?;
             let found = {
                 let mut state = self.lock_settled(&block, 0, BLOCK_PAGES);
-                self.judge(&t, &vma, nr, &mut state)?
+                self.judge(&space, &t, &vma, nr, &mut state)?
             };
             for k in (0..BLOCK_PAGES).filter(|&k| found.swapped.get(k)) {
                 let page = nr.start().add(u64::from(k));
@@ -195,6 +196,7 @@ impl<E: Env> Mm<E> {
     /// Whether a block is worth it. Block locked, nothing in it busy.
     fn judge(
         &self,
+        space: &Space,
         t: &Tunables,
         vma: &Vma,
         nr: BlockNr,
@@ -205,6 +207,7 @@ impl<E: Env> Mm<E> {
             BlockState::Huge(_) | BlockState::HugeSwapped(_) => return Err(CollapseError::Huge),
             BlockState::Empty | BlockState::Busy => return Err(CollapseError::Cold),
         };
+        self.claim_shared(space, nr, table);
         let (mut none, mut shared) = (0, 0);
         let mut found = Found {
             mapped: PageMask::EMPTY,
@@ -226,6 +229,9 @@ impl<E: Env> Mm<E> {
             match e.kind() {
                 Kind::None | Kind::Zero { .. } => none += 1,
                 Kind::Swapped(_) => found.swapped.set(k),
+                Kind::Mapped(p) if E::P::COW == Cow::Core && self.is_pinned(p) => {
+                    return Err(stuck);
+                }
                 Kind::Mapped(_) => found.mapped.set(k),
                 Kind::Inactive(_) => {}
                 Kind::Busy => return Err(stuck),
@@ -236,13 +242,17 @@ impl<E: Env> Mm<E> {
             }
         }
         let swapped = found.swapped.count();
+        let may_share = match E::P::COW {
+            Cow::Kernel => 0,
+            Cow::Core => u32::from(t.max_ptes_shared),
+        };
         // A hole that the program serves itself must not be filled.
         if none > u32::from(t.max_ptes_none) || none > 0 && vma.uffd_missing {
             Err(CollapseError::ExceedNone(none))
         } else if swapped > u32::from(t.max_ptes_swap) {
             Err(CollapseError::ExceedSwap(swapped))
-        } else if shared > 0 {
-            Err(CollapseError::Shared(shared))
+        } else if shared > may_share {
+            Err(CollapseError::ExceedShared(shared))
         } else if found.mapped == PageMask::EMPTY {
             Err(CollapseError::Cold)
         } else {
@@ -264,7 +274,7 @@ impl<E: Env> Mm<E> {
         if space.changed(seq) {
             return None;
         }
-        let found = match self.judge(t, vma, nr, &mut state) {
+        let found = match self.judge(space, t, vma, nr, &mut state) {
             Ok(found) if found.swapped == PageMask::EMPTY => found,
             Ok(_) => return None,
             Err(why) => return Some(Err(why)),
@@ -273,17 +283,21 @@ impl<E: Env> Mm<E> {
             return None;
         };
         self.unmap_entries(space, nr, table, 0, BLOCK_PAGES);
+        let held = |k: u32, table: &Table| self.is_held_at(table, k);
+        self.guard_table(space.id, nr, table, held);
         if let Some(k) = self.stuck(table) {
             self.map_again(space, nr, &mut state, 0, &found.mapped);
             return Some(Err(CollapseError::Page(nr.start().add(u64::from(k)))));
         }
         let run = PageRun::new(space.id, nr.start(), BLOCK_PAGES);
-        let token = self.platform().drop_zero(run);
-        self.platform().flush(&mut core::iter::once(token));
+        if E::P::COW == Cow::Kernel {
+            let token = self.platform().drop_zero(run);
+            self.platform().flush(&mut core::iter::once(token));
+            hide_zeros(table);
+        }
         let BlockState::Table(mut old) = core::mem::replace(&mut *state, BlockState::Busy) else {
             return None;
         };
-        hide_zeros(&mut old);
         drop(state);
         let copied = self.copy_into(&old, new);
         self.machine().preempt(Site::Relock);
@@ -294,6 +308,11 @@ impl<E: Env> Mm<E> {
             self.map_again(space, nr, &mut state, 0, &found.mapped);
             block.settled(self);
             return Some(Err(CollapseError::NoMemory));
+        }
+        if E::P::COW == Cow::Core {
+            // What was only protected goes now, and zero pages; bytes stay with who holds them.
+            let token = self.platform().discard(run);
+            self.platform().flush(&mut core::iter::once(token));
         }
         self.stats().add(Item::NrInactive, u64::from(BLOCK_PAGES));
         let mut h = HugeMap {
@@ -319,7 +338,30 @@ impl<E: Env> Mm<E> {
         Some(Ok(()))
     }
 
-    /// The first page that could not be unmapped, or whose folio somebody else holds too.
+    /// Makes the pages of the block its own that only seem to be shared. Block locked.
+    pub(crate) fn claim_shared(&self, space: &Space, nr: BlockNr, table: &mut Table) {
+        if E::P::COW == Cow::Kernel {
+            return;
+        }
+        let mut last = None;
+        for k in 0..BLOCK_PAGES {
+            let head = table.get(k).frame().map(|p| self.head_of(p));
+            if table.get(k).shared() && head != last {
+                self.claim_entries(space, nr, table, k);
+            }
+            last = head;
+        }
+    }
+
+    /// Whether a mapped page is one that is copied where it is: unmapping it is no caller's.
+    fn is_held_at(&self, table: &Table, k: u32) -> bool {
+        let e = table.get(k);
+        let held = |p| e.shared() || self.is_held(self.head_of(p));
+        E::P::COW == Cow::Core && matches!(e.kind(), Kind::Mapped(p) if held(p))
+    }
+
+    /// The first page that could neither be unmapped nor protected, or whose folio somebody else
+    /// holds for himself.
     fn stuck(&self, table: &Table) -> Option<u32> {
         let mut k = 0;
         while k < BLOCK_PAGES {
@@ -328,6 +370,10 @@ impl<E: Env> Mm<E> {
                 k += 1;
                 continue;
             };
+            if e.guarded() && self.is_held_at(table, k) {
+                k += 1;
+                continue;
+            }
             let head = self.head_of(p);
             let pages = 1 << order_of(self.meta(head));
             let of_folio = |i: &u32| {
@@ -375,7 +421,7 @@ impl<E: Env> Mm<E> {
 }
 
 /// The zero pages of a table are mapped no longer.
-fn hide_zeros(table: &mut Box<Table>) {
+fn hide_zeros(table: &mut Table) {
     for k in 0..BLOCK_PAGES {
         let e = table.get(k);
         if let Kind::Zero { dropped, .. } = e.kind() {

@@ -391,16 +391,7 @@ impl<E: Env> Mm<E> {
             let mut state = self.lock_settled(&block, 0, BLOCK_PAGES);
             match &mut *state {
                 BlockState::Huge(h) => drop(self.claim_huge(space, nr, h, false)),
-                BlockState::Table(table) => {
-                    let mut last = None;
-                    for k in 0..BLOCK_PAGES {
-                        let head = table.get(k).frame().map(|p| self.head_of(p));
-                        if table.get(k).shared() && head != last {
-                            self.claim_entries(space, nr, table, k);
-                        }
-                        last = head;
-                    }
-                }
+                BlockState::Table(table) => self.claim_shared(space, nr, table),
                 _ => {}
             }
         }
