@@ -13,6 +13,8 @@ mod fuzz;
 mod machine;
 #[path = "cow/marks.rs"]
 mod marks;
+#[path = "cow/matrix.rs"]
+mod matrix;
 #[path = "cow/race.rs"]
 mod race;
 #[path = "cow/rules.rs"]
