@@ -63,14 +63,24 @@ fn r150_malloc_that_touches_a_page_costs_a_page_where_the_order_adapts() {
 }
 
 #[test]
-fn r150_the_server_that_forks_is_left_out_of_the_model_and_that_is_said() {
-    let report = run(&[Workload::Fork], &[Policy::Base]).unwrap();
-    assert!(report.rows.is_empty());
-    let report = run(&[Workload::Malloc1], &[Policy::Base]).unwrap();
-    assert!(
-        report.to_text().contains("fork is left out"),
-        "{}",
-        report.to_text()
-    );
+fn r150_r62_a_server_that_forks_copies_as_much_at_once_as_its_folios_are_large() {
+    let report = run(&[Workload::Fork], &Policy::ALL).unwrap();
+    assert_eq!(report.rows.len(), 4);
+    let fork = |policy| {
+        let row = row(&report, Workload::Fork, policy);
+        (row.faults, row.pages_per_fault, row.peak_bytes >> 12)
+    };
+    // Four requests that write 512 of 4096 pages, which the parent has still.
+    let single = (4 * 512, Some(1.0), 4096 + 512);
+    assert_eq!(fork(Policy::Base), single);
+    // Huge pages of the parent are shared as such, and copied page by page.
+    assert_eq!(fork(Policy::Pmd), single);
+    // A copy of 64 KiB has two of the pages that are written, and fourteen that are not.
+    let large = (4 * 256, Some(2.0), 2 * 4096);
+    assert_eq!(fork(Policy::K64), large);
+    // No cap but the source: what was filled in large folios is copied in large ones.
+    let (faults, _, peak) = fork(Policy::Adaptive);
+    assert!(faults < large.0 / 4 && peak <= large.2, "{faults} {peak}");
+    assert!(report.to_text().contains("fork there is with"));
     assert!(run(&[], &[Policy::Base]).is_err());
 }

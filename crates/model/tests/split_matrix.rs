@@ -58,10 +58,8 @@ fn r96_r102_a_huge_page_is_split_to_every_order_and_keeps_every_byte() {
                     }
                     _ => {}
                 }
-                let gone = |i: u64| {
-                    shape == "partial" && (64..128).contains(&i)
-                        || shape == "partial" && (301..304).contains(&i)
-                };
+                let holes = [64..128, 301..304];
+                let gone = |i| shape == "partial" && holes.iter().any(|h| h.contains(&i));
                 let before = rig.resident();
                 let most = |rig: &Rig| {
                     let order = |i| rig.folio_at(start.add(i)).map_or(0, |f| f.order);

@@ -292,8 +292,8 @@ impl AnonReport {
         }
         if self.rows.iter().any(|r| r.on == Side::Model) {
             text.push_str(
-                "\nmodel: no speed; fork is left out there, and compile is a pattern (see \
-                 docs/fault-order.md)\n",
+                "\nmodel: no speed; fork there is with the child's memory, and compile is a \
+                 pattern (see docs/fault-order.md)\n",
             );
         }
         let targets = self.targets();

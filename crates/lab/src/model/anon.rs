@@ -1,5 +1,6 @@
 //! The anon-folio accesses on the software machine. Faults and memory are the manager's own;
-//! there is no speed. The server that forks is left out: a simulated program is one process.
+//! there is no speed. The server that forks runs on bare hardware, where copy on write is the
+//! manager's, too.
 
 use deckle_mm::{Item, Tunables};
 use deckle_model::ModelCharge;
@@ -9,13 +10,16 @@ use super::process::{Death, Process};
 use crate::LabError;
 use crate::anon::Counts;
 use crate::host;
-use crate::program::anon::{Accesses, Workload, compiler, round};
+use crate::program::anon::{Accesses, FORK_EACH, Workload, compiler, round};
 use crate::size::{self, PAGE};
 
 /// RAM beside the mappings.
 const SPARE: u64 = 16 << 20;
 /// Bytes of this process for each page of the machine's RAM, besides the page.
 const PER_PAGE: u64 = 128;
+
+/// Requests that the server serves.
+const REQUESTS: u64 = 4;
 
 struct Memory(Process<Disabled>);
 
@@ -62,11 +66,9 @@ impl Accesses for Memory {
 
 /// One round of a workload under `tunables`; `None` for one that the machine cannot run.
 pub(super) fn run(workload: Workload, tunables: Tunables) -> Result<Option<Counts>, LabError> {
-    if workload == Workload::Fork {
-        return Ok(None);
-    }
-    // Twice: what is mapped, and holes between mappings.
-    let bytes = workload.bytes() as u64;
+    // The child of a server that forks may copy all that its parent has.
+    let copies = if workload == Workload::Fork { 2 } else { 1 };
+    let bytes = copies * workload.bytes() as u64;
     let ram = bytes + SPARE;
     let (need, have) = (ram + ram / PAGE as u64 * PER_PAGE, host::mem_available()?);
     if need > have {
@@ -78,8 +80,13 @@ pub(super) fn run(workload: Workload, tunables: Tunables) -> Result<Option<Count
             size::human(have),
         )));
     }
+    // Twice: what is mapped, and holes between mappings.
     let window = 2 * workload.bytes() + (4 << 20);
     let charge = ModelCharge::unlimited();
+    if workload == Workload::Fork {
+        let server = Process::bare(ram, charge, Disabled, tunables, window)?;
+        return serve(&server).map(Some);
+    }
     let mut memory = Memory(Process::unmapped(ram, charge, Disabled, tunables, window)?);
     let (mut peak_bytes, mut touched_bytes) = (0, 0);
     let mut peak = |m: &mut Memory, pages: u64| {
@@ -98,4 +105,36 @@ pub(super) fn run(workload: Workload, tunables: Tunables) -> Result<Option<Count
         peak_bytes,
         touched_bytes,
     }))
+}
+
+/// The server: it has written all its memory, and serves one request more than is counted. Memory
+/// is what both processes hold when the child has written.
+fn serve(server: &Process<Disabled, true>) -> Result<Counts, LabError> {
+    let bytes = Workload::Fork.bytes();
+    let at = server.map(bytes)?;
+    for page in (0..bytes).step_by(PAGE) {
+        server.write(at + page, &[1]).map_err(Death::into_error)?;
+    }
+    let (mut before, mut peak) = (0, 0);
+    for request in 0..=REQUESTS {
+        if request == 1 {
+            before = server.count(Item::Pgfault);
+        }
+        let child = server.fork()?;
+        for page in (0..bytes).step_by(FORK_EACH * PAGE) {
+            let written = server.write_in(child, at + page, &[2]);
+            written.map_err(Death::into_error)?;
+        }
+        peak = peak.max(server.charged());
+        server.end(child)?;
+    }
+    server.verify(true)?;
+    let pages = (bytes / PAGE) as u64;
+    let written = pages / FORK_EACH as u64;
+    Ok(Counts {
+        faults: server.count(Item::Pgfault) - before,
+        pages: REQUESTS * written,
+        peak_bytes: peak * PAGE as u64,
+        touched_bytes: (pages + written) * PAGE as u64,
+    })
 }

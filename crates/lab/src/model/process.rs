@@ -1,4 +1,5 @@
-//! A simulated program: one CPU, one mapping, and the manager that serves its faults.
+//! A simulated program: one CPU, one mapping, and the manager that serves its faults. On bare
+//! hardware it may have children, which share its memory until somebody writes.
 
 use std::marker::PhantomData;
 
@@ -19,11 +20,11 @@ const BASE: Vpn = Vpn(512 * 16);
 /// Decides which TLB entries are replaced; any value gives the same outcome.
 const SEED: u64 = 0x6465_636b;
 
-/// The software machine with a store of our choice.
-pub(super) struct Software<S>(PhantomData<fn() -> S>);
+/// The software machine with a store of our choice; `CORE`: who copies on write.
+pub(super) struct Software<S, const CORE: bool>(PhantomData<fn() -> S>);
 
-impl<S: Store + 'static> Env for Software<S> {
-    type P = Model;
+impl<S: Store + 'static, const CORE: bool> Env for Software<S, CORE> {
+    type P = Model<CORE>;
     type M = ModelMachine;
     type C = ModelCharge;
     type S = S;
@@ -49,11 +50,11 @@ impl Death {
 }
 
 /// One program with one mapping of private anonymous memory.
-pub(super) struct Process<S: Store + 'static> {
-    model: Model,
+pub(super) struct Process<S: Store + 'static, const CORE: bool = false> {
+    model: Model<CORE>,
     machine: ModelMachine,
     charge: ModelCharge,
-    mm: Mm<Software<S>>,
+    mm: Mm<Software<S, CORE>>,
     space: SpaceId,
     pages: u64,
 }
@@ -81,8 +82,54 @@ impl<S: Store + 'static> Process<S> {
         tunables: Tunables,
         len: usize,
     ) -> Result<Self, LabError> {
+        Self::of(Model::new(ram, CPUS, SEED), charge, store, tunables, len)
+    }
+}
+
+impl<S: Store + 'static> Process<S, true> {
+    /// A program on bare hardware that has mapped nothing yet, with `len` bytes of address
+    /// space.
+    pub fn bare(
+        ram: u64,
+        charge: ModelCharge,
+        store: S,
+        tunables: Tunables,
+        len: usize,
+    ) -> Result<Self, LabError> {
+        let model = Model::new(ram, CPUS, SEED).core();
+        Self::of(model, charge, store, tunables, len)
+    }
+
+    /// Forks; the child.
+    pub fn fork(&self) -> Result<SpaceId, LabError> {
+        self.mm.fork(self.space).map_err(|e| odd("fork", &e))
+    }
+
+    /// Writes `bytes` at byte `at` of a child's memory.
+    pub fn write_in(&self, child: SpaceId, at: usize, bytes: &[u8]) -> Result<(), Death> {
+        self.store_in(child, at, bytes)
+    }
+
+    /// A child ends.
+    pub fn end(&self, child: SpaceId) -> Result<(), LabError> {
+        self.mm.destroy_space(child).map_err(|e| odd("an end", &e))
+    }
+
+    /// Pages that the group is charged for.
+    pub fn charged(&self) -> u64 {
+        self.charge.usage()
+    }
+}
+
+impl<S: Store + 'static, const CORE: bool> Process<S, CORE> {
+    fn of(
+        model: Model<CORE>,
+        charge: ModelCharge,
+        store: S,
+        tunables: Tunables,
+        len: usize,
+    ) -> Result<Self, LabError> {
         let machine = ModelMachine::single();
-        let model = Model::new(ram, CPUS, SEED);
         model.attach(&machine);
         let pages = (len / PAGE) as u64;
         let (m, c) = (machine.clone(), charge.clone());
@@ -151,9 +198,13 @@ impl<S: Store + 'static> Process<S> {
 
     /// Writes `bytes` at byte `at` of the mapping.
     pub fn write(&self, at: usize, bytes: &[u8]) -> Result<(), Death> {
+        self.store_in(self.space, at, bytes)
+    }
+
+    fn store_in(&self, space: SpaceId, at: usize, bytes: &[u8]) -> Result<(), Death> {
         let addr = BASE.addr() + at as u64;
-        while let Err(fault) = self.model.store(CPU, self.space, addr, bytes) {
-            self.serve(fault.page, true)?;
+        while let Err(fault) = self.model.store(CPU, space, addr, bytes) {
+            self.serve(space, fault.page, true)?;
         }
         Ok(())
     }
@@ -162,15 +213,15 @@ impl<S: Store + 'static> Process<S> {
     pub fn read(&self, at: usize, bytes: &mut [u8]) -> Result<(), Death> {
         let addr = BASE.addr() + at as u64;
         while let Err(fault) = self.model.load(CPU, self.space, addr, bytes) {
-            self.serve(fault.page, false)?;
+            self.serve(self.space, fault.page, false)?;
         }
         Ok(())
     }
 
     /// One fault, as the live pager takes it: first what needs neither reclaim nor waiting,
     /// then a worker, then what background work was asked for.
-    fn serve(&self, page: Vpn, write: bool) -> Result<(), Death> {
-        let fault = |mode| self.mm.fault(self.space, page, write, mode);
+    fn serve(&self, space: SpaceId, page: Vpn, write: bool) -> Result<(), Death> {
+        let fault = |mode| self.mm.fault(space, page, write, mode);
         let served = match fault(FaultMode::NoWait) {
             Err(FaultError::Busy | FaultError::NeedReclaim) => fault(FaultMode::MayWait),
             other => other,

@@ -9,7 +9,7 @@ use crate::LabError;
 use crate::size::PAGE;
 
 /// Of so many pages the child writes one.
-const EACH: usize = 8;
+pub const EACH: usize = 8;
 
 pub(super) fn run(seconds: f64) -> Result<Figures, Failure> {
     let failed = |e| LabError::io("mapping memory for fork", e);

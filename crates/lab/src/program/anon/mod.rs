@@ -20,6 +20,7 @@ mod fork;
 mod real;
 mod rounds;
 
+pub use fork::EACH as FORK_EACH;
 use real::{Real, anonymous, faults};
 pub use rounds::{Accesses, Workload, compiler, round};
 
