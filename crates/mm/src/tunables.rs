@@ -72,6 +72,9 @@ pub struct Tunables {
     /// `khugepaged/scan_sleep_millisecs`, in ticks: calls of [`Mm::khugepaged`](crate::Mm) of
     /// which one looks.
     pub khugepaged_scan_sleep: u32,
+    /// Whether a page that is read back from the store keeps its slot, so that it is not stored
+    /// again if it is evicted unchanged.
+    pub swap_cache: bool,
     /// `shrink_underused`: whether underused huge pages are split under pressure.
     pub shrink_underused: bool,
     /// Bytes of zeros that huge pages may hold before [`Mm::trim`](crate::Mm::trim) takes
@@ -118,6 +121,7 @@ impl Tunables {
                 max_ptes_swap: MAX_PTES_SWAP,
                 khugepaged_pages_to_scan: PAGES_TO_SCAN,
                 khugepaged_scan_sleep: 1,
+                swap_cache: true,
                 shrink_underused: true,
                 thp_waste_max: u64::MAX,
                 split_mode: SplitMode::Auto,
@@ -135,6 +139,7 @@ impl Tunables {
                 max_ptes_swap: MAX_PTES_SWAP,
                 khugepaged_pages_to_scan: PAGES_TO_SCAN,
                 khugepaged_scan_sleep: 1,
+                swap_cache: true,
                 shrink_underused: true,
                 thp_waste_max: u64::MAX,
                 split_mode: SplitMode::Auto,

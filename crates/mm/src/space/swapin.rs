@@ -10,12 +10,13 @@ use crate::platform::{Content, Prot};
 use crate::reclaim::lru::Which;
 use crate::space::block::Table;
 use crate::space::entry::{Entry, Kind};
-use crate::space::fault::{FaultError, FaultMode, Served};
+use crate::space::fault::{Access, FaultError, FaultMode, Served};
 use crate::space::vma::Vma;
 use crate::space::{BlockRef, Space};
 use crate::stat::Item;
 use crate::store::Store;
 use crate::units::{PAGE_SIZE, PageRun, Slot, Vpn, order_pages};
+use alloc::vec::Vec;
 
 /// Largest order of a swap-in: 64 KiB, the size of a sub-huge folio.
 const SWAPIN_ORDER: u8 = 4;
@@ -51,7 +52,7 @@ impl<E: Env> Mm<E> {
         page: Vpn,
         vma: &Vma,
         seq: u64,
-        mode: FaultMode,
+        (access, mode): (Access, FaultMode),
     ) -> Result<Option<Served>, FaultError> {
         let mut cap = SWAPIN_ORDER;
         loop {
@@ -111,14 +112,22 @@ impl<E: Env> Mm<E> {
                 // With the block locked: from then on anybody may unmap the folio and free it.
                 self.lru_add(pfn, Which::Active);
             }
+            // Likewise: what is freed takes its copies along.
+            let keeps = got > 0 && access == Access::Read && self.wants_copies(got);
+            if keeps {
+                let slots: Vec<Slot> = (0..got).map(|k| slot.add(k)).collect();
+                self.keep_copies(pfn, &slots);
+            }
             block.settled(self);
             drop(state);
             if got == 0 {
                 self.free_unused(pfn);
             } else {
                 self.part_of_folio(pfn, n - got);
-                self.drop_swapped(slot, got);
-                self.settle_store();
+                if !keeps {
+                    self.drop_swapped(slot, got);
+                    self.settle_store();
+                }
                 self.stats().add(Item::Pswpin, got as u64);
             }
             read?;
