@@ -75,6 +75,10 @@ items! {
         SwpoutUnchanged = "swpout_unchanged",
         /// Pages evicted whose copy in the store was of no use any more.
         SwpoutStale = "swpout_stale",
+        /// Pages read back from the store ahead of need.
+        SwapRa = "swap_ra",
+        /// Of those, pages that a walk has gone through.
+        SwapRaHit = "swap_ra_hit",
         /// Zero entries filled by a fault after they had been dropped by reclaim.
         SwpinZero = "swpin_zero",
         /// Zero-filled pages dropped by reclaim instead of being stored.

@@ -72,6 +72,11 @@ pub struct Tunables {
     /// `khugepaged/scan_sleep_millisecs`, in ticks: calls of [`Mm::khugepaged`](crate::Mm) of
     /// which one looks.
     pub khugepaged_scan_sleep: u32,
+    /// `vm.page-cluster`, 0..=8: order of the largest window that is read back from the store.
+    pub page_cluster: u8,
+    /// `vma_ra_enabled`: whether that window follows what faults show; else it is always that
+    /// large.
+    pub vma_ra_enabled: bool,
     /// Whether a page that is read back from the store keeps its slot, so that it is not stored
     /// again if it is evicted unchanged.
     pub swap_cache: bool,
@@ -102,6 +107,11 @@ pub struct Tunables {
 const MAX_PTES_SWAP: u16 = 64;
 /// Of Linux: eight blocks.
 const PAGES_TO_SCAN: u32 = 4096;
+/// Of Linux: 32 KiB.
+const PAGE_CLUSTER: u8 = 3;
+/// 256 KiB: a fault costs as much as reading a dozen pages, so that twice as much would save
+/// little more and make who waits for one page wait for a hundred.
+const DECKLE_PAGE_CLUSTER: u8 = 6;
 /// 64 KiB.
 const FAULT_MAX: u32 = 64 << 10;
 /// Bytes of a huge page.
@@ -121,6 +131,8 @@ impl Tunables {
                 max_ptes_swap: MAX_PTES_SWAP,
                 khugepaged_pages_to_scan: PAGES_TO_SCAN,
                 khugepaged_scan_sleep: 1,
+                page_cluster: PAGE_CLUSTER,
+                vma_ra_enabled: true,
                 swap_cache: true,
                 shrink_underused: true,
                 thp_waste_max: u64::MAX,
@@ -139,6 +151,8 @@ impl Tunables {
                 max_ptes_swap: MAX_PTES_SWAP,
                 khugepaged_pages_to_scan: PAGES_TO_SCAN,
                 khugepaged_scan_sleep: 1,
+                page_cluster: DECKLE_PAGE_CLUSTER,
+                vma_ra_enabled: true,
                 swap_cache: true,
                 shrink_underused: true,
                 thp_waste_max: u64::MAX,
@@ -179,6 +193,9 @@ impl Tunables {
         if self.max_ptes_swap > 511 {
             return Err(TunableError::MaxPtesSwap(self.max_ptes_swap));
         }
+        if self.page_cluster >= BLOCK_ORDER {
+            return Err(TunableError::PageCluster(self.page_cluster));
+        }
         for bytes in [self.fault_max, self.fault_max_advised] {
             if bytes > HUGE {
                 return Err(TunableError::FaultMax(bytes));
@@ -201,6 +218,8 @@ pub enum TunableError {
     MaxPtesNone(u16),
     /// `max_ptes_swap` above 511.
     MaxPtesSwap(u16),
+    /// `page_cluster` above 8.
+    PageCluster(u8),
     /// `fault_max` or `fault_max_advised` is above the huge size.
     FaultMax(u32),
 }
@@ -218,6 +237,12 @@ impl fmt::Display for TunableError {
                 f,
                 "max_ptes_swap is {n}, but must be 0 to 511 (pages of 512 in the store)"
             ),
+            TunableError::PageCluster(n) => {
+                write!(
+                    f,
+                    "page_cluster is {n}, but must be 0 to 8 (order of a window)"
+                )
+            }
             TunableError::FaultMax(n) => {
                 write!(f, "a fault of {n} bytes at most, but must be 0 to {HUGE}")
             }

@@ -334,3 +334,25 @@ fn r98_a_copy_whose_bits_have_flipped_is_replaced_and_not_trusted() {
         assert!(bytes == content(p, 0), "page {p}");
     }
 }
+
+#[test]
+fn r98_a_page_that_nobody_asked_for_and_that_cannot_be_read_is_no_error() {
+    let rig = Bench::new(1);
+    for p in 0..16 {
+        assert!(rig.access(BASE.add(p), &mut content(p, 0), true));
+    }
+    rig.mm.page_out(rig.space, BASE, 16).unwrap();
+    assert!(
+        rig.mm
+            .store()
+            .inner()
+            .corrupt_for_test(deckle_mm::Slot(11), 99)
+    );
+    let mut bytes = [0; PAGE_SIZE];
+    for p in 0..16 {
+        let read = rig.access(BASE.add(p), &mut bytes, false);
+        assert_eq!(read, p != 11, "page {p}");
+        assert!(!read || bytes == content(p, 0), "page {p}");
+    }
+    rig.verify(&"read");
+}

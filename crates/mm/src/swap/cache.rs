@@ -149,10 +149,10 @@ impl<E: Env> Mm<E> {
 
     /// The frames from `pfn` on were filled from these slots; each use of a slot is the
     /// cache's from now on. The caller owns the frames.
-    pub(crate) fn keep_copies(&self, pfn: Pfn, slots: &[Slot]) {
+    pub(crate) fn keep_copies(&self, pfn: Pfn, slots: &[(u32, Slot)]) {
         let mut copies = self.copies.lock(self.machine());
-        for (k, slot) in slots.iter().enumerate() {
-            copies.slots.insert(pfn.0 + k as u32, slot.0);
+        for (k, slot) in slots {
+            copies.slots.insert(pfn.0 + k, slot.0);
         }
         drop(copies);
         self.stats().add(Item::NrSwapcached, slots.len() as u64);

@@ -6,6 +6,7 @@
 //! may keep its slot (`cache.rs`).
 
 pub(crate) mod cache;
+pub(crate) mod readahead;
 
 use crate::charge::{Charge, OverLimit};
 use crate::env::Env;
