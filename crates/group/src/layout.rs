@@ -9,7 +9,7 @@ use deckle_mm::Item;
 /// "deckle" and the sort of file.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"deckleGP");
 /// Changed with every change of the layout.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 /// Processes of one group.
 pub const LINES: usize = 256;
 /// Slots per line between which the CPUs of a process are spread.

@@ -170,6 +170,7 @@ impl<E: Env> Mm<E> {
         self.uncount_folio(order);
         meta.clear_owner();
         self.release_discarded(pfn, order, &PageMask::EMPTY);
+        self.forget_copies(pfn, order_pages(order));
         let freed = self.zone_of(pfn).free(self.machine(), pfn, order);
         if let Err(FreeError::BadFrame(_)) = freed {
             self.lost

@@ -17,6 +17,7 @@ use crate::space::rmap::Rmap;
 use crate::stat::Stats;
 use crate::store::Store;
 use crate::swap::SlotMap;
+use crate::swap::cache::{Copies, Worth};
 use crate::sync::Lock;
 use crate::tunables::{TunableError, Tunables};
 use crate::units::{BLOCK_ORDER, Pfn, bytes_to_pages};
@@ -40,6 +41,8 @@ pub struct Mm<E: Env> {
     pub(crate) lru: Lock<Lru>,
     pub(crate) queue: Lock<SplitQueue>,
     pub(crate) slots: Lock<SlotMap>,
+    pub(crate) copies: Lock<Copies>,
+    pub(crate) worth: Worth,
     /// What stands for a frame that does not exist (a defect).
     nowhere: FrameMeta,
     /// Pages of the store's RAM that are charged.
@@ -89,6 +92,8 @@ impl<E: Env> Mm<E> {
             lru: Lock::new(LockClass::Lru, 0, Lru::new()),
             queue: Lock::new(LockClass::SplitQueue, 0, SplitQueue::new()),
             slots: Lock::new(LockClass::SlotMap, 0, SlotMap::new()),
+            copies: Lock::new(LockClass::SlotMap, 1, Copies::new()),
+            worth: Worth::new(),
             nowhere: FrameMeta::new(),
             store_charged: AtomicU64::new(0),
             isolated: AtomicU64::new(0),

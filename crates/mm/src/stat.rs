@@ -71,6 +71,14 @@ items! {
         Pswpin = "pswpin",
         /// Pages written to the store.
         Pswpout = "pswpout",
+        /// Pages evicted without being stored again: their copy in the store was good still.
+        SwpoutUnchanged = "swpout_unchanged",
+        /// Pages evicted whose copy in the store was of no use any more.
+        SwpoutStale = "swpout_stale",
+        /// Pages read back from the store ahead of need.
+        SwapRa = "swap_ra",
+        /// Of those, pages that a walk has gone through.
+        SwapRaHit = "swap_ra_hit",
         /// Zero entries filled by a fault after they had been dropped by reclaim.
         SwpinZero = "swpin_zero",
         /// Zero-filled pages dropped by reclaim instead of being stored.
@@ -107,6 +115,8 @@ items! {
         NrZero = "nr_zero_dropped",
         /// Pages that programs see as theirs but that are in the store now.
         NrSwapped = "nr_swapped",
+        /// Resident pages now that kept their slot in the store when they were read back.
+        NrSwapcached = "nr_swapcached",
         /// Pages mapped now that another manager may hold too, since a fork.
         NrShared = "nr_shared",
         /// Folios of which only a part is mapped now.

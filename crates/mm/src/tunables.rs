@@ -75,6 +75,14 @@ pub struct Tunables {
     /// `khugepaged/scan_sleep_millisecs`, in ticks: calls of [`Mm::khugepaged`](crate::Mm) of
     /// which one looks.
     pub khugepaged_scan_sleep: u32,
+    /// `vm.page-cluster`, 0..=8: order of the largest window that is read back from the store.
+    pub page_cluster: u8,
+    /// `vma_ra_enabled`: whether that window follows what faults show; else it is always that
+    /// large.
+    pub vma_ra_enabled: bool,
+    /// Whether a page that is read back from the store keeps its slot, so that it is not stored
+    /// again if it is evicted unchanged.
+    pub swap_cache: bool,
     /// `shrink_underused`: whether underused huge pages are split under pressure.
     pub shrink_underused: bool,
     /// Bytes of zeros that huge pages may hold before [`Mm::trim`](crate::Mm::trim) takes
@@ -104,6 +112,11 @@ const MAX_PTES_SWAP: u16 = 64;
 const MAX_PTES_SHARED: u16 = 256;
 /// Of Linux: eight blocks.
 const PAGES_TO_SCAN: u32 = 4096;
+/// Of Linux: 32 KiB.
+const PAGE_CLUSTER: u8 = 3;
+/// 256 KiB: a fault costs as much as reading a dozen pages, so that twice as much would save
+/// little more and make who waits for one page wait for a hundred.
+const DECKLE_PAGE_CLUSTER: u8 = 6;
 /// 64 KiB.
 const FAULT_MAX: u32 = 64 << 10;
 /// Bytes of a huge page.
@@ -124,6 +137,9 @@ impl Tunables {
                 max_ptes_shared: MAX_PTES_SHARED,
                 khugepaged_pages_to_scan: PAGES_TO_SCAN,
                 khugepaged_scan_sleep: 1,
+                page_cluster: PAGE_CLUSTER,
+                vma_ra_enabled: true,
+                swap_cache: true,
                 shrink_underused: true,
                 thp_waste_max: u64::MAX,
                 split_mode: SplitMode::Auto,
@@ -142,6 +158,9 @@ impl Tunables {
                 max_ptes_shared: MAX_PTES_SHARED,
                 khugepaged_pages_to_scan: PAGES_TO_SCAN,
                 khugepaged_scan_sleep: 1,
+                page_cluster: DECKLE_PAGE_CLUSTER,
+                vma_ra_enabled: true,
+                swap_cache: true,
                 shrink_underused: true,
                 thp_waste_max: u64::MAX,
                 split_mode: SplitMode::Auto,
@@ -184,6 +203,9 @@ impl Tunables {
         if self.max_ptes_shared > 511 {
             return Err(TunableError::MaxPtesShared(self.max_ptes_shared));
         }
+        if self.page_cluster >= BLOCK_ORDER {
+            return Err(TunableError::PageCluster(self.page_cluster));
+        }
         for bytes in [self.fault_max, self.fault_max_advised] {
             if bytes > HUGE {
                 return Err(TunableError::FaultMax(bytes));
@@ -208,6 +230,8 @@ pub enum TunableError {
     MaxPtesSwap(u16),
     /// `max_ptes_shared` above 511.
     MaxPtesShared(u16),
+    /// `page_cluster` above 8.
+    PageCluster(u8),
     /// `fault_max` or `fault_max_advised` is above the huge size.
     FaultMax(u32),
 }
@@ -229,6 +253,12 @@ impl fmt::Display for TunableError {
                 f,
                 "max_ptes_shared is {n}, but must be 0 to 511 (shared pages of 512)"
             ),
+            TunableError::PageCluster(n) => {
+                write!(
+                    f,
+                    "page_cluster is {n}, but must be 0 to 8 (order of a window)"
+                )
+            }
             TunableError::FaultMax(n) => {
                 write!(f, "a fault of {n} bytes at most, but must be 0 to {HUGE}")
             }

@@ -10,7 +10,8 @@
 //! | queue | huge folios, and every folio of which only a part is mapped |
 //! | folios by size, whole and partially mapped | counted from the entries |
 //! | NrAnon, NrInactive, NrThp, NrZero, NrSwapped, NrShared | counted from the entries |
-//! | slots in use, pages in the store, users of a slot | swapped entries |
+//! | slots in use, pages in the store, users of a slot | swapped entries, slots kept by resident pages |
+//! | NrSwapcached | slots kept by frames of folios |
 //! | frames allocated | folios found |
 //! | unevictable folios | those of which a page is shared |
 //! | charge (if this manager is its only user) | frames allocated + store + unbacked |
@@ -117,6 +118,7 @@ impl<E: Env> Mm<E> {
                 }
             }
         }
+        self.see_copies(&mut seen);
         self.check_users(&mut seen);
         self.check_folios(&mut seen);
         let (anon, inactive) = (seen.anon, seen.inactive);
@@ -234,6 +236,20 @@ impl<E: Env> Mm<E> {
                 }
             }
         }
+    }
+
+    /// Slots that resident pages kept.
+    fn see_copies(&self, seen: &mut Seen) {
+        let mut kept = 0;
+        for (pfn, slot) in self.copies.lock(self.machine()).iter() {
+            kept += 1;
+            *seen.slots.entry(slot.0).or_default() += 1;
+            // A pin may hold what is mapped nowhere.
+            if self.meta(self.head_of(pfn)).refs() == 0 {
+                seen.broken.push(format!("{pfn} is free and keeps {slot}"));
+            }
+        }
+        seen.check("NrSwapcached", self.stats().get(Item::NrSwapcached), kept);
     }
 
     fn see_frame(&self, seen: &mut Seen, space: SpaceId, page: Vpn, pfn: Pfn) {

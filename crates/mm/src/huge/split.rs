@@ -221,6 +221,7 @@ impl<E: Env> Mm<E> {
             }
             meta.clear_owner();
             self.uncount_folio(pages.ilog2() as u8);
+            self.forget_copies(p, pages);
             freed += pages;
             if pages == 1 {
                 single[singles] = p;

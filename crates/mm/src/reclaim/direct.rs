@@ -26,6 +26,9 @@ const CLUSTER: u64 = 32;
 const PATIENCE: u32 = 256;
 /// Rounds without progress, while nobody else is at work either, before memory counts as out.
 const FRUITLESS: u32 = 8;
+/// Copies in the store that are given back for each page that could not be had: each takes less
+/// than a page.
+const COPIES: u64 = 4;
 /// Huge pages that one round of the shrinker looks at.
 const SHRINK_BATCH: u64 = 64;
 
@@ -58,6 +61,11 @@ impl<E: Env> Mm<E> {
             // CPU's round may have made the room: what counts is whether there is room now.
             if self.reclaim_round(target, Who::Direct) > 0 || self.has_room(&failed) {
                 return Ok(());
+            }
+            // What was only kept to save work goes before anything is out.
+            if self.shrink_copies(COPIES * target) > 0 {
+                self.settle_store();
+                continue;
             }
             if self.isolated.load(Ordering::Acquire) == 0 {
                 // A folio whose block somebody has locked was passed over: it counts as soon
@@ -116,6 +124,9 @@ impl<E: Env> Mm<E> {
     /// One round; returns the pages freed, less what the store grew by meanwhile.
     pub(super) fn reclaim_round(&self, target: u64, who: Who) -> u64 {
         let mut freed = self.shrink_underused(SHRINK_BATCH, target);
+        if self.trim_copies() > 0 {
+            freed += self.settle_store().min(0).unsigned_abs();
+        }
         let anon = self.can_swap() || self.tunables().profile == Profile::Deckle;
         let (mut scanned, mut grown) = (0, 0);
         // Pages looked at since the last one that was freed: when that is all that was

@@ -18,6 +18,7 @@ use crate::space::entry::{Entry, Kind};
 use crate::space::{BlockRef, Space};
 use crate::stat::Item;
 use crate::store::{Store, StoreStop};
+use crate::swap::cache::slot_runs;
 use crate::units::{BLOCK_ORDER, BLOCK_PAGES, FrameRun, PageMask, Pfn, Slot, Vpn, order_pages};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -30,16 +31,24 @@ const WORTH_A_SPLIT: u32 = 64;
 pub(super) struct Fate {
     pub zero: PageMask,
     pub stored: PageMask,
-    /// Slot of the first page that was not zero; the others' follow by rank.
+    /// Slot of the first page of `fresh`; the others' follow by rank.
     pub first: Slot,
+    /// Pages that were given new slots.
+    pub fresh: PageMask,
+    /// Those that have the slot they had before, by index.
+    pub old: Vec<(u32, Slot)>,
+    /// How many of these did not have to be stored again.
+    pub same: u32,
     pub kept: PageMask,
 }
 
 impl Fate {
-    /// Slot of page `k`, which is stored, if the pages of `look` were looked at.
-    pub fn slot(&self, look: PageMask, k: u32) -> Slot {
-        let filled = (0..k).filter(|&i| look.get(i) && !self.zero.get(i));
-        self.first.add(filled.count() as u32)
+    /// Slot of page `k`, which is stored.
+    pub fn slot(&self, k: u32) -> Slot {
+        match self.old.binary_search_by_key(&k, |&(i, _)| i) {
+            Ok(at) => self.old[at].1,
+            Err(_) => self.first.add(self.fresh.rank(k)),
+        }
     }
 }
 
@@ -200,13 +209,11 @@ impl<E: Env> Mm<E> {
             // What was stored needs no frame: to the split it is as gone as a zero page.
             let list = Some(&mut list);
             let mut table = self.shatter(space, nr, h, fate.zero, fate.stored, list);
-            let mut rank = 0;
             for i in 0..BLOCK_PAGES {
                 if fate.stored.get(i) {
-                    let kind = Kind::Swapped(fate.first.add(rank));
+                    let kind = Kind::Swapped(fate.slot(i));
                     table.set(i, Entry::new(kind, h.prot, h.locked).marked(h.marks));
                 }
-                rank += !fate.zero.get(i) as u32;
             }
             self.stats()
                 .add(Item::NrSwapped, fate.stored.count() as u64);
@@ -300,7 +307,6 @@ impl<E: Env> Mm<E> {
         }
         self.machine().preempt(Site::Relock);
         let mut state = block.lock(self);
-        let mut rank = 0;
         if let Some(table) = state.table() {
             for k in (0..pages).filter(|&k| mine.get(k)) {
                 let e = table.get(i + k);
@@ -310,14 +316,13 @@ impl<E: Env> Mm<E> {
                         dropped: true,
                     }
                 } else if fate.stored.get(k) {
-                    Kind::Swapped(fate.first.add(rank))
+                    Kind::Swapped(fate.slot(k))
                 } else if fate.kept.get(k) {
                     Kind::Inactive(pfn.add(k))
                 } else {
                     Kind::None
                 };
                 table.set(i + k, e.with(kind));
-                rank += (look.get(k) && !fate.zero.get(k)) as u32;
                 if fate.kept.get(k) {
                     stay.set(k);
                 }
@@ -362,54 +367,85 @@ impl<E: Env> Mm<E> {
             zero,
             stored: PageMask::EMPTY,
             first: Slot(0),
+            fresh: PageMask::EMPTY,
+            old: Vec::new(),
+            same: 0,
             kept: filled,
         };
-        let n = filled.count();
-        if n == 0 || !self.can_swap() {
+        if filled == PageMask::EMPTY || !self.can_swap() {
             return fate;
         }
-        let Ok(first) = self.alloc_slots(n) else {
-            return fate;
-        };
-        fate.first = first;
-        'runs: for (start, len) in filled.runs(pages) {
-            let mut at = start;
-            while at < start + len {
-                let slot = first.add(filled.rank(at));
+        let (same, stale) = self.unchanged(pfn, pages, filled);
+        for &(k, _) in &same {
+            fate.stored.set(k);
+            fate.kept.clear(k);
+        }
+        // What has a slot is stored there again; the others get new ones, in a row.
+        fate.fresh = fate.kept;
+        stale.iter().for_each(|&(k, _)| fate.fresh.clear(k));
+        let n = fate.fresh.count();
+        let mut todo = stale.clone();
+        match if n > 0 {
+            self.alloc_slots(n).ok()
+        } else {
+            None
+        } {
+            Some(first) => {
+                fate.first = first;
+                let fresh = (0..pages).filter(|&k| fate.fresh.get(k));
+                todo.extend(fresh.zip(0..).map(|(k, rank)| (k, first.add(rank))));
+                todo.sort_unstable_by_key(|&(k, _)| k);
+            }
+            None => fate.fresh = PageMask::EMPTY,
+        }
+        fate.same = same.len() as u32;
+        fate.old = same;
+        fate.old.extend(stale);
+        fate.old.sort_unstable_by_key(|&(k, _)| k);
+        self.put_pages(pfn, &todo, &mut fate);
+        for &(k, slot) in todo.iter().filter(|&&(k, _)| fate.kept.get(k)) {
+            debug_assert!(!fate.stored.get(k));
+            self.free_slots(slot, 1);
+        }
+        if todo.iter().any(|&(k, _)| fate.kept.get(k)) {
+            self.meta(pfn).set(Flags::REJECTED);
+        }
+        fate
+    }
+
+    /// Stores pages (index, slot) of a folio at rest, as far as they can be stored.
+    fn put_pages(&self, pfn: Pfn, todo: &[(u32, Slot)], fate: &mut Fate) {
+        for (start, first, len) in slot_runs(todo) {
+            let mut at = 0;
+            while at < len {
                 let mut result = Ok(());
-                let run = FrameRun::new(pfn.add(at), start + len - at);
+                let run = FrameRun::new(pfn.add(start + at), len - at);
                 self.platform().with_bytes(run, &mut |bytes| {
-                    result = self.store().put(slot, bytes);
+                    result = self.store().put(first.add(at), bytes);
                 });
                 let done = match result {
-                    Ok(()) => start + len - at,
+                    Ok(()) => len - at,
                     Err(e) => e.done,
                 };
-                for k in at..at + done {
+                for k in start + at..start + at + done {
                     fate.stored.set(k);
                     fate.kept.clear(k);
                 }
                 at += done;
                 if let Err(e) = result {
                     if e.why != StoreStop::Incompressible {
-                        break 'runs;
+                        return;
                     }
                     self.stats().add(Item::StoreReject, 1);
                     at += 1;
                 }
             }
         }
-        for k in (0..pages).filter(|&k| fate.kept.get(k)) {
-            self.free_slots(first.add(filled.rank(k)), 1);
-        }
-        if fate.kept != PageMask::EMPTY {
-            self.meta(pfn).set(Flags::REJECTED);
-        }
-        fate
     }
 
     pub(super) fn count_out(&self, fate: &Fate) {
         self.stats().add(Item::SwpoutZero, fate.zero.count() as u64);
-        self.stats().add(Item::Pswpout, fate.stored.count() as u64);
+        let written = fate.stored.count() - fate.same;
+        self.stats().add(Item::Pswpout, u64::from(written));
     }
 }

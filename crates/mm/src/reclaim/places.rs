@@ -127,7 +127,7 @@ impl<E: Env> Mm<E> {
         self.count_out(&fate);
         self.machine().preempt(Site::Relock);
         for part in parts {
-            self.write_fate(head, &fate, look, &users, part);
+            self.write_fate(head, &fate, &users, part);
         }
         self.putback_list(list);
         self.putback(head);
@@ -310,7 +310,7 @@ impl<E: Env> Mm<E> {
         }
         for k in (0..pages).filter(|&k| fate.stored.get(k)) {
             let more = users[k as usize] - 1;
-            self.share_swapped(fate.slot(look, k), 1, more);
+            self.share_swapped(fate.slot(k), 1, more);
         }
         self.rmap_clear(head);
         if fate.kept == PageMask::EMPTY {
@@ -334,7 +334,7 @@ impl<E: Env> Mm<E> {
     }
 
     /// Writes what became of the pages into the entries of one block.
-    fn write_fate(&self, head: Pfn, fate: &Fate, look: PageMask, users: &[u32], part: Part) {
+    fn write_fate(&self, head: Pfn, fate: &Fate, users: &[u32], part: Part) {
         let entries = part.entries();
         let mut state = part.block.lock(self);
         if let (Was::Huge(h), true) = (&part.was, fate.kept == PageMask::EMPTY) {
@@ -368,7 +368,7 @@ impl<E: Env> Mm<E> {
                     }
                 } else if fate.stored.get(i) {
                     self.stats().add(Item::NrSwapped, 1);
-                    Kind::Swapped(fate.slot(look, i))
+                    Kind::Swapped(fate.slot(i))
                 } else {
                     // Every reference was here: with one entry the page is this space's own.
                     let shared = e.shared() && users[i as usize] > 1;

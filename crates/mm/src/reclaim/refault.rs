@@ -27,7 +27,7 @@ impl Refault {
     /// Per cent, averaged with the look before. Two callers at once may take the same look
     /// twice, which makes it weigh more and not wrong.
     fn percent(&self, stats: &Stats) -> u32 {
-        let (out, back) = (stats.get(Item::Pswpout), stats.get(Item::Pswpin));
+        let (out, back) = (evicted(stats), stats.get(Item::Pswpin));
         let gone = out.saturating_sub(self.out.load(Relaxed));
         let came = back.saturating_sub(self.back.load(Relaxed));
         let mut percent = self.percent.load(Relaxed);
@@ -40,6 +40,11 @@ impl Refault {
         }
         percent.min(100) as u32
     }
+}
+
+/// Pages evicted since the start, stored anew or not.
+fn evicted(stats: &Stats) -> u64 {
+    stats.get(Item::Pswpout) + stats.get(Item::SwpoutUnchanged)
 }
 
 impl<E: Env> Mm<E> {

@@ -11,6 +11,7 @@ use crate::mm::Mm;
 use crate::platform::Prot;
 use crate::space::entry::{Entry, Kind};
 use crate::space::marks::Marks;
+use crate::swap::readahead::Window;
 use crate::sync::{Guard, Lock};
 use crate::units::{BLOCK_PAGES, PageMask, Pfn, Slot};
 use alloc::boxed::Box;
@@ -165,6 +166,8 @@ pub struct Block {
     seq: AtomicU32,
     /// The pass of the shrinker that last took a huge page of it apart; 0 for none.
     pub(crate) shrunk: AtomicU32,
+    /// What the last swap-in brought back.
+    pub(crate) window: Window,
 }
 
 impl Block {
@@ -174,6 +177,7 @@ impl Block {
             state: Lock::new(LockClass::Block, at, BlockState::Empty),
             seq: AtomicU32::new(0),
             shrunk: AtomicU32::new(0),
+            window: Window::new(),
         }
     }
 

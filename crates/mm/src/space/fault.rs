@@ -188,7 +188,9 @@ impl<E: Env> Mm<E> {
                     }
                 }
                 Step::SwapIn(vma, seq) => {
-                    if let Some(served) = self.swap_in(&space, &block, page, &vma, seq, mode)? {
+                    if let Some(served) =
+                        self.swap_in(&space, &block, page, &vma, seq, (access, mode))?
+                    {
                         self.stats().add(Item::Pgfault, 1);
                         self.stats().add(Item::Pgmajfault, 1);
                         return Ok(served);

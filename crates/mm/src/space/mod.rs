@@ -30,6 +30,7 @@ use crate::mm::Mm;
 use crate::platform::{Platform, PlatformError};
 use crate::space::block::Block;
 use crate::space::vma::{Vma, VmaTree};
+use crate::swap::readahead::Jumps;
 use crate::sync::Lock;
 use crate::units::{BLOCK_PAGES, BlockNr, SpaceId, Vpn};
 use alloc::boxed::Box;
@@ -96,6 +97,8 @@ pub struct Space {
     leaves: Lock<BTreeMap<u64, Arc<Leaf>>>,
     /// What the faults of its VMAs have shown.
     pub(crate) adapt: Adapt,
+    /// What swap faults bring back that follow no other.
+    pub(crate) jumps: Jumps,
     /// The shared zero page must not be mapped.
     zero_forbidden: AtomicBool,
 }
@@ -125,6 +128,7 @@ impl Space {
             seq: AtomicU64::new(0),
             leaves: Lock::new(LockClass::BlockDir, id.0 as u64, BTreeMap::new()),
             adapt: Adapt::default(),
+            jumps: Jumps::new(),
             zero_forbidden: AtomicBool::new(false),
         }
     }

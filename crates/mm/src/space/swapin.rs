@@ -1,45 +1,47 @@
 //! Swap-in: pages come back from the store.
 //!
 //! The pages are marked busy while they are read, so that nobody frees their slots or reads
-//! them twice. A fault brings back a naturally aligned window of up to 64 KiB, as far as the
-//! slots follow each other (which they do for what was swapped out together).
+//! them twice. How many a fault brings back is `swap/readahead.rs`; a page that nobody asked for
+//! and that cannot be read is no error.
 
 use crate::env::Env;
 use crate::mm::Mm;
 use crate::platform::{Content, Prot};
 use crate::reclaim::lru::Which;
 use crate::space::block::Table;
-use crate::space::entry::Kind;
-use crate::space::fault::{FaultError, FaultMode, Served};
+use crate::space::entry::{Entry, Kind};
+use crate::space::fault::{Access, FaultError, FaultMode, Served};
 use crate::space::vma::Vma;
 use crate::space::{BlockRef, Space};
 use crate::stat::Item;
 use crate::store::Store;
-use crate::units::{PAGE_SIZE, PageRun, Slot, Vpn, order_pages};
+use crate::swap::cache::slot_runs;
+use crate::swap::readahead::{fitting, less};
+use crate::units::{PAGE_SIZE, PageRun, Pfn, Slot, Vpn, order_pages};
+use alloc::vec::Vec;
 
-/// Largest order of a swap-in: 64 KiB, the size of a sub-huge folio.
-const SWAPIN_ORDER: u8 = 4;
+/// The largest window of swapped pages with equal rights around `page`, of order `cap` at most;
+/// `None` if the page is not swapped.
+fn window(table: &Table, page: Vpn, cap: u8) -> Option<(u32, u8)> {
+    let e = table.get(page.index());
+    let swapped = |e: Entry| matches!(e.kind(), Kind::Swapped(_));
+    let there = |k| swapped(table.get(k)) && table.get(k).prot() == e.prot();
+    swapped(e).then(|| fitting(page.index(), cap, there))
+}
 
-/// The aligned window around `page` whose slots follow each other, and its first slot.
-fn window(table: &Table, page: Vpn, cap: u8) -> Option<(u32, u8, Slot)> {
-    let i = page.index();
-    let Kind::Swapped(slot) = table.get(i).kind() else {
-        return None;
-    };
-    let prot = table.get(i).prot();
-    for order in (2..=cap).rev() {
-        let n = order_pages(order);
-        let first = i & !(n - 1);
-        let follows = |k: u32| {
-            let want = (slot.0 as i64) + (k as i64) - (i as i64);
-            let e = table.get(k);
-            e.prot() == prot && e.kind() == Kind::Swapped(Slot(want as u32)) && want >= 0
-        };
-        if (first..first + n).all(follows) {
-            return Some((first, order, Slot(slot.0 - (i - first))));
+/// The pages of a window, by index from its first, with their slots; they are busy afterwards.
+/// Whether any has marks, so that they must be mapped guarded.
+fn take(table: &mut Table, first: u32, pages: u32) -> (Vec<(u32, Slot)>, bool) {
+    let (mut slots, mut marked) = (Vec::new(), false);
+    for k in 0..pages {
+        let e = table.get(first + k);
+        if let Kind::Swapped(slot) = e.kind() {
+            slots.push((k, slot));
+            marked |= e.marks().any();
+            table.set(first + k, e.with(Kind::Busy));
         }
     }
-    Some((i, 0, slot))
+    (slots, marked)
 }
 
 impl<E: Env> Mm<E> {
@@ -51,12 +53,13 @@ impl<E: Env> Mm<E> {
         page: Vpn,
         vma: &Vma,
         seq: u64,
-        mode: FaultMode,
+        (access, mode): (Access, FaultMode),
     ) -> Result<Option<Served>, FaultError> {
-        let mut cap = SWAPIN_ORDER;
+        let plan = self.plan_readahead(space, block, page);
+        let mut cap = plan.order;
         loop {
             let order = match block.lock(self).table().and_then(|t| window(t, page, cap)) {
-                Some((_, order, _)) => order,
+                Some((_, order)) => order,
                 None => return Ok(None),
             };
             let n = order_pages(order);
@@ -64,7 +67,7 @@ impl<E: Env> Mm<E> {
             let pfn = match self.alloc_folio(order, n, (space.id, start)) {
                 Ok(pfn) => pfn,
                 Err(_) if order > 0 => {
-                    cap = if order > 2 { 2 } else { 0 };
+                    cap = less(order);
                     continue;
                 }
                 Err(_) if mode == FaultMode::NoWait => return Err(FaultError::NeedReclaim),
@@ -75,52 +78,61 @@ impl<E: Env> Mm<E> {
             };
             let mut state = block.lock(self);
             let found = state.table().and_then(|t| window(t, page, order));
-            let slot = match found {
-                Some((_, o, slot)) if o == order && !space.changed(seq) => slot,
-                _ => {
-                    drop(state);
-                    self.free_unused(pfn);
-                    return Ok(None);
-                }
-            };
+            if space.changed(seq) || !found.is_some_and(|(_, o)| o == order) {
+                drop(state);
+                self.free_unused(pfn);
+                return Ok(None);
+            }
             let run = PageRun::new(space.id, start, n);
             let prot = state.entry(page.index()).prot();
-            let mut guarded = false;
-            if let Some(table) = state.table() {
-                for k in 0..n {
-                    let e = table.get(start.index() + k);
-                    guarded |= e.marks().any();
-                    table.set(start.index() + k, e.with(Kind::Busy));
-                }
-            }
+            let (slots, guarded) = match state.table() {
+                Some(table) => take(table, start.index(), n),
+                None => (Vec::new(), false),
+            };
             drop(state);
-            let (got, read) = self.read_in(run, pfn, slot, prot, guarded);
+            let (got, read) = self.read_in(run, pfn, &slots, prot, guarded);
             let mut state = block.lock(self);
             if let Some(table) = state.table() {
-                for k in 0..n {
+                for &(k, slot) in &slots {
                     let old = table.get(start.index() + k).with_attrs(prot, vma.locked);
                     let e = match k < got {
                         true => old.shown(pfn.add(k), guarded),
-                        false => old.with(Kind::Swapped(slot.add(k))),
+                        false => old.with(Kind::Swapped(slot)),
                     };
                     table.set(start.index() + k, e);
                 }
             }
+            let mapped = &slots[..got as usize];
             if got > 0 {
                 self.stats().sub(Item::NrSwapped, got as u64);
                 self.stats().add(Item::NrAnon, got as u64);
                 // With the block locked: from then on anybody may unmap the folio and free it.
                 self.lru_add(pfn, Which::Active);
             }
+            // Likewise: what is freed takes its copies along.
+            let keeps = got > 0 && access == Access::Read && self.wants_copies(got);
+            if keeps {
+                self.keep_copies(pfn, mapped);
+            }
             block.settled(self);
             drop(state);
             if got == 0 {
                 self.free_unused(pfn);
+                if matches!(read, Err(FaultError::Store(_))) && order > 0 {
+                    // Perhaps it is another page of the window that cannot be read.
+                    cap = 0;
+                    continue;
+                }
             } else {
                 self.part_of_folio(pfn, n - got);
-                self.drop_swapped(slot, got);
-                self.settle_store();
+                if !keeps {
+                    for (_, slot, pages) in slot_runs(mapped) {
+                        self.drop_swapped(slot, pages);
+                    }
+                    self.settle_store();
+                }
                 self.stats().add(Item::Pswpin, got as u64);
+                self.note_readahead(space, block, plan, (start.index(), got));
             }
             read?;
             return Ok(Some(Served::Mapped(n)));
@@ -131,14 +143,18 @@ impl<E: Env> Mm<E> {
     fn read_in(
         &self,
         run: PageRun,
-        pfn: crate::units::Pfn,
-        slot: Slot,
+        pfn: Pfn,
+        slots: &[(u32, Slot)],
         prot: Prot,
         guarded: bool,
     ) -> (u32, Result<(), FaultError>) {
         let bytes = run.pages as usize * PAGE_SIZE;
         let mut buffer = self.scratch.take(self.machine(), bytes);
-        let result = match self.store().get(slot, &mut buffer[..bytes]) {
+        let read = slot_runs(slots).into_iter().try_for_each(|(k, slot, n)| {
+            let (from, to) = (k as usize * PAGE_SIZE, (k + n) as usize * PAGE_SIZE);
+            self.store().get(slot, &mut buffer[from..to])
+        });
+        let result = match read {
             Ok(()) => {
                 let content = Content::Bytes(&buffer[..bytes]);
                 match self.map_as(run, pfn, content, prot, guarded) {

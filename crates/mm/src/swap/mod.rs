@@ -2,7 +2,11 @@
 //!
 //! Slots are handed out in runs, so that a huge page that is swapped out whole needs one
 //! number instead of 512. A slot has one user when it is handed out, and one more for each
-//! fork that finds it in use: only for such slots a count is kept.
+//! fork that finds it in use: only for such slots a count is kept. A page that was read back
+//! may keep its slot (`cache.rs`).
+
+pub(crate) mod cache;
+pub(crate) mod readahead;
 
 use crate::charge::{Charge, OverLimit};
 use crate::env::Env;
@@ -155,7 +159,13 @@ impl Default for SlotMap {
 impl<E: Env> Mm<E> {
     /// A run of slots, charged to `memory.swap.max`.
     pub(crate) fn alloc_slots(&self, count: u32) -> Result<Slot, OverLimit> {
-        self.charge().try_charge_swap(count as u64)?;
+        if let Err(over) = self.charge().try_charge_swap(count as u64) {
+            // Slots that are only kept to save work go first.
+            if self.shrink_copies(count as u64) == 0 {
+                return Err(over);
+            }
+            self.charge().try_charge_swap(count as u64)?;
+        }
         let slot = self.slots.lock(self.machine()).alloc(count);
         slot.ok_or_else(|| {
             self.charge().uncharge_swap(count as u64);

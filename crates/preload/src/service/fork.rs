@@ -260,7 +260,7 @@ fn rebuild(process: &mut Process, start: &super::Start) -> Result<(), String> {
     // All that it holds but what its parent pays for.
     let shared = gauge(Item::NrShared);
     let pages = (mm.frames_used() + mm.recount_store()).saturating_sub(shared);
-    let swapped = gauge(Item::NrSwapped);
+    let swapped = gauge(Item::NrSwapped) + gauge(Item::NrSwapcached);
     process.account.move_to(said.line, pages, swapped);
     process.pager.adopt_filled().map_err(|e| e.to_string())?;
     process.forget_locks().map_err(|e| e.to_string())?;
