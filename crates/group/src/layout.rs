@@ -9,7 +9,7 @@ use deckle_mm::Item;
 /// "deckle" and the sort of file.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"deckleGP");
 /// Changed with every change of the layout.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 /// Processes of one group.
 pub const LINES: usize = 256;
 /// Slots per line between which the CPUs of a process are spread.
@@ -86,6 +86,11 @@ pub struct Page {
     pub(crate) profile: AtomicU32,
     pub(crate) thp: AtomicU32,
     pub(crate) max_ptes_none: AtomicU32,
+    pub(crate) max_ptes_swap: AtomicU32,
+    pub(crate) khugepaged_pages_to_scan: AtomicU32,
+    pub(crate) khugepaged_scan_sleep: AtomicU32,
+    pub(crate) khugepaged_alloc_sleep: AtomicU32,
+    pub(crate) khugepaged_defrag: AtomicU32,
     pub(crate) shrink_underused: AtomicU32,
     pub(crate) oom_zero_drop: AtomicU32,
     pub(crate) fault_max: AtomicU32,

@@ -72,6 +72,11 @@ pub struct Tunables {
     /// `khugepaged/scan_sleep_millisecs`, in ticks: calls of [`Mm::khugepaged`](crate::Mm) of
     /// which one looks.
     pub khugepaged_scan_sleep: u32,
+    /// `khugepaged/alloc_sleep_millisecs`, in ticks: for so long it rests when there was no
+    /// huge page.
+    pub khugepaged_alloc_sleep: u32,
+    /// `khugepaged/defrag`: whether it reclaims for a huge page.
+    pub khugepaged_defrag: bool,
     /// `shrink_underused`: whether underused huge pages are split under pressure.
     pub shrink_underused: bool,
     /// Bytes of zeros that huge pages may hold before [`Mm::trim`](crate::Mm::trim) takes
@@ -99,12 +104,19 @@ pub struct Tunables {
 const MAX_PTES_SWAP: u16 = 64;
 /// Of Linux: eight blocks.
 const PAGES_TO_SCAN: u32 = 4096;
+/// Of Linux: ten seconds.
+const SCAN_SLEEP: u32 = 10_000 / Tunables::TICK_MILLISECS;
+/// Of Linux: a minute.
+const ALLOC_SLEEP: u32 = 60_000 / Tunables::TICK_MILLISECS;
 /// 64 KiB.
 const FAULT_MAX: u32 = 64 << 10;
 /// Bytes of a huge page.
 const HUGE: u32 = (PAGE_SIZE as u32) << BLOCK_ORDER;
 
 impl Tunables {
+    /// What a tick is where there is a clock.
+    pub const TICK_MILLISECS: u32 = 100;
+
     /// Defaults of a profile. `Linux`: those of Linux 6.18, where the sizes below the PMD's
     /// are off; `Deckle`: huge pages always, 409 (80 %), folios up to 64 KiB besides.
     /// 64 KiB is the cap of the series that brought such folios: about where more stops to
@@ -117,7 +129,9 @@ impl Tunables {
                 max_ptes_none: 511,
                 max_ptes_swap: MAX_PTES_SWAP,
                 khugepaged_pages_to_scan: PAGES_TO_SCAN,
-                khugepaged_scan_sleep: 1,
+                khugepaged_scan_sleep: SCAN_SLEEP,
+                khugepaged_alloc_sleep: ALLOC_SLEEP,
+                khugepaged_defrag: true,
                 shrink_underused: true,
                 thp_waste_max: u64::MAX,
                 split_mode: SplitMode::Auto,
@@ -134,7 +148,9 @@ impl Tunables {
                 max_ptes_none: 409,
                 max_ptes_swap: MAX_PTES_SWAP,
                 khugepaged_pages_to_scan: PAGES_TO_SCAN,
-                khugepaged_scan_sleep: 1,
+                khugepaged_scan_sleep: SCAN_SLEEP,
+                khugepaged_alloc_sleep: ALLOC_SLEEP,
+                khugepaged_defrag: false,
                 shrink_underused: true,
                 thp_waste_max: u64::MAX,
                 split_mode: SplitMode::Auto,
