@@ -55,6 +55,8 @@ Settings file (--config), with the kernel's names; options on the command line w
   transparent_hugepage.enabled = \"always\"
   transparent_hugepage.shrink_underused = true
   transparent_hugepage.khugepaged.max_ptes_none = 409
+  transparent_hugepage.khugepaged.scan_sleep_millisecs = 10000    (and alloc_sleep_millisecs)
+  transparent_hugepage.khugepaged.pages_to_scan = 4096    (and max_ptes_swap, defrag)
   transparent_hugepage.thp_waste_max = \"64M\"    (zeros in huge pages, of each process)
 
 Signals (TERM, INT, HUP, QUIT, USR1, USR2, TSTP, CONT, WINCH) are passed on. deckle run ends

@@ -151,6 +151,16 @@ pub struct HugepageSize {
 pub struct Khugepaged {
     /// As `--max-ptes-none`.
     pub max_ptes_none: Option<i64>,
+    /// Most pages of a block that are read back to make it huge. Default: 64.
+    pub max_ptes_swap: Option<u16>,
+    /// Pages to look at between two rests. Default: 4096. 0: never makes huge pages of small.
+    pub pages_to_scan: Option<u32>,
+    /// How long to rest. Default: 10000.
+    pub scan_sleep_millisecs: Option<u32>,
+    /// How long to rest when there was no huge page. Default: 60000.
+    pub alloc_sleep_millisecs: Option<u32>,
+    /// Whether to reclaim for a huge page. Default: false, with profile `linux` true.
+    pub defrag: Option<bool>,
 }
 
 /// Reads `path`. The error names the line.

@@ -4,7 +4,7 @@ use deckle_group::{Limits, SwapKind};
 use deckle_mm::{FaultOrder, PAGE_SIZE, Profile, SizeMode, ThpMode, Tunables};
 
 use crate::args::RunArgs;
-use crate::config::{self, Config};
+use crate::config::{self, Config, Khugepaged};
 use crate::fail::Fail;
 use crate::{cgroup, size};
 
@@ -203,6 +203,7 @@ fn tunables(args: &RunArgs, file: &Config) -> Result<Tunables, Fail> {
     if let Some(text) = &thp.thp_waste_max {
         t.thp_waste_max = bytes("thp_waste_max", &text.0)?.unwrap_or(u64::MAX);
     }
+    khugepaged(&mut t, &thp.khugepaged);
     // Programs that know nothing of us get what their faults have shown to pay.
     if t.profile == Profile::Deckle {
         t.fault_order = FaultOrder::Auto;
@@ -222,6 +223,17 @@ fn tunables(args: &RunArgs, file: &Config) -> Result<Tunables, Fail> {
     }
     t.validate().map_err(|e| Fail::own(e.to_string()))?;
     Ok(t)
+}
+
+fn khugepaged(t: &mut Tunables, file: &Khugepaged) {
+    let ticks = |millisecs: u32| millisecs.div_ceil(Tunables::TICK_MILLISECS);
+    t.max_ptes_swap = file.max_ptes_swap.unwrap_or(t.max_ptes_swap);
+    t.khugepaged_pages_to_scan = file.pages_to_scan.unwrap_or(t.khugepaged_pages_to_scan);
+    let sleep = file.scan_sleep_millisecs.map(ticks);
+    t.khugepaged_scan_sleep = sleep.unwrap_or(t.khugepaged_scan_sleep);
+    let sleep = file.alloc_sleep_millisecs.map(ticks);
+    t.khugepaged_alloc_sleep = sleep.unwrap_or(t.khugepaged_alloc_sleep);
+    t.khugepaged_defrag = file.defrag.unwrap_or(t.khugepaged_defrag);
 }
 
 #[cfg(test)]

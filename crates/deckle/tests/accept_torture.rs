@@ -4,13 +4,15 @@ mod accept;
 mod common;
 
 use accept::*;
+use common::Scratch;
+use std::sync::atomic::Ordering::Relaxed;
 
 #[test]
 fn r98_torture_of_threads_loses_no_byte() {
     let _turn = turn();
     let ran = lab(
         "--memory-max 128M",
-        "torture 512M --threads 4 --seconds 10 --no-fork",
+        "torture 512M --threads 4 --seconds 8 --no-fork",
     );
     ran.tell("torture, 512M in 128M");
     eprint!("{}", ran.out);
@@ -21,12 +23,70 @@ fn r98_torture_of_threads_loses_no_byte() {
 #[test]
 fn r98_p20_torture_of_forks_loses_no_byte() {
     let _turn = turn();
-    let ran = lab("--memory-max 128M", "torture 512M --threads 4 --seconds 10");
+    let ran = lab("--memory-max 128M", "torture 512M --threads 4 --seconds 8");
     ran.tell("torture with forks, 512M in 128M");
     eprint!("{}", ran.out);
     ran.ended(0);
     assert!(ran.out.contains("every page right"));
     assert!(!ran.out.contains(" 0 forks"), "{}", ran.out);
+}
+
+/// Every few milliseconds, in each process, a huge page is made or taken apart by force.
+#[test]
+fn r93_r98_r141_r148_torture_with_forced_splits_and_collapses_loses_no_byte() {
+    let test = "r93_r98_r141_r148_torture_with_forced_splits_and_collapses_loses_no_byte";
+    let _turn = turn();
+    if !root(test) {
+        return;
+    }
+    let s = Scratch::new("torture");
+    let said = s.0.join("said");
+    let torture = "torture 512M --threads 4 --seconds 40 --seed 11 --rest 3";
+    let words = [deckle_path(), "lab", "program"];
+    let program: Vec<&str> = words.into_iter().chain(torture.split(' ')).collect();
+    let (ran, looks) = gauges::at_rest("torture", &said, "at rest", |enter, root| {
+        run_with(
+            "--memory-max 320M",
+            &program,
+            |c| {
+                enter(c);
+                c.env("DECKLE_FAULT", "force:11:3");
+                c.stdout(std::fs::File::create(&said).unwrap());
+            },
+            |pid| root.store(pid, Relaxed),
+        )
+    });
+    ran.tell("torture with force, 512M in 320M");
+    let out = std::fs::read_to_string(&said).unwrap();
+    eprint!("{out}");
+    ran.ended(0);
+    assert!(out.contains("every page right"), "{out}");
+    let forced = ["thp_split_page", "thp_collapse_alloc", "thp_split_free"];
+    for what in forced {
+        eprintln!("{what} {}", ran.counter(what));
+        assert!(ran.counter(what) > 100, "{what}");
+    }
+    // What is charged is what there is.
+    assert!(!looks.is_empty(), "{out}");
+    let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+    // What the kernel holds of huge pages that were split where they are by force, it gives back
+    // when its own memory is short: shown, and not ours.
+    let off = |m: &gauges::Moment| {
+        let gauges = [m.cgroup_anon, m.pss_anon];
+        gauges.map(|g| mib(g) / mib(m.charged) - 1.0)
+    };
+    for m in &looks {
+        eprintln!(
+            "at rest: charged {:.1} MiB, cgroup {:.1} ({:.1} held), Pss_Anon {:.1}: {:+.2?}",
+            mib(m.charged),
+            mib(m.cgroup_anon),
+            mib(m.cgroup_held),
+            mib(m.pss_anon),
+            off(m).map(|share| share * 100.0)
+        );
+    }
+    let close = |m: &gauges::Moment| off(m).iter().all(|share| share.abs() <= 0.02);
+    assert!(looks.iter().any(close), "2 % at a moment of rest");
 }
 
 #[test]

@@ -152,6 +152,11 @@ fn settings_files_are_refused_with_the_line() {
             "[transparent_hugepage.hugepages-8kB]\nenabled = \"always\"\n",
             &["line 1", "hugepages-8kB"],
         ),
+        (
+            "m",
+            "transparent_hugepage.khugepaged.max_ptes_swap = 512\n",
+            &["512", "0 to 511"],
+        ),
         ("h", "memory.max = \"2M\"\n", &["too small"]),
     ];
     for (name, text, needles) in cases {
@@ -168,6 +173,11 @@ fn settings_files_are_refused_with_the_line() {
                transparent_hugepage.enabled = \"always\"\n\
                transparent_hugepage.shrink_underused = true\n\
                transparent_hugepage.khugepaged.max_ptes_none = 450\n\
+               transparent_hugepage.khugepaged.max_ptes_swap = 32\n\
+               transparent_hugepage.khugepaged.pages_to_scan = 8192\n\
+               transparent_hugepage.khugepaged.scan_sleep_millisecs = 500\n\
+               transparent_hugepage.khugepaged.alloc_sleep_millisecs = 5000\n\
+               transparent_hugepage.khugepaged.defrag = false\n\
                transparent_hugepage.fault_order = \"auto\"\n\
                transparent_hugepage.thp_waste_max = \"8M\"\n\
                transparent_hugepage.align_mappings = true\n\

@@ -83,6 +83,16 @@ impl Group {
         page.thp.store(thp, Relaxed);
         page.max_ptes_none
             .store(u32::from(t.max_ptes_none), Relaxed);
+        page.max_ptes_swap
+            .store(u32::from(t.max_ptes_swap), Relaxed);
+        page.khugepaged_pages_to_scan
+            .store(t.khugepaged_pages_to_scan, Relaxed);
+        page.khugepaged_scan_sleep
+            .store(t.khugepaged_scan_sleep, Relaxed);
+        page.khugepaged_alloc_sleep
+            .store(t.khugepaged_alloc_sleep, Relaxed);
+        page.khugepaged_defrag
+            .store(u32::from(t.khugepaged_defrag), Relaxed);
         page.thp_waste_max.store(!t.thp_waste_max, Relaxed);
         page.shrink_underused
             .store(u32::from(t.shrink_underused), Relaxed);
@@ -114,6 +124,11 @@ impl Group {
                 _ => ThpMode::Never,
             },
             max_ptes_none: narrow(page.max_ptes_none.load(Relaxed)),
+            max_ptes_swap: narrow(page.max_ptes_swap.load(Relaxed)),
+            khugepaged_pages_to_scan: page.khugepaged_pages_to_scan.load(Relaxed),
+            khugepaged_scan_sleep: page.khugepaged_scan_sleep.load(Relaxed),
+            khugepaged_alloc_sleep: page.khugepaged_alloc_sleep.load(Relaxed),
+            khugepaged_defrag: page.khugepaged_defrag.load(Relaxed) != 0,
             thp_waste_max: !page.thp_waste_max.load(Relaxed),
             shrink_underused: page.shrink_underused.load(Relaxed) != 0,
             oom_zero_drop: page.oom_zero_drop.load(Relaxed) != 0,

@@ -13,7 +13,9 @@
 pub mod pager;
 pub mod platform;
 
-pub use pager::{Die, Hooks, Limit, LiveEnv, LiveMachine, Pager, PagerError, Region, Service};
+pub use pager::{
+    Die, Forcing, Hooks, Limit, LiveEnv, LiveMachine, Pager, PagerError, Region, Service,
+};
 pub use platform::{
     Account, Capabilities, Capability, LiveConfig, LiveError, LivePlatform, self_test,
 };

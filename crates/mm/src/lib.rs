@@ -39,8 +39,10 @@ mod verify;
 
 pub use charge::{Charge, OverLimit};
 pub use env::Env;
-pub use huge::collapse::{CollapseError, Khugepage};
+pub use huge::collapse::CollapseError;
+pub use huge::force::Force;
 pub use huge::isolated::Isolated;
+pub use huge::khugepaged::Khugepage;
 pub use huge::order::{SizeMode, Sizes};
 pub use huge::split::{Split, SplitError, SplitFlags};
 pub use huge::trim::Trimmed;

@@ -3,7 +3,7 @@
 use crate::charge::Charge;
 use crate::env::Env;
 use crate::frame::{FrameMeta, Frames, Zone, ZoneConfig};
-use crate::huge::collapse::Khugepaged;
+use crate::huge::khugepaged::Khugepaged;
 use crate::huge::queue::SplitQueue;
 use crate::huge::retouch::Retouch;
 use crate::huge::trim::Trim;

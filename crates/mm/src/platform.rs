@@ -147,6 +147,19 @@ pub struct FrameSpan {
     pub frames: u32,
 }
 
+/// The parts of a list of frames that are one run each, or all none: first and length.
+pub fn runs_of(from: &[Option<Pfn>]) -> impl Iterator<Item = (u32, u32)> + '_ {
+    let mut at = 0;
+    core::iter::from_fn(move || {
+        let first = *from.get(at)?;
+        let follows = |n: usize| from[at + n] == first.map(|p| p.add(n as u32));
+        let rest = from.len() - at;
+        let len = (1..rest).find(|&n| !follows(n)).unwrap_or(rest);
+        at += len;
+        Some(((at - len) as u32, len as u32))
+    })
+}
+
 /// Memory and translations of one machine.
 pub trait Platform: Send + Sync {
     /// Who copies on write.
@@ -168,6 +181,24 @@ pub trait Platform: Send + Sync {
     /// can write `src`: it is at rest, or mapped without the right to write, and what was
     /// writable is flushed.
     fn copy(&self, dst: FrameRun, src: Pfn) -> Result<Done, PlatformError>;
+    /// Copies pages from here and there to a whole folio, one after the other; zeros where there
+    /// is none. Its frames hold nothing before, and become one huge page where the folio is as
+    /// large as a block and the system allows. Pre: as `copy`. On an error some hold bytes.
+    fn gather(&self, dst: Pfn, from: &[Option<Pfn>]) -> Result<(), PlatformError> {
+        let pages = from.len() as u32;
+        for (at, len) in runs_of(from) {
+            let to = FrameRun::new(dst.add(at), len);
+            let done = match from[at as usize] {
+                Some(src) => self.copy(to, src),
+                None => self.fill_zero(to),
+            };
+            done.map_err(|e| PlatformError {
+                at: (at + e.at).min(pages),
+                ..e
+            })?;
+        }
+        Ok(())
+    }
     /// Which of the frames hold only zeros (bit i: `frames.start + i`). Pre: bytes at rest,
     /// unmapped and flushed, so that nobody can write.
     fn scan_zero(&self, frames: FrameRun) -> PageMask;

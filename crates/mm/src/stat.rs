@@ -43,6 +43,12 @@ items! {
         ThpCollapseAlloc = "thp_collapse_alloc",
         /// Times that there was no huge page for that.
         ThpCollapseAllocFailed = "thp_collapse_alloc_failed",
+        /// Blocks that khugepaged left alone: too many holes and zero pages,
+        ThpScanExceedNonePte = "thp_scan_exceed_none_pte",
+        /// ... too many pages in the store,
+        ThpScanExceedSwapPte = "thp_scan_exceed_swap_pte",
+        /// ... pages that are shared since a fork.
+        ThpScanExceedSharePte = "thp_scan_exceed_share_pte",
         /// Huge pages split.
         ThpSplitPage = "thp_split_page",
         /// Huge pages put on the deferred split queue because a part was unmapped.

@@ -83,6 +83,11 @@ pub struct Tunables {
     /// Whether a page that is read back from the store keeps its slot, so that it is not stored
     /// again if it is evicted unchanged.
     pub swap_cache: bool,
+    /// `khugepaged/alloc_sleep_millisecs`, in ticks: for so long it rests when there was no
+    /// huge page.
+    pub khugepaged_alloc_sleep: u32,
+    /// `khugepaged/defrag`: whether it reclaims for a huge page.
+    pub khugepaged_defrag: bool,
     /// `shrink_underused`: whether underused huge pages are split under pressure.
     pub shrink_underused: bool,
     /// Bytes of zeros that huge pages may hold before [`Mm::trim`](crate::Mm::trim) takes
@@ -117,12 +122,19 @@ const PAGE_CLUSTER: u8 = 3;
 /// 256 KiB: a fault costs as much as reading a dozen pages, so that twice as much would save
 /// little more and make who waits for one page wait for a hundred.
 const DECKLE_PAGE_CLUSTER: u8 = 6;
+/// Of Linux: ten seconds.
+const SCAN_SLEEP: u32 = 10_000 / Tunables::TICK_MILLISECS;
+/// Of Linux: a minute.
+const ALLOC_SLEEP: u32 = 60_000 / Tunables::TICK_MILLISECS;
 /// 64 KiB.
 const FAULT_MAX: u32 = 64 << 10;
 /// Bytes of a huge page.
 const HUGE: u32 = (PAGE_SIZE as u32) << BLOCK_ORDER;
 
 impl Tunables {
+    /// What a tick is where there is a clock.
+    pub const TICK_MILLISECS: u32 = 100;
+
     /// Defaults of a profile. `Linux`: those of Linux 6.18, where the sizes below the PMD's
     /// are off; `Deckle`: huge pages always, 409 (80 %), folios up to 64 KiB besides.
     /// 64 KiB is the cap of the series that brought such folios: about where more stops to
@@ -136,7 +148,9 @@ impl Tunables {
                 max_ptes_swap: MAX_PTES_SWAP,
                 max_ptes_shared: MAX_PTES_SHARED,
                 khugepaged_pages_to_scan: PAGES_TO_SCAN,
-                khugepaged_scan_sleep: 1,
+                khugepaged_scan_sleep: SCAN_SLEEP,
+                khugepaged_alloc_sleep: ALLOC_SLEEP,
+                khugepaged_defrag: true,
                 page_cluster: PAGE_CLUSTER,
                 vma_ra_enabled: true,
                 swap_cache: true,
@@ -157,7 +171,9 @@ impl Tunables {
                 max_ptes_swap: MAX_PTES_SWAP,
                 max_ptes_shared: MAX_PTES_SHARED,
                 khugepaged_pages_to_scan: PAGES_TO_SCAN,
-                khugepaged_scan_sleep: 1,
+                khugepaged_scan_sleep: SCAN_SLEEP,
+                khugepaged_alloc_sleep: ALLOC_SLEEP,
+                khugepaged_defrag: false,
                 page_cluster: DECKLE_PAGE_CLUSTER,
                 vma_ra_enabled: true,
                 swap_cache: true,

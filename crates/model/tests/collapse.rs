@@ -14,6 +14,7 @@ use deckle_model::{Chance, Injection};
 fn tunables(max_ptes_none: u16) -> Tunables {
     Tunables {
         max_ptes_none,
+        khugepaged_scan_sleep: 1,
         ..Tunables::of_profile(Profile::Deckle)
     }
 }

@@ -16,6 +16,7 @@ fn run(seed: u64, steps: u32, forks: bool) {
     let mut rng = Rng::new(seed);
     let mut t = Tunables::of_profile([Profile::Deckle, Profile::Linux][rng.below(2) as usize]);
     t.thp = [ThpMode::Always, ThpMode::Madvise, ThpMode::Never][rng.below(3) as usize];
+    t.khugepaged_scan_sleep = 1;
     t.max_ptes_none = [0, 64, 255, 409, 510, 511][rng.below(6) as usize];
     t.fault_order = [FaultOrder::Fixed, FaultOrder::Auto][rng.below(2) as usize];
     t.thp_waste_max = [0, 1 << 20, u64::MAX][rng.below(3) as usize];
@@ -81,6 +82,7 @@ fn r148_p20_what_forks_share_is_charged_at_the_first_write_and_no_byte_is_lost()
 fn race(seed: u64, steps: u32) {
     let mut rng = Rng::new(seed);
     let mut t = Tunables::of_profile(Profile::Deckle);
+    t.khugepaged_scan_sleep = 1;
     t.max_ptes_none = [64, 409, 510][rng.below(3) as usize];
     t.thp_waste_max = [0, 1 << 20, u64::MAX][rng.below(3) as usize];
     t.split_mode = [SplitMode::Auto, SplitMode::Shatter, SplitMode::InPlace][rng.below(3) as usize];

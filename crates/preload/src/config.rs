@@ -96,9 +96,20 @@ pub fn group_name() -> Option<&'static [u8]> {
     GROUP_NAME.get()
 }
 
-/// The defect that is asked for; `panic`: one of the service, under way.
+/// The defect that is asked for; `panic`: one of the service, under way; `force`: see
+/// [`forcing`].
 pub fn fault() -> Option<&'static [u8]> {
     FAULT_NAME.get()
+}
+
+/// `DECKLE_FAULT=force:SEED:MILLISECS`: what the service does to huge pages at random.
+pub fn forcing() -> Option<deckle_live::Forcing> {
+    let text = core::str::from_utf8(fault()?).ok()?;
+    let (seed, millisecs) = text.strip_prefix("force:")?.split_once(':')?;
+    Some(deckle_live::Forcing {
+        seed: seed.parse().ok()?,
+        every: core::time::Duration::from_millis(millisecs.parse().ok()?),
+    })
 }
 
 /// Where this library is.

@@ -3,11 +3,13 @@
 use std::ffi::OsString;
 use std::io::Write;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
 use crate::common::host;
+use deckle_group::{Group, Name};
 use deckle_lab::host::{Guard, cgroup::Cgroup, pss};
 
 /// Permission to change the host, restored whatever happens; one holder at a time.
@@ -16,6 +18,21 @@ pub fn guard() -> Guard {
         .map(Into::into)
         .into();
     Guard::new(&program).unwrap()
+}
+
+/// Ends a sampler also when the work panics.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
+fn enter(cgroup: &Cgroup, c: &mut Command) {
+    let mut doors = cgroup.doors().unwrap();
+    // SAFETY: writes to descriptors opened before; nothing else between fork and exec.
+    unsafe { c.pre_exec(move || doors.iter_mut().try_for_each(|d| d.write_all(b"0"))) };
 }
 
 /// Peaks in bytes.
@@ -38,11 +55,7 @@ pub fn measure<T>(
         None => Cgroup::new(&mut host::guard().unwrap(), name).unwrap(),
     };
     let (root, end) = (AtomicU32::new(0), AtomicBool::new(false));
-    let enter = |c: &mut Command| {
-        let mut doors = cgroup.doors().unwrap();
-        // SAFETY: writes to descriptors opened before; nothing else between fork and exec.
-        unsafe { c.pre_exec(move || doors.iter_mut().try_for_each(|d| d.write_all(b"0"))) };
-    };
+    let enter = |c: &mut Command| enter(&cgroup, c);
     let measured = std::thread::scope(|scope| {
         let sampler = scope.spawn(|| {
             let mut peaks = Peaks {
@@ -61,13 +74,6 @@ pub fn measure<T>(
             }
             peaks
         });
-        // Ends the sampler also when the work panics.
-        struct Ends<'a>(&'a AtomicBool);
-        impl Drop for Ends<'_> {
-            fn drop(&mut self) {
-                self.0.store(true, Relaxed);
-            }
-        }
         let ends = Ends(&end);
         let result = work(&enter, &root);
         drop(ends);
@@ -77,4 +83,75 @@ pub fn measure<T>(
         guard.finish().unwrap();
     }
     measured
+}
+
+/// Bytes that a tree of processes uses at one moment, by what `deckle` has charged and by what
+/// the system says.
+#[derive(Clone, Copy, Debug)]
+pub struct Moment {
+    pub charged: u64,
+    /// Anonymous memory of the cgroup that is mapped.
+    pub cgroup_anon: u64,
+    /// The same with what is held of huge pages that are mapped in part.
+    pub cgroup_held: u64,
+    pub pss_anon: u64,
+}
+
+/// The group of the programs under the `deckle run` with this pid.
+fn group_below(root: u32) -> Option<Group> {
+    let below = pss::tree(root).ok()?;
+    below.into_iter().find_map(|pid| {
+        let environ = std::fs::read(format!("/proc/{pid}/environ")).ok()?;
+        let mut entries = environ.split(|b| *b == 0);
+        let name = entries.find_map(|e| e.strip_prefix(b"DECKLE_GROUP="))?;
+        Group::attach(Name::new(name).ok()?).ok()
+    })
+}
+
+/// Runs `work` as [`measure`] does, and takes a look at the tree as soon as the file `said`
+/// contains `at_rest`, a few times.
+pub fn at_rest<T>(
+    cgroup_name: &str,
+    said: &Path,
+    at_rest: &str,
+    work: impl FnOnce(&dyn Fn(&mut Command), &AtomicU32) -> T,
+) -> (T, Vec<Moment>) {
+    let root = AtomicU32::new(0);
+    let end = AtomicBool::new(false);
+    let mut own = (!host::is_set()).then(guard);
+    let cgroup = match &mut own {
+        Some(guard) => Cgroup::new(guard, cgroup_name).unwrap(),
+        None => Cgroup::new(&mut host::guard().unwrap(), cgroup_name).unwrap(),
+    };
+    let enter = |c: &mut Command| enter(&cgroup, c);
+    let done = std::thread::scope(|scope| {
+        let looker = scope.spawn(|| {
+            let rests = || std::fs::read_to_string(said).is_ok_and(|t| t.contains(at_rest));
+            while !rests() {
+                if end.load(Relaxed) {
+                    return Vec::new();
+                }
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            let look = |_| {
+                std::thread::sleep(Duration::from_millis(300));
+                let root = root.load(Relaxed);
+                Some(Moment {
+                    charged: group_below(root)?.usage() * 4096,
+                    cgroup_anon: cgroup.anon().ok()?,
+                    cgroup_held: cgroup.held().ok()?,
+                    pss_anon: pss::anon_of_tree(root).ok()?,
+                })
+            };
+            (0..5).filter_map(look).collect()
+        });
+        let ends = Ends(&end);
+        let result = work(&enter, &root);
+        drop(ends);
+        (result, looker.join().unwrap())
+    });
+    if let Some(guard) = own {
+        guard.finish().unwrap();
+    }
+    done
 }

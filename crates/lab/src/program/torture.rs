@@ -1,5 +1,6 @@
-//! `torture [SIZE] [--threads N] [--seconds S] [--seed N] [--no-fork]`: threads write, read,
-//! advise and fork over patterned pages and check every one.
+//! `torture [SIZE] [--threads N] [--seconds S] [--seed N] [--no-fork] [--rest S]`: threads write,
+//! read, advise and fork over patterned pages and check every one. `--rest`: then stands still
+//! for so long, so that what memory is used can be read.
 //!
 //! Each thread owns every n-th page. A page begins with a word that counts its writes; the rest
 //! follows from seed, page number and that word, so that a page from another place, an older
@@ -27,6 +28,7 @@ struct Plan {
     time: Duration,
     seed: u64,
     fork: bool,
+    rest: Duration,
 }
 
 pub(super) fn main(args: &[&str]) -> Result<(), Failure> {
@@ -34,12 +36,14 @@ pub(super) fn main(args: &[&str]) -> Result<(), Failure> {
     let threads = option(&mut args, "--threads")?.map_or(Ok(4), |t| number("--threads", t))?;
     let seconds = option(&mut args, "--seconds")?.map_or(Ok(10), |t| number("--seconds", t))?;
     let seed = option(&mut args, "--seed")?.map_or(Ok(1), |t| number("--seed", t))?;
+    let rest = option(&mut args, "--rest")?.map_or(Ok(0), |t| number("--rest", t))?;
     let fork = !switch(&mut args, "--no-fork");
     let size = match args[..] {
         [] => "512M",
         [size] => size,
         _ => {
-            let usage = "usage: torture [SIZE] [--threads N] [--seconds S] [--seed N] [--no-fork]";
+            let usage = "usage: torture [SIZE] [--threads N] [--seconds S] [--seed N] [--no-fork] \
+                         [--rest S]";
             return Err(LabError::Option(usage.into()).into());
         }
     };
@@ -49,6 +53,7 @@ pub(super) fn main(args: &[&str]) -> Result<(), Failure> {
         time: Duration::from_secs(seconds),
         seed,
         fork,
+        rest: Duration::from_secs(rest),
     };
     run(plan)
 }
@@ -82,6 +87,10 @@ fn run(plan: Plan) -> Result<(), Failure> {
         n(&counts.advices),
         n(&counts.forks)
     ))?;
+    if !plan.rest.is_zero() {
+        say(format_args!("torture: at rest"))?;
+        std::thread::sleep(plan.rest);
+    }
     Ok(())
 }
 
@@ -285,6 +294,7 @@ mod tests {
             time,
             seed: 5,
             fork: true,
+            rest: Duration::ZERO,
         })
         .unwrap();
     }
@@ -298,6 +308,7 @@ mod tests {
             time,
             seed: 5,
             fork: false,
+            rest: Duration::ZERO,
         };
         let mut region = Region::new(plan.pages * PAGE).unwrap();
         let memory = Memory(region.bytes_mut().as_mut_ptr().cast());

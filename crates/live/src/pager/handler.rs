@@ -1,13 +1,13 @@
 //! The four loops.
 
 use std::os::fd::AsRawFd;
-use std::time::Duration;
 
 use deckle_mm::platform::Stop;
 use deckle_mm::{Charge, FaultError, FaultMode, PlatformError, Served, Store, Vpn};
 use deckle_uffd::{Errno, Event, Msg};
 
 use super::Pager;
+use super::chores::Chores;
 use super::cpu;
 use super::machine::{FILL, PAGEOUT, RECLAIM, STOP};
 use super::queue::Fault;
@@ -15,10 +15,6 @@ use crate::platform::NURSERY_IDLE;
 
 /// Messages read at once.
 const BATCH: usize = 16;
-/// How often some huge pages are looked at for what they waste, where that has a budget: all
-/// huge pages of a GiB in a quarter of a minute, for a few microseconds each time.
-const TRIM_EVERY: Duration = Duration::from_millis(200);
-
 impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
     /// Reads faults and serves what can be served at once, until [`stop`](Self::stop): one of
     /// [`handlers`](Self::handlers), which may all run, by its number.
@@ -131,20 +127,20 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
     /// Reclaims when the core asks for it, until [`stop`](Self::stop).
     pub fn background_loop(&self) {
         let work = &self.mm.machine().work;
+        let mut chores = Chores::new();
         loop {
-            // While memory is not short, what huge pages waste is kept within its budget.
-            let trims = self.mm.tunables().thp_waste_max != u64::MAX;
-            let bits = match trims {
-                true => work.take_within(STOP, TRIM_EVERY),
-                false => work.take(STOP),
+            let bits = match chores.rest(&self.mm.tunables(), self.forcing) {
+                Some(rest) => work.take_within(STOP, rest),
+                None => work.take(STOP),
             };
             if bits & STOP != 0 {
                 return;
             }
             let inside = self.gate.enter();
             if bits == 0 {
-                self.mm.trim();
+                chores.step(self);
             }
+            chores.force(self);
             if bits & PAGEOUT != 0 {
                 self.help_page_out();
             }

@@ -10,6 +10,8 @@ use super::signal::Signal;
 /// What the background loop has to do, as bits of its signal.
 pub(super) const RECLAIM: u32 = 1;
 pub(super) const PAGEOUT: u32 = 2;
+/// ... to look at the knobs again.
+pub(super) const KNOBS: u32 = 4;
 /// What the filler has to do.
 pub(super) const FILL: u32 = 1;
 /// Both: to end.

@@ -12,6 +12,7 @@
 //! At least one of the first and one of the second must run, or the program stands still.
 
 pub mod charge;
+mod chores;
 mod cpu;
 mod frozen;
 pub mod gate;
@@ -35,6 +36,7 @@ use deckle_uffd::{Errno, Uffd};
 use crate::platform::{LiveConfig, LiveError, LivePlatform, SPACE};
 
 pub use charge::{Limit, Shared};
+pub use chores::Forcing;
 pub use frozen::Filled;
 pub use hooks::{Die, Hooks};
 pub use machine::LiveMachine;
@@ -92,6 +94,7 @@ pub struct Pager<C: Charge + 'static, S: Store + 'static> {
     stop: OwnedFd,
     gate: gate::Gate,
     still: frozen::Still,
+    forcing: Option<Forcing>,
 }
 
 impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
@@ -129,12 +132,29 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
             stop,
             gate: gate::Gate::new(),
             still: frozen::Still::new(),
+            forcing: None,
         })
     }
 
     /// The manager.
     pub fn mm(&self) -> &Mm<LiveEnv<C, S>> {
         &self.mm
+    }
+
+    /// Sets the knobs; the loops follow them at once.
+    ///
+    /// # Errors
+    /// One is out of range, and nothing has changed.
+    pub fn set_tunables(&self, t: Tunables) -> Result<(), TunableError> {
+        self.mm.set_tunables(t)?;
+        self.mm.machine().work.raise(machine::KNOBS);
+        Ok(())
+    }
+
+    /// Has the background loop force what `forcing` says, in this process and its children.
+    /// Before the loops run.
+    pub fn set_forcing(&mut self, forcing: Option<Forcing>) {
+        self.forcing = forcing;
     }
 
     /// The platform.

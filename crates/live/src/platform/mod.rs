@@ -5,6 +5,7 @@ mod caps;
 mod error;
 mod foreign;
 mod fork;
+mod gather;
 mod kernel;
 mod nursery;
 mod parking;
@@ -28,8 +29,8 @@ pub use parking::Parking;
 pub use selftest::self_test;
 
 use error::{refused, stop};
-pub(crate) use kernel::yield_now;
 use kernel::{Advice, BLOCK, PAGE, Reservation};
+pub(crate) use kernel::{monotonic_ns, yield_now};
 
 /// Times a block is cleared again because a fault has left a page table in it meanwhile.
 const TABLE_RETRIES: u32 = 64;
@@ -317,6 +318,10 @@ impl Platform for LivePlatform {
         // destination has pages of its own that have not been in the program.
         unsafe { core::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, len) };
         Ok(Done { pages: dst.pages })
+    }
+
+    fn gather(&self, dst: Pfn, from: &[Option<Pfn>]) -> Result<(), PlatformError> {
+        self.gathered(dst, from)
     }
 
     fn scan_zero(&self, frames: FrameRun) -> PageMask {

@@ -8,8 +8,9 @@
 //! what is copied, and if anything fails, everything is mapped as it was. Pages that others hold
 //! too, or whose folio is held, are not unmapped but protected; the others keep theirs.
 
+use crate::charge::Charge;
 use crate::env::Env;
-use crate::folio::order_of;
+use crate::folio::{AllocError, order_of};
 use crate::huge::order::enabled;
 use crate::machine::{Machine, Site};
 use crate::mm::Mm;
@@ -26,8 +27,8 @@ use crate::tunables::Tunables;
 use crate::units::{
     BLOCK_ORDER, BLOCK_PAGES, BlockNr, FrameRun, PageMask, PageRun, Pfn, SpaceId, Vpn,
 };
+use alloc::vec::Vec;
 use core::fmt;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// Times that a block is looked at anew because pages of it have changed meanwhile.
 const RETRIES: u32 = 8;
@@ -74,21 +75,19 @@ impl fmt::Display for CollapseError {
 
 impl core::error::Error for CollapseError {}
 
-/// Where khugepaged is.
-#[derive(Debug, Default)]
-pub(crate) struct Khugepaged {
-    /// Space in the top 16 bits, block below.
-    at: AtomicU64,
-    ticks: AtomicU32,
-}
-
-/// What one call of [`Mm::khugepaged`] came to.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Khugepage {
-    /// Pages looked at.
-    pub scanned: u32,
-    /// Blocks that are huge pages now.
-    pub collapsed: u32,
+/// What is worth a huge page.
+#[derive(Clone, Copy)]
+pub(super) struct Worth {
+    /// Most holes and zero pages.
+    pub none: u32,
+    /// Most pages to read back from the store.
+    pub swap: u32,
+    /// Most pages that others hold too.
+    pub shared: u32,
+    /// The huge page must fit below `memory.high`, with the small ones it replaces.
+    pub fits: bool,
+    /// Whether to reclaim for it.
+    pub defrag: bool,
 }
 
 /// What a look at a block has found: entries in use, in the store; rights, and whether no page
@@ -101,48 +100,29 @@ struct Found {
 }
 
 impl<E: Env> Mm<E> {
-    /// One tick of khugepaged: at every `khugepaged_scan_sleep`-th it looks at
-    /// `khugepaged_pages_to_scan` pages, from where it stopped, and collapses what is worth it.
-    /// For a background context: it may reclaim and wait.
-    pub fn khugepaged(&self) -> Khugepage {
-        let t = self.tunables();
-        let mut done = Khugepage::default();
-        let tick = self.khugepaged.ticks.fetch_add(1, Relaxed);
-        if !tick.is_multiple_of(t.khugepaged_scan_sleep.max(1)) {
-            return done;
-        }
-        let at = self.khugepaged.at.load(Relaxed);
-        // Where the walk ends before its bound, the next one starts over.
-        self.khugepaged.at.store(0, Relaxed);
-        'walk: for space in self.all_spaces() {
-            let here = u64::from(space.id.0) << 48;
-            if here >> 48 < at >> 48 {
-                continue;
-            }
-            let from = BlockNr(at.saturating_sub(here)).start().max(space.base);
-            let pages = (space.base.0 + space.pages).saturating_sub(from.0);
-            for (block, first, _) in space.parts(self, from, pages) {
-                let table = matches!(&*block.lock(self), BlockState::Table(_));
-                if table && self.collapse(space.id, first).is_ok() {
-                    done.collapsed += 1;
-                }
-                // A block without a table costs a look.
-                done.scanned += if table { BLOCK_PAGES } else { 1 };
-                if done.scanned >= t.khugepaged_pages_to_scan {
-                    let next = here | (first.block().0 + 1);
-                    self.khugepaged.at.store(next, Relaxed);
-                    break 'walk;
-                }
-            }
-        }
-        done
-    }
-
     /// Makes one huge page of the block that holds `page`. Waits and reclaims.
     ///
     /// # Errors
     /// [`CollapseError`]; every page is as it was, but for those that were read back.
     pub fn collapse(&self, id: SpaceId, page: Vpn) -> Result<(), CollapseError> {
+        let t = self.tunables();
+        let worth = Worth {
+            none: u32::from(t.max_ptes_none),
+            swap: u32::from(t.max_ptes_swap),
+            shared: u32::from(t.max_ptes_shared),
+            fits: false,
+            defrag: false,
+        };
+        self.collapse_if(id, page, &worth)
+    }
+
+    /// As [`Mm::collapse`], by the caller's measure.
+    pub(super) fn collapse_if(
+        &self,
+        id: SpaceId,
+        page: Vpn,
+        worth: &Worth,
+    ) -> Result<(), CollapseError> {
         let space = self.space(id).map_err(|_: MapError| CollapseError::Vma)?;
         let nr = page.block();
         let block = space.block(self, nr);
@@ -151,21 +131,21 @@ impl<E: Env> Mm<E> {
             let (vma, seq) = self.vma_of_block(&space, nr, &t)?;
             let found = {
                 let mut state = self.lock_settled(&block, 0, BLOCK_PAGES);
-                self.judge(&space, &t, &vma, nr, &mut state)?
+                self.judge(&space, worth, &vma, nr, &mut state)?
             };
             for k in (0..BLOCK_PAGES).filter(|&k| found.swapped.get(k)) {
                 let page = nr.start().add(u64::from(k));
                 let back = self.fault(id, page, false, FaultMode::MayWait);
                 back.map_err(|_| CollapseError::NoMemory)?;
             }
-            let new = match self.alloc_folio(BLOCK_ORDER, 1, (id, nr.start())) {
-                Ok(pfn) => pfn,
-                Err(_) => {
+            let new = match self.folio_for_collapse(worth, (id, nr.start())) {
+                Some(pfn) => pfn,
+                None => {
                     self.stats().add(Item::ThpCollapseAllocFailed, 1);
                     return Err(CollapseError::NoMemory);
                 }
             };
-            let done = self.collapse_into(&space, &block, nr, &t, (&vma, seq), new);
+            let done = self.collapse_into(&space, &block, nr, worth, (&vma, seq), new);
             match done {
                 Some(Ok(())) => {
                     self.stats().add(Item::ThpCollapseAlloc, 1);
@@ -179,6 +159,28 @@ impl<E: Env> Mm<E> {
             }
         }
         Err(CollapseError::Page(nr.start()))
+    }
+
+    /// The huge page. The small ones stay charged until it has their bytes.
+    fn folio_for_collapse(&self, worth: &Worth, owner: (SpaceId, Vpn)) -> Option<Pfn> {
+        let pages = u64::from(BLOCK_PAGES);
+        let room = || {
+            let usage = self.charge().usage().saturating_add(pages);
+            usage <= self.charge().high()
+        };
+        if worth.fits && !room() && !(worth.defrag && self.reclaim(pages) > 0 && room()) {
+            return None;
+        }
+        match self.alloc_folio(BLOCK_ORDER, 1, owner) {
+            Ok(pfn) => Some(pfn),
+            Err(failed) if worth.defrag => {
+                if let AllocError::Charge(_) = failed {
+                    self.reclaim(pages);
+                }
+                self.alloc_folio(BLOCK_ORDER, 1, owner).ok()
+            }
+            Err(_) => None,
+        }
     }
 
     fn vma_of_block(
@@ -197,7 +199,7 @@ impl<E: Env> Mm<E> {
     fn judge(
         &self,
         space: &Space,
-        t: &Tunables,
+        worth: &Worth,
         vma: &Vma,
         nr: BlockNr,
         state: &mut BlockState,
@@ -244,12 +246,12 @@ impl<E: Env> Mm<E> {
         let swapped = found.swapped.count();
         let may_share = match E::P::COW {
             Cow::Kernel => 0,
-            Cow::Core => u32::from(t.max_ptes_shared),
+            Cow::Core => worth.shared,
         };
         // A hole that the program serves itself must not be filled.
-        if none > u32::from(t.max_ptes_none) || none > 0 && vma.uffd_missing {
+        if none > worth.none || none > 0 && vma.uffd_missing {
             Err(CollapseError::ExceedNone(none))
-        } else if swapped > u32::from(t.max_ptes_swap) {
+        } else if swapped > worth.swap {
             Err(CollapseError::ExceedSwap(swapped))
         } else if shared > may_share {
             Err(CollapseError::ExceedShared(shared))
@@ -266,7 +268,7 @@ impl<E: Env> Mm<E> {
         space: &Space,
         block: &BlockRef,
         nr: BlockNr,
-        t: &Tunables,
+        worth: &Worth,
         (vma, seq): (&Vma, u64),
         new: Pfn,
     ) -> Option<Result<(), CollapseError>> {
@@ -274,7 +276,7 @@ impl<E: Env> Mm<E> {
         if space.changed(seq) {
             return None;
         }
-        let found = match self.judge(space, t, vma, nr, &mut state) {
+        let found = match self.judge(space, worth, vma, nr, &mut state) {
             Ok(found) if found.swapped == PageMask::EMPTY => found,
             Ok(_) => return None,
             Err(why) => return Some(Err(why)),
@@ -299,7 +301,8 @@ impl<E: Env> Mm<E> {
             return None;
         };
         drop(state);
-        let copied = self.copy_into(&old, new);
+        let from: Vec<_> = (0..BLOCK_PAGES).map(|k| old.get(k).frame()).collect();
+        let copied = self.platform().gather(new, &from).is_ok();
         self.machine().preempt(Site::Relock);
         let mut state = block.lock(self);
         if !copied {
@@ -394,29 +397,6 @@ impl<E: Env> Mm<E> {
             }
         }
         None
-    }
-
-    /// Copies the pages of a table to the frames of a folio, zeros where there are none. False:
-    /// the machine has no memory for it.
-    fn copy_into(&self, old: &Table, new: Pfn) -> bool {
-        let mut k = 0;
-        while k < BLOCK_PAGES {
-            let from = old.get(k).frame();
-            let follows = |n: u32| old.get(k + n).frame() == from.map(|p| p.add(n));
-            let len = (1..BLOCK_PAGES - k)
-                .find(|&n| !follows(n))
-                .unwrap_or(BLOCK_PAGES - k);
-            let to = FrameRun::new(new.add(k), len);
-            let done = match from {
-                Some(p) => self.platform().copy(to, p),
-                None => self.platform().fill_zero(to),
-            };
-            if done.is_err() {
-                return false;
-            }
-            k += len;
-        }
-        true
     }
 }
 

@@ -2,7 +2,9 @@
 //! taken apart.
 
 pub mod collapse;
+pub mod force;
 pub mod isolated;
+pub mod khugepaged;
 pub mod order;
 pub mod queue;
 pub(crate) mod retouch;

@@ -129,8 +129,9 @@ fn set_up(start: &Start) -> Result<&'static Process, String> {
         ..LiveConfig::default()
     };
     let store = Swap::new(group.swap_kind());
-    let pager = Pager::new(config, account.clone(), store, tunables, Box::new(Last))
+    let mut pager = Pager::new(config, account.clone(), store, tunables, Box::new(Last))
         .map_err(|e| e.to_string())?;
+    pager.set_forcing(crate::config::forcing());
     Ok(Box::leak(Box::new(Process {
         pid: start.program.pid(),
         pager,

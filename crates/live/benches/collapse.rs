@@ -1,0 +1,116 @@
+//! What a collapse costs, and what it gains: `cargo bench -p deckle-live --bench collapse --
+//! [MiB]`.
+//!
+//! A region of 4 KiB pages is read at random, each address from the word read before; then its
+//! blocks are collapsed, timed one by one, and the same walk is made again. Beside it the same
+//! walk over the kernel's own memory, small and huge, in the same run.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use deckle_live::{Die, Limit, LiveConfig, Pager, Service};
+use deckle_mm::{Advice, SizeMode, Sizes, ThpMode, Tunables};
+use deckle_store::{Algorithm, Ram};
+
+const BLOCK: usize = 2 << 20;
+const STEPS: usize = 4 << 20;
+
+/// A walk that comes by every cache line's word once: each word holds where to go next.
+fn lay(memory: &mut [u8]) {
+    let lines = memory.len() / 64;
+    let mut order: Vec<u32> = (0..lines as u32).collect();
+    let mut x = 88_172_645_463_325_252u64;
+    for i in (1..lines).rev() {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        order.swap(i, x as usize % (i + 1));
+    }
+    for (i, from) in order.iter().enumerate() {
+        let to = order[(i + 1) % lines] as usize * 64;
+        let at = *from as usize * 64;
+        memory[at..at + 8].copy_from_slice(&to.to_ne_bytes());
+    }
+}
+
+/// Nanoseconds for each step of the walk.
+fn walk(memory: &[u8]) -> f64 {
+    let mut at = 0usize;
+    let begin = Instant::now();
+    for _ in 0..STEPS {
+        at = usize::from_ne_bytes(memory[at..at + 8].try_into().expect("eight bytes"));
+    }
+    let time = begin.elapsed();
+    std::hint::black_box(at);
+    time.as_secs_f64() * 1e9 / STEPS as f64
+}
+
+fn kernel(bytes: usize, advice: i32) -> f64 {
+    // SAFETY: a new mapping, page-aligned with a block to spare; given back below.
+    unsafe {
+        let prot = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let raw = libc::mmap(std::ptr::null_mut(), bytes + BLOCK, prot, flags, -1, 0);
+        assert_ne!(raw, libc::MAP_FAILED);
+        let base = (raw as usize).next_multiple_of(BLOCK);
+        libc::madvise(base as *mut libc::c_void, bytes, advice);
+        let memory = std::slice::from_raw_parts_mut(base as *mut u8, bytes);
+        lay(memory);
+        walk(memory);
+        let time = walk(memory);
+        libc::munmap(raw, bytes + BLOCK);
+        time
+    }
+}
+
+fn main() {
+    let mib = std::env::args()
+        .filter_map(|a| a.parse::<usize>().ok())
+        .next()
+        .unwrap_or(256);
+    let bytes = mib << 20;
+    let small = kernel(bytes, libc::MADV_NOHUGEPAGE);
+    let huge = kernel(bytes, libc::MADV_HUGEPAGE);
+    println!("kernel: {small:.1} ns a step on small pages, {huge:.1} ns on huge ones");
+    let tunables = Tunables {
+        thp: ThpMode::Madvise,
+        sizes: Sizes::NEVER.with(9, SizeMode::Inherit),
+        khugepaged_pages_to_scan: 0,
+        ..Tunables::default()
+    };
+    let limit = Arc::new(Limit::new(u64::MAX, u64::MAX, u64::MAX));
+    let config = LiveConfig {
+        dont_fork: true,
+        ..LiveConfig::default()
+    };
+    let store = Ram::new(Algorithm::Lz4);
+    let pager = Pager::new(config, limit, store, tunables, Box::new(Die)).expect("a pager");
+    let service = Service::start(pager).expect("threads");
+    let mut region = service.map(bytes).expect("memory");
+    lay(&mut region);
+    walk(&region);
+    let before = walk(&region);
+    let advised = region.advise(Advice::HugePage);
+    advised.expect("advice");
+    let (mm, space) = (service.pager().mm(), service.pager().space());
+    let mut costs: Vec<f64> = (0..bytes / BLOCK)
+        .map(|b| {
+            let begin = Instant::now();
+            mm.collapse(space, region.start().add(b as u64 * 512))
+                .expect("collapse");
+            begin.elapsed().as_secs_f64() * 1e6
+        })
+        .collect();
+    costs.sort_by(f64::total_cmp);
+    walk(&region);
+    let after = walk(&region);
+    println!("deckle: {before:.1} ns a step before, {after:.1} ns after the collapse");
+    let at = |share: usize| costs[(costs.len() - 1) * share / 100];
+    println!(
+        "{} collapses: median {:.0} us, 10 % under {:.0} us, 90 % under {:.0} us",
+        costs.len(),
+        at(50),
+        at(10),
+        at(90)
+    );
+}
