@@ -160,6 +160,8 @@ pub struct Block {
     seq: AtomicU32,
     /// The pass of the shrinker that last took a huge page of it apart; 0 for none.
     pub(crate) shrunk: AtomicU32,
+    /// Pages that came back since.
+    pub(crate) back: AtomicU32,
 }
 
 impl Block {
@@ -169,6 +171,7 @@ impl Block {
             state: Lock::new(LockClass::Block, at, BlockState::Empty),
             seq: AtomicU32::new(0),
             shrunk: AtomicU32::new(0),
+            back: AtomicU32::new(0),
         }
     }
 

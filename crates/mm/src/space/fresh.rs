@@ -28,18 +28,26 @@ impl<E: Env> Mm<E> {
     ) -> Result<Option<Served>, FaultError> {
         let t = self.tunables();
         let adapts = t.fault_order == FaultOrder::Auto && vma.advice != ThpAdvice::Huge;
-        let mut cap = BLOCK_ORDER;
+        let back = self.comes_back(block);
+        let look = |state: &BlockState, cap: u8, most: u8| {
+            let w = order::window(&t, vma, state, page, cap);
+            match back.min(most) {
+                more if more > w.order => order::window_back(vma, state, page, more),
+                _ => w,
+            }
+        };
+        let mut most = BLOCK_ORDER;
         loop {
             // Estimate with the lock, then let go of it to allocate.
             let mut beside = Beside::default();
             let (seen, estimate) = {
                 let state = block.lock(self);
+                let mut cap = most;
                 if adapts {
                     beside = Beside::of(&state, page);
                     cap = cap.min(space.adapt.cap(vma.start, page, beside));
                 }
-                let window = order::window(&t, vma, &state, page, cap);
-                (state.entry(page.index()).kind(), window)
+                (state.entry(page.index()).kind(), look(&state, cap, most))
             };
             // A hole may be the program's own to fill; what is no hole never is.
             let mine = matches!(seen, Kind::Zero { .. }) || seen == Kind::None && !vma.uffd_missing;
@@ -51,7 +59,7 @@ impl<E: Env> Mm<E> {
                 None => return Ok(None),
             };
             let mut state = block.lock(self);
-            let want = order::window(&t, vma, &state, page, got.order);
+            let want = look(&state, got.order, got.order);
             let stale = space.changed(seq) || state.entry(page.index()).kind() != seen;
             if stale || want != got {
                 drop(state);
@@ -59,15 +67,14 @@ impl<E: Env> Mm<E> {
                 if stale {
                     return Ok(None);
                 }
-                cap = want.order;
+                most = want.order;
                 continue;
             }
             if !self.map_fresh(space, &mut state, vma, got, pfn)? {
                 return Ok(None);
             }
-            if let Kind::Zero { dropped: true, .. } = seen {
-                self.retouched(block);
-            }
+            let dropped = matches!(seen, Kind::Zero { dropped: true, .. });
+            self.came_back(block, got.order, dropped);
             if adapts {
                 space.adapt.note(vma.start, page, got, beside);
             }
