@@ -380,6 +380,10 @@ impl<E: Env> Mm<E> {
         if let Err(e) = queue.list().verify(self) {
             seen.broken.push(e);
         }
+        let old = queue.old();
+        if old.is_some_and(|old| !queue.list().iter(self).any(|pfn| pfn == old)) {
+            seen.broken.push(format!("{old:?} is old and not queued"));
+        }
         drop(queue);
         seen.refs = refs;
     }

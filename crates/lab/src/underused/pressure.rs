@@ -73,12 +73,15 @@ impl<'a> Pressure<'a> {
         Ok(held)
     }
 
-    /// Requests memory until there is no more to be had.
+    /// Requests memory until there is no more to be had: two requests in a row give nothing, as a
+    /// manager may spare what is new once.
     pub fn settle(&mut self) -> Result<(), LabError> {
+        let mut barren = 0;
         for _ in 0..ROUNDS {
             let before = self.held()?;
             self.request(before)?;
-            if self.held()? >= before {
+            barren = if self.held()? < before { 0 } else { barren + 1 };
+            if barren == 2 {
                 break;
             }
         }

@@ -5,26 +5,38 @@
 //! state of its own: it is set also when the folio is queued already, does not revert while the
 //! folio exists, and ends with its split or its end. Folios of order 1 do not exist, single
 //! pages have no parts: neither is ever queued.
+//!
+//! *Young* is what joined since the last pass of the shrinker ended. A program is still filling
+//! such a page as a rule, so what it holds now says little about what it will hold: while nobody
+//! waits for memory it sits out a pass. Folios of which a part is unmapped join at the old end:
+//! what they give is certain.
 
 use crate::env::Env;
 use crate::folio::order_of;
-use crate::frame::{Flags, Link, List};
+use crate::frame::{Flags, Frames, Link, List};
 use crate::huge::order::LEAST_ORDER;
 use crate::mm::Mm;
 use crate::stat::{Item, SizeItem};
 use crate::units::{BLOCK_ORDER, Pfn};
 
 /// The queue, oldest at the tail.
-pub struct SplitQueue(List);
+pub struct SplitQueue {
+    list: List,
+    /// The youngest folio that was there when the last pass ended, or the next older one.
+    old: Option<Pfn>,
+}
 
 impl SplitQueue {
     /// An empty queue.
     pub const fn new() -> SplitQueue {
-        SplitQueue(List::new(Link::Queue))
+        SplitQueue {
+            list: List::new(Link::Queue),
+            old: None,
+        }
     }
     /// Folios on it.
     pub fn len(&self) -> u64 {
-        self.0.folios()
+        self.list.folios()
     }
     /// Whether nothing is queued.
     pub fn is_empty(&self) -> bool {
@@ -32,7 +44,25 @@ impl SplitQueue {
     }
     /// The list, for checks.
     pub fn list(&self) -> &List {
-        &self.0
+        &self.list
+    }
+
+    /// The first of the folios that are not young.
+    pub fn old(&self) -> Option<Pfn> {
+        self.old
+    }
+
+    fn remove<F: Frames + ?Sized>(&mut self, frames: &F, pfn: Pfn) {
+        if self.old == Some(pfn) {
+            self.old = self.list.after(frames, pfn);
+        }
+        self.list.remove(frames, pfn);
+    }
+
+    fn push_old<F: Frames + ?Sized>(&mut self, frames: &F, pfn: Pfn) {
+        if self.list.push_tail(frames, pfn) && self.old.is_none() {
+            self.old = Some(pfn);
+        }
     }
 }
 
@@ -55,7 +85,7 @@ impl<E: Env> Mm<E> {
         let mut queue = self.queue.lock(self.machine());
         let meta = self.meta(pfn);
         if !meta.has(Flags::QUEUED) {
-            queue.0.push_head(self, pfn);
+            queue.list.push_head(self, pfn);
         }
     }
 
@@ -78,7 +108,7 @@ impl<E: Env> Mm<E> {
             }
         }
         if !meta.has(Flags::QUEUED) {
-            queue.0.push_head(self, pfn);
+            queue.push_old(self, pfn);
         }
     }
 
@@ -103,20 +133,28 @@ impl<E: Env> Mm<E> {
         }
         let mut queue = self.queue.lock(self.machine());
         if meta.has(Flags::QUEUED) {
-            queue.0.remove(self, pfn);
+            queue.remove(self, pfn);
         }
     }
 
-    /// Takes the oldest folio off the queue, with one more reference.
-    pub(crate) fn dequeue(&self) -> Option<Pfn> {
+    /// Takes the oldest folio off the queue, with one more reference; a young one only if asked.
+    pub(crate) fn dequeue(&self, young: bool) -> Option<Pfn> {
         let mut queue = self.queue.lock(self.machine());
         loop {
-            let pfn = queue.0.pop_tail(self)?;
+            let oldest = queue.list.tail();
+            let pfn = oldest.filter(|_| young || queue.old.is_some())?;
+            queue.remove(self, pfn);
             let meta = self.meta(pfn);
             if meta.try_get() {
                 return Some(pfn);
             }
         }
+    }
+
+    /// A pass of the shrinker has ended: who is on the queue is young no more.
+    pub(crate) fn grow_old(&self) {
+        let mut queue = self.queue.lock(self.machine());
+        queue.old = queue.list.head();
     }
 
     /// Folios on the queue now.

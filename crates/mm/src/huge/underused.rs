@@ -3,7 +3,8 @@
 //! A huge page is underused if more than `max_ptes_none` of its 512 subpages hold only zeros.
 //! Every huge page is queued at birth; when memory runs short the shrinker takes them from
 //! the old end, unmaps each, looks, and shatters the underused ones. The others leave the
-//! queue: they are in use, and are not looked at again.
+//! queue: they are in use, and are not looked at again. It ends when it has what it was asked
+//! for, and young pages sit out a pass while nobody waits.
 
 use crate::env::Env;
 use crate::folio::order_of;
@@ -11,11 +12,15 @@ use crate::frame::Flags;
 use crate::huge::split::{Split, SplitFlags, next_lower};
 use crate::mm::Mm;
 use crate::platform::Platform;
+use crate::reclaim::direct::Who;
 use crate::space::block::{BlockState, HugeMap};
 use crate::space::{BlockRef, Space};
 use crate::stat::Item;
 use crate::tunables::{Profile, Tunables};
 use crate::units::{BLOCK_PAGES, BlockNr, FrameRun, PageMask, Pfn};
+
+/// Huge pages that one pass in profile `deckle` looks at.
+const SHRINK_BATCH: u64 = 64;
 
 /// What the test found.
 enum Verdict {
@@ -34,34 +39,49 @@ impl Tunables {
 }
 
 impl<E: Env> Mm<E> {
-    /// Runs the shrinker over at most `scan` queued folios or until `target` pages were freed;
-    /// returns how many were. Partially mapped ones are split without a look at their bytes,
-    /// huge pages if they are underused. Profile `linux` knows neither bound: what the shrinker
-    /// frees does not count as reclaimed there, so the priority falls to 0 at the first
-    /// failed charge, and the whole queue is looked at. That decides who survives: if blocks
-    /// were split one by one, the small pages that take their place could not be dropped.
+    /// Runs the shrinker over at most `scan` queued folios, the oldest first, until `target` pages
+    /// were freed; returns how many were. Partially mapped ones are split without a look at their
+    /// bytes, huge pages if they are underused.
     pub fn shrink_underused(&self, scan: u64, target: u64) -> u64 {
-        let t = self.tunables();
-        let (scan, target) = match t.profile {
-            Profile::Linux => (u64::MAX, u64::MAX),
-            Profile::Deckle => (scan, target),
-        };
+        self.shrink_pass_over(scan, target, true)
+    }
+
+    /// The shrinker's part of a round of reclaim.
+    ///
+    /// Who waits for the memory gets it of young folios, too. In profile `linux` it is the whole
+    /// queue then: what the shrinker frees does not count as reclaimed there, so the priority
+    /// falls to 0 at the first failed charge. That decides who survives: if blocks were split
+    /// one by one, the small pages that take their place could not be dropped.
+    pub(crate) fn shrink_for(&self, who: Who, target: u64) -> u64 {
+        match (who, self.tunables().profile) {
+            (Who::Request, _) => self.shrink_pass_over(u64::MAX, target, false),
+            (_, Profile::Linux) => self.shrink_pass_over(u64::MAX, u64::MAX, true),
+            (Who::Direct, Profile::Deckle) => self.shrink_pass_over(SHRINK_BATCH, target, true),
+            (Who::Kswapd, Profile::Deckle) => self.shrink_pass_over(SHRINK_BATCH, target, false),
+        }
+    }
+
+    fn shrink_pass_over(&self, scan: u64, target: u64, young: bool) -> u64 {
+        let shrinks = self.tunables().shrinks();
         let mut freed = 0;
         self.shrink_pass();
         for _ in 0..scan.min(self.queued()) {
             if freed >= target {
                 break;
             }
-            let Some(pfn) = self.dequeue() else { break };
+            let Some(pfn) = self.dequeue(young) else {
+                break;
+            };
             freed += if self.meta(pfn).has(Flags::PARTIAL) {
                 self.shrink_partial(pfn)
-            } else if t.shrinks() {
+            } else if shrinks {
                 self.shrink_one(pfn)
             } else {
                 self.put_folio(pfn, 1);
                 0
             };
         }
+        self.grow_old();
         freed
     }
 

@@ -29,8 +29,6 @@ const FRUITLESS: u32 = 8;
 /// Copies in the store that are given back for each page that could not be had: each takes less
 /// than a page.
 const COPIES: u64 = 4;
-/// Huge pages that one round of the shrinker looks at.
-const SHRINK_BATCH: u64 = 64;
 
 /// Who reclaims.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,6 +37,8 @@ pub(crate) enum Who {
     Direct,
     /// Nobody waits.
     Kswapd,
+    /// Somebody else would like to have it, and has not run out yet.
+    Request,
 }
 
 impl<E: Env> Mm<E> {
@@ -110,6 +110,12 @@ impl<E: Env> Mm<E> {
         self.reclaim_round(pages, Who::Direct)
     }
 
+    /// The same for who asks in good time: young huge pages sit out this round, and where there is
+    /// no swap nothing is unmapped for it, since pages that hold something could not go anywhere.
+    pub fn reclaim_gently(&self, pages: u64) -> u64 {
+        self.reclaim_round(pages, Who::Request)
+    }
+
     /// One round of background reclaim (kswapd's part); true: more is wanted and possible.
     pub fn reclaim_background(&self) -> bool {
         let over = self.charge().usage().saturating_sub(self.charge().high());
@@ -123,11 +129,15 @@ impl<E: Env> Mm<E> {
 
     /// One round; returns the pages freed, less what the store grew by meanwhile.
     pub(super) fn reclaim_round(&self, target: u64, who: Who) -> u64 {
-        let mut freed = self.shrink_underused(SHRINK_BATCH, target);
+        let mut freed = self.shrink_for(who, target);
         if self.trim_copies() > 0 {
             freed += self.settle_store().min(0).unsigned_abs();
         }
-        let anon = self.can_swap() || self.tunables().profile == Profile::Deckle;
+        let swap = self.can_swap();
+        let anon = swap || self.tunables().profile == Profile::Deckle;
+        // Without swap only zero pages and lazily freed ones can go. For who waits all are looked
+        // at; else those that are unmapped already.
+        let unmap = swap || who == Who::Direct;
         let (mut scanned, mut grown) = (0, 0);
         // Pages looked at since the last one that was freed: when that is all that was
         // inactive, the ones after it are the same again.
@@ -137,7 +147,10 @@ impl<E: Env> Mm<E> {
             let total = inactive + self.lru_pages(Which::Active);
             while freed < target && scanned < total {
                 let inactive = self.lru_pages(Which::Inactive);
-                if inactive < target || barren >= inactive {
+                if !unmap && barren >= inactive {
+                    break;
+                }
+                if unmap && (inactive < target || barren >= inactive) {
                     self.deactivate(target.max(total / 32));
                     barren = 0;
                 }
@@ -153,7 +166,7 @@ impl<E: Env> Mm<E> {
             }
         }
         let (scan, steal) = match who {
-            Who::Direct => (Item::PgscanDirect, Item::PgstealDirect),
+            Who::Direct | Who::Request => (Item::PgscanDirect, Item::PgstealDirect),
             Who::Kswapd => (Item::PgscanKswapd, Item::PgstealKswapd),
         };
         self.stats().add(scan, scanned);

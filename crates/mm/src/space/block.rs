@@ -168,6 +168,8 @@ pub struct Block {
     pub(crate) shrunk: AtomicU32,
     /// What the last swap-in brought back.
     pub(crate) window: Window,
+    /// Pages that came back since.
+    pub(crate) back: AtomicU32,
 }
 
 impl Block {
@@ -178,6 +180,7 @@ impl Block {
             seq: AtomicU32::new(0),
             shrunk: AtomicU32::new(0),
             window: Window::new(),
+            back: AtomicU32::new(0),
         }
     }
 

@@ -32,7 +32,15 @@ impl<E: Env> Mm<E> {
     ) -> Result<Option<Served>, FaultError> {
         let t = self.tunables();
         let adapts = t.fault_order == FaultOrder::Auto && vma.advice != ThpAdvice::Huge;
-        let mut cap = BLOCK_ORDER;
+        let back = self.comes_back(block);
+        let look = |state: &BlockState, cap: u8, most: u8| {
+            let w = order::window(&t, vma, state, page, cap);
+            match back.min(most) {
+                more if more > w.order => order::window_back(vma, state, page, more),
+                _ => w,
+            }
+        };
+        let mut most = BLOCK_ORDER;
         loop {
             // Estimate with the lock, then let go of it to allocate.
             let mut beside = Beside::default();
@@ -40,14 +48,14 @@ impl<E: Env> Mm<E> {
                 let state = block.lock(self);
                 let e = state.entry(page.index());
                 if access != Access::Write && e.marks().any() {
-                    cap = 0;
+                    most = 0;
                 }
+                let mut cap = most;
                 if adapts {
                     beside = Beside::of(&state, page);
                     cap = cap.min(space.adapt.cap(vma.start, page, beside));
                 }
-                let window = order::window(&t, vma, &state, page, cap);
-                (e, window)
+                (e, look(&state, cap, most))
             };
             let seen = e.kind();
             let marks = match access {
@@ -65,7 +73,7 @@ impl<E: Env> Mm<E> {
                 None => return Ok(None),
             };
             let mut state = block.lock(self);
-            let want = order::window(&t, vma, &state, page, got.order);
+            let want = look(&state, got.order, got.order);
             let stale = space.changed(seq) || state.entry(page.index()) != e;
             if stale || want != got {
                 drop(state);
@@ -73,15 +81,14 @@ impl<E: Env> Mm<E> {
                 if stale {
                     return Ok(None);
                 }
-                cap = want.order;
+                most = want.order;
                 continue;
             }
             if !self.map_fresh(space, &mut state, vma, got, pfn, marks)? {
                 return Ok(None);
             }
-            if let Kind::Zero { dropped: true, .. } = seen {
-                self.retouched(block);
-            }
+            let dropped = matches!(seen, Kind::Zero { dropped: true, .. });
+            self.came_back(block, got.order, dropped);
             if adapts {
                 space.adapt.note(vma.start, page, got, beside);
             }

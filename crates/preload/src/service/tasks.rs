@@ -250,13 +250,21 @@ pub extern "C" fn donor(_: *mut c_void) -> ! {
             // A word that was written between two rings was taken with the first.
             let last = core::mem::replace(&mut before, request.last);
             let _inside = process.pager.gate().enter();
+            let mm = process.pager.mm();
             // In larger portions than are asked for: the store grows by whole segments, and
             // what a small portion frees may be less than that.
-            let pages = request.pages.max(DONATION);
-            let mm = process.pager.mm();
+            let pages = match deckle_mm::Store::accepts(mm.store()) {
+                true => request.pages.max(DONATION),
+                false => request.pages,
+            };
             process.account.stop_lending(mm);
-            let freed = match mm.reclaim(pages) {
-                0 if request.last || last => process.account.give_up_shared(mm, pages),
+            let hard = request.last || last;
+            let freed = match hard {
+                true => mm.reclaim(pages),
+                false => mm.reclaim_gently(pages),
+            };
+            let freed = match freed {
+                0 if hard => process.account.give_up_shared(mm, pages),
                 freed => freed,
             };
             process.publish();

@@ -13,7 +13,7 @@ mod window;
 
 pub use adapt::Adapt;
 pub use sizes::{SizeMode, Sizes, order_of_bytes};
-pub use window::{Beside, Window, window};
+pub use window::{Beside, Window, window, window_back};
 
 use crate::space::vma::{ThpAdvice, Vma};
 use crate::tunables::{FaultOrder, Profile, ThpMode, Tunables};

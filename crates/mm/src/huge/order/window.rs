@@ -3,7 +3,7 @@
 use super::{LEAST_ORDER, cap_below_huge, enabled};
 use crate::space::block::BlockState;
 use crate::space::entry::{Entry, Kind};
-use crate::space::vma::Vma;
+use crate::space::vma::{ThpAdvice, Vma};
 use crate::tunables::{Profile, Tunables};
 use crate::units::{BLOCK_ORDER, BLOCK_PAGES, Vpn, order_pages};
 
@@ -40,13 +40,13 @@ fn coverable(t: &Tunables, e: Entry) -> bool {
 
 /// The pages of the block around `i` that a folio may cover, `[first, end)`, found in one walk
 /// however many sizes are tried.
-fn room(t: &Tunables, state: &BlockState, i: u32) -> (u32, u32) {
+fn room(free: impl Fn(Entry) -> bool, state: &BlockState, i: u32) -> (u32, u32) {
     let table = match state {
         BlockState::Empty => return (0, BLOCK_PAGES),
         BlockState::Table(table) => table,
         _ => return (i, i + 1),
     };
-    let free = |k: u32| coverable(t, table.get(k));
+    let free = |k: u32| free(table.get(k));
     let (mut first, mut end) = (i, i + 1);
     while first > 0 && free(first - 1) {
         first -= 1;
@@ -57,6 +57,31 @@ fn room(t: &Tunables, state: &BlockState, i: u32) -> (u32, u32) {
     (first, end)
 }
 
+fn fits(w: &Window, vma: &Vma, (first, end): (u32, u32)) -> bool {
+    let pages = order_pages(w.order);
+    w.start >= vma.start
+        && w.start.0 + u64::from(pages) <= vma.end().0
+        && w.start.index() >= first
+        && w.start.index() + pages <= end
+}
+
+/// The window for a write fault on `page` of a block that was taken apart, and has since shown
+/// that it is wanted: whatever reclaim or the program itself gave up of it may come back,
+/// whichever sizes are enabled. Block locked.
+pub fn window_back(vma: &Vma, state: &BlockState, page: Vpn, order_cap: u8) -> Window {
+    let one = Window::around(page, 0);
+    if order_cap < LEAST_ORDER || vma.uffd_missing || vma.advice == ThpAdvice::NoHuge {
+        return one;
+    }
+    let gone = |e: Entry| matches!(e.kind(), Kind::None | Kind::Zero { .. }) && !e.marks().uffd_wp;
+    let room = room(gone, state, page.index());
+    (LEAST_ORDER..=order_cap)
+        .rev()
+        .map(|order| Window::around(page, order))
+        .find(|w| fits(w, vma, room))
+        .unwrap_or(one)
+}
+
 /// The window for a write fault on `page`, which is a hole or a zero entry; `order_cap`
 /// bounds the order (lowered after a failure, or by what the VMA has shown). Where the program
 /// waits for missing pages, none but the faulting one may come. Block locked.
@@ -65,14 +90,8 @@ pub fn window(t: &Tunables, vma: &Vma, state: &BlockState, page: Vpn, order_cap:
     if order_cap < LEAST_ORDER || vma.uffd_missing {
         return one;
     }
-    let (first, end) = room(t, state, page.index());
-    let fits = |w: &Window| {
-        let pages = order_pages(w.order);
-        w.start >= vma.start
-            && w.start.0 + u64::from(pages) <= vma.end().0
-            && w.start.index() >= first
-            && w.start.index() + pages <= end
-    };
+    let room = room(|e| coverable(t, e), state, page.index());
+    let fits = |w: &Window| fits(w, vma, room);
     let huge = Window::around(page, BLOCK_ORDER);
     // Linux gives a huge page only where there is no table.
     let whole = matches!(state, BlockState::Empty) || t.profile == Profile::Deckle;
