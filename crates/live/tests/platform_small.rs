@@ -227,6 +227,34 @@ fn p12_a_moved_page_comes_back_writable_and_protection_can_be_lifted() {
 }
 
 #[test]
+fn p12_what_is_mapped_protected_needs_no_second_call() {
+    case(|| {
+        let p = platform();
+        open(&p, 0, Prot::RW);
+        let (at, f, data) = (run(&p, 0, 0, 8), small(&p, 0), bytes(9, 8));
+        let written = || {
+            let len = 8 * PAGE;
+            count(addr(at), len, Categories::WRITTEN, Categories::empty())
+        };
+        let protected = |content: Content<'_>, want: &[u8]| {
+            let done = p.map_protected(at, f, content, Prot::RW).unwrap();
+            assert_eq!((done.pages, present(at), resting(&p, f, 8)), (8, 8, 0));
+            assert_eq!((written(), read(at)), (0, want.to_vec()));
+            drop_flush(p.write_protect(at, false));
+            assert_eq!(written(), 8);
+        };
+        protected(Content::Bytes(&data), &data);
+        write(at, &data);
+        unmap(&p, at, f).unwrap();
+        protected(Content::Parked, &data);
+        drop(p.discard(at));
+        protected(Content::Zero, &[0; 8 * PAGE]);
+        write(at, &data);
+        assert_eq!(read(at), data);
+    });
+}
+
+#[test]
 fn p19_a_foreign_mapping_is_adopted_and_served_again() {
     case(|| {
         let p = platform();

@@ -32,11 +32,12 @@ fn run(seed: u64, steps: u32, forks: bool) {
     let mut last = Vec::new();
     let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         for step in 0..steps {
-            let op = match rng.below(24) {
+            let op = match rng.below(25) {
                 0 => program.give_away(),
                 1 => program.leave_behind(),
                 2 => rig.split_somewhere(&mut rng),
                 3 => format!("{:?}, {:?}", rig.mm.khugepaged(), rig.mm.trim()),
+                4 => program.track(),
                 _ => program.step(),
             };
             last.push(op);

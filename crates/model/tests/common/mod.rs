@@ -4,13 +4,15 @@ use deckle_mm::platform::Stop;
 use deckle_mm::space::remap::Remap;
 use deckle_mm::{Advice, FaultError, FaultMode, MapError, PAGE_SIZE, PageRun, Platform, Prot, Vpn};
 use deckle_model::{Chance, Injection, Rng};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 #[allow(dead_code)]
 pub mod hand;
 #[allow(dead_code)] // Not every test binary has a program that is alone.
 pub mod leave;
 mod rig;
+#[allow(dead_code)]
+pub mod tracking;
 
 pub use rig::{BASE, Rig, WINDOW};
 
@@ -32,6 +34,8 @@ pub struct Program<'a> {
     /// Mapped pages with their rights.
     mapped: BTreeMap<u64, Prot>,
     known: BTreeMap<u64, Known>,
+    /// Pages that were written since the last [`Program::track`] that cleared.
+    dirty: BTreeSet<u64>,
     /// Whether the machine may refuse memory, so that an out-of-memory is no failure.
     pub may_oom: bool,
     /// Whether platform operations fail now and then (one CPU only).
@@ -55,6 +59,7 @@ impl<'a> Program<'a> {
             pages,
             mapped,
             known,
+            dirty: BTreeSet::new(),
             may_oom: true,
             may_fail: false,
             may_fork: false,
@@ -162,6 +167,7 @@ impl<'a> Program<'a> {
         let shared = self.rig.mm.is_shared(self.rig.space, page);
         assert!(!shared || self.still, "{page} was written unheard");
         self.known.get_mut(&page.0).unwrap().bytes.insert(at, byte);
+        self.dirty.insert(page.0);
         true
     }
 
