@@ -26,6 +26,7 @@ mod inspect;
 pub mod machine;
 pub mod mm;
 pub mod platform;
+pub mod pressure;
 pub mod reclaim;
 mod scratch;
 pub mod space;

@@ -77,6 +77,16 @@ pub trait Machine: Send + Sync {
     /// A place where another CPU may run first. Live memory: nothing. The model's scheduler
     /// may switch here; a model checker's yield.
     fn preempt(&self, site: Site);
+    /// The time, in microseconds from any start, or in steps where there is no time. Never goes
+    /// back; 0 always: the machine has no clock.
+    fn now(&self) -> u64 {
+        0
+    }
+    /// How long the program has computed until now, all its threads together, as
+    /// [`Machine::now`] counts; `None`: not known.
+    fn busy(&self) -> Option<u64> {
+        None
+    }
     /// A lock of `class` was taken by this CPU (`at`: its address order within the class).
     /// For machines that check the lock order; else nothing.
     fn lock_taken(&self, class: LockClass, at: u64) {

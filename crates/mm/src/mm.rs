@@ -9,6 +9,7 @@ use crate::huge::retouch::Retouch;
 use crate::huge::trim::Trim;
 use crate::machine::{LockClass, Machine};
 use crate::platform::Platform;
+use crate::pressure::Pressure;
 use crate::reclaim::lru::Lru;
 use crate::reclaim::refault::Refault;
 use crate::scratch::Scratch;
@@ -56,6 +57,7 @@ pub struct Mm<E: Env> {
     pub(crate) scratch: Scratch,
     /// Changes after each round of reclaim: who found everything isolated waits on it.
     pub(crate) reclaim_seq: AtomicU32,
+    pub(crate) pressure: Pressure,
     pub(crate) refault: Refault,
     pub(crate) retouch: Retouch,
     pub(crate) trim: Trim,
@@ -101,6 +103,7 @@ impl<E: Env> Mm<E> {
             lost: AtomicU64::new(0),
             scratch: Scratch::new(),
             reclaim_seq: AtomicU32::new(0),
+            pressure: Pressure::new(),
             refault: Refault::default(),
             retouch: Retouch::default(),
             trim: Trim::default(),

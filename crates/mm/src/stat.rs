@@ -99,6 +99,12 @@ items! {
         PgstealKswapd = "pgsteal_kswapd",
         /// Times that somebody had to wait for direct reclaim.
         Allocstall = "allocstall",
+        /// Time in which somebody waited for memory (PSI's some): microseconds, on the model steps.
+        PressureSome = "memory_pressure_some_us",
+        /// The part of it in which the program did nothing else (PSI's full).
+        PressureFull = "memory_pressure_full_us",
+        /// Faults that had to wait since the group was far above `memory.high`.
+        ThrottleHigh = "throttle_high",
         /// Pages moved to the inactive list (unmapped, still resident).
         Pgdeactivate = "pgdeactivate",
         /// Inactive pages taken back by a fault.

@@ -105,6 +105,10 @@ impl Report {
                 "stored_bytes": self.stored,
                 "swapped_bytes": self.swapped,
             },
+            "pressure": {
+                "some_us": self.counter(Item::PressureSome),
+                "full_us": self.counter(Item::PressureFull),
+            },
             "programs_managed": self.programs,
             "programs_unmanaged": self.programs_unmanaged,
             "oom_kills": self.killed,
@@ -174,6 +178,16 @@ impl Report {
                 self.counter(Item::Pgmajfault),
                 self.counter(Item::ThpFaultAlloc),
                 self.counter(Item::ThpFaultFallback),
+            ),
+        );
+        let stalled = |item| self.counter(item) as f64 / 1e6;
+        line(
+            "pressure",
+            format!(
+                "some {:.3} s, full {:.3} s of {:.3} s",
+                stalled(Item::PressureSome),
+                stalled(Item::PressureFull),
+                self.wall_s,
             ),
         );
         line(

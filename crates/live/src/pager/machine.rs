@@ -1,6 +1,6 @@
 //! CPUs and waiting on a real computer.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::time::Duration;
 
 use deckle_mm::{Machine, Site, Work};
@@ -21,6 +21,8 @@ pub(super) const STOP: u32 = 1 << 31;
 /// the memory wait on the same futexes.
 pub struct LiveMachine {
     cpus: usize,
+    /// Clock of the program's CPU time; 0: the program is not told apart from who serves it.
+    program: AtomicI32,
     pub(super) work: Signal,
     pub(super) filler: Signal,
 }
@@ -30,10 +32,34 @@ impl LiveMachine {
     pub fn new() -> LiveMachine {
         LiveMachine {
             cpus: std::thread::available_parallelism().map_or(1, |n| n.get()),
+            program: AtomicI32::new(0),
             work: Signal::new(),
             filler: Signal::new(),
         }
     }
+}
+
+impl LiveMachine {
+    /// The program is the process `pid`, and who serves it is outside of it: what it computes
+    /// can be told.
+    pub fn set_program(&self, pid: i32) {
+        let mut clock = 0;
+        // SAFETY: writes the clock's number.
+        let error = unsafe { libc::clock_getcpuclockid(pid, &raw mut clock) };
+        let clock = if error == 0 { clock } else { 0 };
+        self.program.store(clock, Ordering::Release);
+    }
+}
+
+/// A clock in microseconds.
+fn microseconds(clock: libc::clockid_t) -> Option<u64> {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: writes one timespec.
+    let done = unsafe { libc::clock_gettime(clock, &raw mut time) };
+    (done == 0).then_some(time.tv_sec as u64 * 1_000_000 + time.tv_nsec as u64 / 1000)
 }
 
 impl Default for LiveMachine {
@@ -87,6 +113,17 @@ impl Machine for LiveMachine {
     fn kick(&self, work: Work) {
         match work {
             Work::Reclaim => self.work.raise(RECLAIM),
+        }
+    }
+
+    fn now(&self) -> u64 {
+        microseconds(libc::CLOCK_MONOTONIC).unwrap_or(0)
+    }
+
+    fn busy(&self) -> Option<u64> {
+        match self.program.load(Ordering::Acquire) {
+            0 => None,
+            clock => microseconds(clock),
         }
     }
 

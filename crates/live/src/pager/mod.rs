@@ -136,6 +136,12 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
         })
     }
 
+    /// The program is the process `pid`, and who serves it is outside of that: the time in
+    /// which it does nothing else while it waits for memory can be told.
+    pub fn set_program(&self, pid: i32) {
+        self.mm.machine().set_program(pid);
+    }
+
     /// The manager.
     pub fn mm(&self) -> &Mm<LiveEnv<C, S>> {
         &self.mm
@@ -188,6 +194,7 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
         // Faults of the parent; its lock may have been copied while somebody had it.
         forget(replace(&mut self.queue, Queue::new()));
         self.still.after_fork();
+        self.mm.forget_stalls();
         // SAFETY: the caller's promise.
         unsafe { self.mm.platform_mut().after_fork(inherited) }.map_err(PagerError::Live)
     }

@@ -45,6 +45,7 @@ impl<E: Env> Mm<E> {
     /// Makes room after an allocation failed. `Ok`: try again. `Err`: memory is out.
     pub(crate) fn make_room(&self, failed: AllocError) -> Result<(), Box<OomReport>> {
         self.stats().add(Item::Allocstall, 1);
+        let _stall = self.stall();
         let want = match failed {
             AllocError::Charge(over) => over.asked,
             AllocError::NoFrame { order } => order_pages(order) as u64,

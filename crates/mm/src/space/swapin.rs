@@ -55,6 +55,7 @@ impl<E: Env> Mm<E> {
         seq: u64,
         (access, mode): (Access, FaultMode),
     ) -> Result<Option<Served>, FaultError> {
+        let _stall = self.stall();
         let plan = self.plan_readahead(space, block, page);
         let mut cap = plan.order;
         loop {

@@ -250,6 +250,7 @@ fn rebuild(process: &mut Process, start: &super::Start) -> Result<(), String> {
     core::mem::forget(core::mem::replace(&mut process.watch, said.watch));
     core::mem::forget(core::mem::replace(&mut process.link, said.link));
     process.pid = start.program.pid();
+    process.pager.set_program(process.pid);
     let (inherited, filled) = taken.map_or((None, Vec::new()), |(uffd, n)| (Some(uffd), n));
     // SAFETY: in a child, by its first task; the parent's pager was frozen over the fork.
     unsafe { process.pager.after_fork(inherited) }.map_err(|e| e.to_string())?;

@@ -132,6 +132,7 @@ fn set_up(start: &Start) -> Result<&'static Process, String> {
     let mut pager = Pager::new(config, account.clone(), store, tunables, Box::new(Last))
         .map_err(|e| e.to_string())?;
     pager.set_forcing(crate::config::forcing());
+    pager.set_program(start.program.pid());
     Ok(Box::leak(Box::new(Process {
         pid: start.program.pid(),
         pager,
