@@ -29,6 +29,26 @@ fn r150_what_does_not_fit_is_killed_with_a_report() {
 }
 
 #[test]
+fn r150_growth_far_above_memory_high_reclaims_for_itself_and_waits_are_told() {
+    let _turn = turn();
+    // The reserve above memory.high is 4 MiB.
+    let ran = lab("--memory-high 64M --memory-max 1G", "fill 256M --ratio 4");
+    ran.tell("256 MiB at 4:1 above memory.high of 64M");
+    ran.ended(0);
+    assert!(ran.out.contains("every byte right"), "{}", ran.out);
+    assert!(ran.peak("memory_bytes") <= (68 << 20) + SLACK);
+    let told = |what: &str| ran.stats["pressure"][what].as_u64().unwrap();
+    let (some, full) = (told("some_us"), told("full_us"));
+    assert!(0 < full && full <= some, "some {some} us, full {full} us");
+    assert!(
+        some <= ran.wall.as_micros() as u64,
+        "{some} us of {:?}",
+        ran.wall
+    );
+    assert!(ran.err.contains("deckle: pressure"), "{}", ran.err);
+}
+
+#[test]
 fn p13_read_zeros_then_written_ones_are_charged() {
     let _turn = turn();
     let ran = lab("--memory-max 64M --swap none", "readzero-then-write 1G");

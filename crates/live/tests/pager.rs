@@ -267,6 +267,75 @@ fn reading_untouched_memory_costs_nothing_until_it_is_written() {
     });
 }
 
+#[test]
+fn r98_what_was_only_read_is_not_stored_again_and_walks_take_few_faults() {
+    case(|| {
+        let (service, _) = service_of(256, ThpMode::Never);
+        let mut region = service.map(16 * MIB).unwrap();
+        let pages = (16 * MIB / PAGE) as u64;
+        fill(&mut region, 3);
+        let stats = service.pager().mm().stats();
+        region.advise(Advice::PageOut).unwrap();
+        let stored = stats.get(Item::Pswpout);
+        assert_eq!((stats.get(Item::NrSwapped), stored), (pages, pages));
+        for round in 1..4 {
+            let faults = stats.get(Item::Pgmajfault);
+            check(&region, 3);
+            let faults = stats.get(Item::Pgmajfault) - faults;
+            assert!(faults < pages / 32, "{faults}");
+            assert_eq!(stats.get(Item::NrSwapcached), pages);
+            region.advise(Advice::PageOut).unwrap();
+            assert_eq!(stats.get(Item::SwpoutUnchanged), round * pages);
+        }
+        assert_eq!(stats.get(Item::Pswpout), stored);
+        // One byte of each page differs: all are stored anew.
+        check(&region, 3);
+        region.chunks_mut(PAGE).for_each(|page| page[PAGE - 1] ^= 1);
+        region.advise(Advice::PageOut).unwrap();
+        assert_eq!(stats.get(Item::Pswpout), stored + pages);
+        region.chunks_mut(PAGE).for_each(|page| page[PAGE - 1] ^= 1);
+        check(&region, 3);
+        sound(&service);
+        drop(region);
+        assert_eq!(service.pager().mm().store().stored_pages(), 0);
+    });
+}
+
+#[test]
+fn r150_growth_far_above_high_reclaims_for_itself() {
+    case(|| {
+        // High far below max: 32 MiB, and 4 MiB of reserve.
+        let (high, reserve) = (32 * 256, 1024);
+        let limit = Arc::new(Limit::new(1024 * 256, high, u64::MAX));
+        let config = LiveConfig {
+            arena_bytes: Some(1 << 30),
+            dont_fork: true,
+            ..LiveConfig::default()
+        };
+        let tunables = Tunables {
+            thp: ThpMode::Never,
+            ..Tunables::default()
+        };
+        let store = Trim::default();
+        let pager = Pager::new(config, limit.clone(), store, tunables, Box::new(Die));
+        let service = Service::start(pager.expect("pager")).expect("threads");
+        let mut region = service.map(128 * MIB).unwrap();
+        let begin = std::time::Instant::now();
+        fill(&mut region, 1);
+        check(&region, 1);
+        let took = begin.elapsed().as_micros() as u64;
+        // A fault in progress on each of a few threads, and what the store grows by.
+        let peak = limit.peak();
+        assert!(peak <= high + reserve + 512, "{peak}");
+        let stats = service.pager().mm().stats();
+        let some = stats.get(Item::PressureSome);
+        assert!(some > 0 && some <= took, "{some} of {took} us");
+        // Who serves is in the same process: what the program does is not told apart.
+        assert_eq!(stats.get(Item::PressureFull), 0);
+        sound(&service);
+    });
+}
+
 /// Readers and writers start on untouched memory together, so that some writes hit a page in
 /// the moment between its becoming a zero page and its protection. None is lost, and each is
 /// charged.

@@ -167,7 +167,7 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
                 let forks = || ptid != 0 && ptid == self.still.forker.load(Ordering::SeqCst);
                 if !forks() {
                     // Looked at again: `freeze` may have looked at the queue in between.
-                    if !self.queue.push(fault) || forks() {
+                    if !self.hand_over(fault) || forks() {
                         self.platform().wake(fault.page, 1);
                     }
                     return;

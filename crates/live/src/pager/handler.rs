@@ -10,7 +10,7 @@ use super::Pager;
 use super::chores::Chores;
 use super::cpu;
 use super::machine::{FILL, PAGEOUT, RECLAIM, STOP};
-use super::queue::Fault;
+use super::queue::{Fault, Pushed};
 use crate::platform::NURSERY_IDLE;
 
 /// Messages read at once.
@@ -73,7 +73,7 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
                     page: Vpn::of_addr(addr as u64),
                     write: write || wp,
                 };
-                if !self.serve(fault, FaultMode::NoWait) && !self.queue.push(fault) {
+                if !self.serve(fault, FaultMode::NoWait) && !self.hand_over(fault) {
                     // No room: the thread tries its access again and asks anew.
                     self.platform().wake(fault.page, 1);
                 }
@@ -109,18 +109,37 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
         }
     }
 
+    /// Hands a fault over to who may wait; false without room. Its thread is stalled from now
+    /// on until it is served.
+    pub(super) fn hand_over(&self, fault: Fault) -> bool {
+        // Begun before anybody can have served it.
+        self.mm.stall_begin();
+        let pushed = self.queue.push(fault);
+        if pushed != Pushed::New {
+            self.mm.stall_end();
+        }
+        pushed != Pushed::Full
+    }
+
     /// Serves the faults that need reclaim or waiting, until [`stop`](Self::stop). Several may
     /// run.
     pub fn worker_loop(&self) {
         while self.queue.wait() {
             // Taken inside only: in the queue it can be seen by who has closed the gate.
             let _inside = self.gate.enter();
-            let Some(fault) = self.queue.pop() else {
+            let Some((fault, late)) = self.queue.pop() else {
                 continue;
             };
+            let wait = if late { 0 } else { self.mm.reclaim_high() };
+            if wait > 0 {
+                // It alone waits: others' faults may be for pages that are there in a moment.
+                self.queue.postpone(fault, Duration::from_micros(wait));
+                continue;
+            }
             if !self.serve(fault, FaultMode::MayWait) {
                 self.platform().wake(fault.page, 1);
             }
+            self.mm.stall_end();
         }
     }
 

@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use deckle_mm::Vpn;
 
@@ -19,8 +20,23 @@ pub struct Fault {
     pub write: bool,
 }
 
+/// What became of a fault that was handed over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Pushed {
+    /// It is in the ring.
+    New,
+    /// It was there already.
+    There,
+    /// The ring is full.
+    Full,
+}
+
 struct Inner {
     faults: VecDeque<Fault>,
+    /// Faults that wait for their time.
+    later: Vec<(Instant, Fault)>,
+    /// Those of `faults` whose time has come.
+    late: Vec<Fault>,
     closed: bool,
 }
 
@@ -36,6 +52,8 @@ impl Queue {
         Queue {
             inner: Mutex::new(Inner {
                 faults: VecDeque::with_capacity(ROOM),
+                later: Vec::with_capacity(ROOM),
+                late: Vec::with_capacity(ROOM),
                 closed: false,
             }),
             more: Condvar::new(),
@@ -47,48 +65,86 @@ impl Queue {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Appends a fault; false if the ring is full.
-    pub fn push(&self, fault: Fault) -> bool {
+    /// Appends a fault.
+    pub fn push(&self, fault: Fault) -> Pushed {
         let mut inner = self.lock();
-        if inner.faults.contains(&fault) {
-            return true;
+        let later = inner.later.iter().any(|(_, f)| *f == fault);
+        if later || inner.faults.contains(&fault) {
+            return Pushed::There;
         }
-        if inner.faults.len() == ROOM {
-            return false;
+        if inner.faults.len() + inner.later.len() >= ROOM {
+            return Pushed::Full;
         }
         inner.faults.push_back(fault);
         drop(inner);
         self.more.notify_one();
-        true
+        Pushed::New
+    }
+
+    /// Takes a fault that was just popped back, for so long.
+    pub fn postpone(&self, fault: Fault, time: Duration) {
+        self.lock().later.push((Instant::now() + time, fault));
+        // Somebody who sleeps without end has to look at the clock now.
+        self.more.notify_one();
     }
 
     /// Waits until there is a fault, which another may take first; false after
     /// [`close`](Self::close).
     pub fn wait(&self) -> bool {
         let mut inner = self.lock();
-        while inner.faults.is_empty() && !inner.closed {
-            inner = self
-                .more
-                .wait(inner)
-                .unwrap_or_else(PoisonError::into_inner);
+        loop {
+            inner.call_late();
+            if inner.closed || !inner.faults.is_empty() {
+                return !inner.closed;
+            }
+            let next = inner.later.iter().map(|(at, _)| *at).min();
+            inner = match next {
+                None => self.more.wait(inner),
+                Some(at) => {
+                    let time = at.saturating_duration_since(Instant::now());
+                    let woken = self.more.wait_timeout(inner, time);
+                    woken.map(|(inner, _)| inner).map_err(|e| {
+                        let (inner, _) = e.into_inner();
+                        PoisonError::new(inner)
+                    })
+                }
+            }
+            .unwrap_or_else(PoisonError::into_inner);
         }
-        !inner.closed
     }
 
-    /// Takes the oldest fault, if there is one.
-    pub fn pop(&self) -> Option<Fault> {
-        self.lock().faults.pop_front()
+    /// Takes the oldest fault, if there is one, and whether it was postponed before.
+    pub fn pop(&self) -> Option<(Fault, bool)> {
+        let mut inner = self.lock();
+        let fault = inner.faults.pop_front()?;
+        let late = inner.late.iter().position(|f| *f == fault);
+        late.map(|at| inner.late.swap_remove(at));
+        Some((fault, late.is_some()))
     }
 
     /// Calls `see` with each fault, which stays. Nothing is pushed meanwhile.
     pub fn each(&self, see: impl FnMut(&Fault)) {
-        self.lock().faults.iter().for_each(see);
+        let inner = self.lock();
+        let later = inner.later.iter().map(|(_, fault)| fault);
+        inner.faults.iter().chain(later).for_each(see);
     }
 
     /// Sends all workers home.
     pub fn close(&self) {
         self.lock().closed = true;
         self.more.notify_all();
+    }
+}
+
+impl Inner {
+    /// Faults whose time has come are served next.
+    fn call_late(&mut self) {
+        let now = Instant::now();
+        while let Some(at) = self.later.iter().position(|(at, _)| *at <= now) {
+            let (_, fault) = self.later.swap_remove(at);
+            self.faults.push_back(fault);
+            self.late.push(fault);
+        }
     }
 }
 
@@ -104,15 +160,22 @@ mod tests {
             write: n % 2 == 0,
         };
         for n in 0..ROOM as u64 {
-            assert!(queue.push(fault(n)));
+            assert_eq!(queue.push(fault(n)), Pushed::New);
         }
-        assert!(queue.push(fault(5)), "already there");
-        assert!(!queue.push(fault(ROOM as u64)));
+        assert_eq!(queue.push(fault(5)), Pushed::There);
+        assert_eq!(queue.push(fault(ROOM as u64)), Pushed::Full);
         for n in 0..ROOM as u64 {
             assert!(queue.wait());
-            assert_eq!(queue.pop(), Some(fault(n)));
+            assert_eq!(queue.pop(), Some((fault(n), false)));
         }
         assert_eq!(queue.pop(), None);
+        // One that is postponed comes back, once, and is known by it.
+        queue.postpone(fault(3), Duration::from_millis(1));
+        assert_eq!((queue.push(fault(3)), queue.pop()), (Pushed::There, None));
+        assert!(queue.wait());
+        assert_eq!(queue.pop(), Some((fault(3), true)));
+        assert_eq!(queue.push(fault(3)), Pushed::New);
+        assert_eq!(queue.pop(), Some((fault(3), false)));
         queue.close();
         assert!(!queue.wait());
     }

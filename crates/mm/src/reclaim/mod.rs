@@ -3,6 +3,7 @@
 pub mod contig;
 pub mod direct;
 pub mod evict;
+mod high;
 pub mod lru;
 pub mod oom;
 pub mod pageout;

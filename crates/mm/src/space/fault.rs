@@ -158,8 +158,19 @@ impl<E: Env> Mm<E> {
             return Err(FaultError::NoMapping);
         }
         let block = space.block(self, page.block());
+        let mut throttled = false;
         for _ in 0..RETRIES {
-            match self.fault_step(&space, &block, page, access)? {
+            let step = self.fault_step(&space, &block, page, access)?;
+            let grows = matches!(step, Step::Fresh(..) | Step::SwapIn(..) | Step::Copy(..));
+            if grows && !throttled && self.is_far_above_high() {
+                if mode == FaultMode::NoWait {
+                    return Err(FaultError::NeedReclaim);
+                }
+                self.reclaim_high();
+                throttled = true;
+                continue;
+            }
+            match step {
                 Step::Done(served) => {
                     self.stats().add(Item::Pgfault, 1);
                     return Ok(served);

@@ -1,0 +1,98 @@
+//! `memory.high`, and the time that somebody waited for memory.
+
+#[allow(dead_code, unused_imports)]
+mod common;
+
+use common::Rig;
+use common::hand::{BLOCK, byte_of};
+use deckle_mm::{Advice, Charge, FaultError, FaultMode, Item, Profile, ThpMode, Tunables};
+
+fn rig(swap: bool) -> Rig {
+    let t = Tunables {
+        thp: ThpMode::Never,
+        fault_max: 0,
+        ..Tunables::of_profile(Profile::Deckle)
+    };
+    Rig::new(64, 1, 1, swap, t)
+}
+
+/// Pages of the reserve above a small `memory.high`.
+const RESERVE: u64 = 1024;
+
+#[test]
+fn r150_growth_far_above_high_reclaims_and_stays_there() {
+    let rig = rig(true);
+    rig.charge.set_max(10_000);
+    rig.charge.set_high(1000);
+    let start = rig.mmap(0, 8 * BLOCK);
+    let mut waits = 0;
+    for i in 0..8 * BLOCK {
+        let page = start.add(i);
+        // The reserve is for those who may not wait.
+        match rig.mm.fault(rig.space, page, true, FaultMode::NoWait) {
+            Err(FaultError::NeedReclaim) => waits += 1,
+            other => drop(other.unwrap()),
+        }
+        rig.write(page, byte_of(i));
+        let usage = rig.charge.usage();
+        assert!(usage <= 1000 + RESERVE + 64, "{usage} at page {i}");
+    }
+    assert!(waits > 0 && rig.stat(Item::ThrottleHigh) >= waits);
+    assert!(rig.stat(Item::PgstealDirect) > 0 && rig.stat(Item::OomKill) == 0);
+    // Whoever can reclaim need not wait.
+    assert_eq!(rig.mm.reclaim_high(), 0);
+    (0..8 * BLOCK).for_each(|i| assert!(rig.holds(start.add(i), byte_of(i))));
+    rig.verify(&"written");
+}
+
+#[test]
+fn r150_who_grows_above_high_and_cannot_reclaim_waits_longer_and_longer() {
+    let rig = rig(false);
+    rig.charge.set_max(5000);
+    rig.charge.set_high(1000);
+    let start = rig.mmap(0, 8 * BLOCK);
+    let mut last = 0;
+    for i in 0..4000 {
+        rig.write(start.add(i), byte_of(i));
+        if i % 500 == 499 {
+            let wait = rig.mm.reclaim_high();
+            let far = rig.charge.usage() > 1000 + RESERVE;
+            assert_eq!(wait > 0, far, "{wait} us at {i}");
+            assert!(wait >= last);
+            last = wait;
+        }
+    }
+    assert_eq!(last, 2_000_000);
+    rig.verify(&"written");
+}
+
+#[test]
+fn r150_a_high_just_below_max_is_for_the_background_alone() {
+    let rig = rig(true);
+    rig.charge.set_max(2000);
+    rig.charge.set_high(2000 - RESERVE);
+    let start = rig.mmap(0, 8 * BLOCK);
+    (0..8 * BLOCK).for_each(|i| rig.write(start.add(i), byte_of(i)));
+    assert_eq!(rig.stat(Item::ThrottleHigh), 0);
+    assert!(rig.stat(Item::Allocstall) > 0);
+}
+
+#[test]
+fn r150_time_counts_as_pressure_while_a_page_is_read_back_or_reclaim_is_waited_for() {
+    let rig = rig(true);
+    let some = || rig.stat(Item::PressureSome);
+    let start = rig.mmap(0, BLOCK);
+    (0..BLOCK).for_each(|i| rig.write(start.add(i), byte_of(i)));
+    // New pages are no pressure, nor is what the background or the program asks for.
+    rig.advise(start, BLOCK, Advice::PageOut);
+    assert_eq!(some(), 0);
+    rig.read(start);
+    let read = some();
+    assert!(read > 0);
+    rig.charge.set_max(rig.charge.usage() + 8);
+    let more = rig.mmap(1024, 64);
+    (0..64).for_each(|i| rig.write(more.add(i), byte_of(i)));
+    assert!(some() > read && rig.stat(Item::Allocstall) > 0);
+    // The model cannot tell what else its program does.
+    assert_eq!(rig.stat(Item::PressureFull), 0);
+}
