@@ -39,7 +39,8 @@ const REASONS: &[(char, u32, &str)] = &[
     (
         'r',
         74,
-        "there is no swap cache and no page merging: a folio has no references of theirs",
+        "the swap cache holds slots, not folios, and no pages are merged: a folio has no \
+         references of theirs",
     ),
     (
         'r',
@@ -70,7 +71,7 @@ const REASONS: &[(char, u32, &str)] = &[
     (
         'r',
         116,
-        "there is no swap cache: a page is with the program or in the store",
+        "a page that keeps its slot in the store is of a small folio, and never queued for it",
     ),
     (
         'r',
