@@ -1,10 +1,10 @@
-//! What it is worth that a page which was only read is not stored again, and which way to know
-//! it is cheaper: `cargo bench -p deckle-live --bench swap_cache -- [MiB]`.
+//! What readahead and the swap cache are worth, and which way to know that a page is unchanged is
+//! cheaper: `cargo bench -p deckle-live --bench swap_cache -- [MiB]`.
 //!
 //! First the parts, a page each: storing it; reading its copy and comparing; installing it with
 //! and without write-protection; the write fault that ends the protection. Then programs on
-//! twice their limit, sides alternating: passes over all of it, and random reads, with a share of
-//! writes, without the cache and with it.
+//! twice their limit, sides alternating: passes over all of it, and random accesses, with a share
+//! of writes: windows of 64 KiB and adapted ones, without the cache and with it.
 
 use std::hint::black_box;
 use std::os::fd::AsRawFd;
@@ -181,7 +181,7 @@ enum Order {
 }
 
 /// Seconds and CPU seconds of touching as many pages as there are, three times.
-fn program(mib: usize, order: Order, writes: u64, swap_cache: bool) -> (f64, f64, String) {
+fn program(mib: usize, order: Order, writes: u64, knobs: Tunables) -> (f64, f64, String) {
     let max = (mib * 256 / 2) as u64;
     let limit = Arc::new(Limit::new(max, max - max / 32, u64::MAX));
     let config = LiveConfig {
@@ -191,8 +191,7 @@ fn program(mib: usize, order: Order, writes: u64, swap_cache: bool) -> (f64, f64
     };
     let tunables = Tunables {
         thp: ThpMode::Never,
-        swap_cache,
-        ..Tunables::default()
+        ..knobs
     };
     let store = Ram::new(Algorithm::Lz4);
     let pager = Pager::new(config, limit, store, tunables, Box::new(Die)).expect("a pager");
@@ -240,6 +239,17 @@ fn main() {
         .next()
         .unwrap_or(64);
     parts();
+    let fixed = Tunables {
+        vma_ra_enabled: false,
+        page_cluster: 4,
+        swap_cache: false,
+        ..Tunables::default()
+    };
+    let adapted = Tunables {
+        swap_cache: false,
+        ..Tunables::default()
+    };
+    let cached = Tunables::default();
     for (name, order, writes) in [
         ("passes, reads only", Order::Passes, 0),
         ("passes, 10 % written", Order::Passes, 10),
@@ -247,24 +257,43 @@ fn main() {
         ("random, 10 % written", Order::Random, 10),
         ("random, half written", Order::Random, 50),
     ] {
-        let mut sides: [Vec<(f64, f64, String)>; 2] = Default::default();
-        for _ in 0..3 {
-            for (side, on) in [false, true].into_iter().enumerate() {
-                sides[side].push(program(mib, order, writes, on));
-            }
-        }
-        let of = |side: usize, f: fn(&(f64, f64, String)) -> f64| {
-            median(sides[side].iter().map(f).collect())
-        };
-        println!(
-            "{name:22} on/off: time {:.2}, CPU {:.2} ({:.2} s of {:.2} s)",
-            of(1, |r| r.0) / of(0, |r| r.0),
-            of(1, |r| r.1) / of(0, |r| r.1),
-            of(1, |r| r.0),
-            of(0, |r| r.0),
+        compare(
+            mib,
+            (name, order, writes),
+            &["64 KiB", "adapted"],
+            [fixed, adapted],
         );
-        for (side, what) in ["off", "on"].iter().enumerate() {
-            println!("    {what:3} {}", sides[side][1].2);
+        compare(
+            mib,
+            (name, order, writes),
+            &["no cache", "cache"],
+            [adapted, cached],
+        );
+    }
+}
+
+/// Two sides, alternating.
+fn compare(mib: usize, case: (&str, Order, u64), names: &[&str], knobs: [Tunables; 2]) {
+    let (name, order, writes) = case;
+    let mut sides: [Vec<(f64, f64, String)>; 2] = Default::default();
+    for _ in 0..3 {
+        for (side, knobs) in knobs.into_iter().enumerate() {
+            sides[side].push(program(mib, order, writes, knobs));
         }
+    }
+    let of = |side: usize, f: fn(&(f64, f64, String)) -> f64| {
+        median(sides[side].iter().map(f).collect())
+    };
+    println!(
+        "{name}: {} / {}: time {:.2}, CPU {:.2} ({:.2} s of {:.2} s)",
+        names[1],
+        names[0],
+        of(1, |r| r.0) / of(0, |r| r.0),
+        of(1, |r| r.1) / of(0, |r| r.1),
+        of(1, |r| r.0),
+        of(0, |r| r.0),
+    );
+    for (side, what) in names.iter().enumerate() {
+        println!("    {what:9} {}", sides[side][1].2);
     }
 }

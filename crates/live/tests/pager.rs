@@ -290,10 +290,10 @@ fn r98_what_was_only_read_is_not_stored_again_and_walks_take_few_faults() {
         assert_eq!(stats.get(Item::Pswpout), stored);
         // One byte of each page differs: all are stored anew.
         check(&region, 3);
-        region.chunks_mut(PAGE).for_each(|page| page[PAGE - 1] ^= 1);
+        region.chunks_mut(PAGE).for_each(|page| page[600] ^= 1);
         region.advise(Advice::PageOut).unwrap();
         assert_eq!(stats.get(Item::Pswpout), stored + pages);
-        region.chunks_mut(PAGE).for_each(|page| page[PAGE - 1] ^= 1);
+        region.chunks_mut(PAGE).for_each(|page| page[600] ^= 1);
         check(&region, 3);
         sound(&service);
         drop(region);

@@ -58,6 +58,8 @@ pub struct Mm<E: Env> {
     /// Changes after each round of reclaim: who found everything isolated waits on it.
     pub(crate) reclaim_seq: AtomicU32,
     pub(crate) pressure: Pressure,
+    /// Usage when reclaim above `memory.high` last found nothing; `u64::MAX`: it found some.
+    pub(crate) barren_high: AtomicU64,
     pub(crate) refault: Refault,
     pub(crate) retouch: Retouch,
     pub(crate) trim: Trim,
@@ -104,6 +106,7 @@ impl<E: Env> Mm<E> {
             scratch: Scratch::new(),
             reclaim_seq: AtomicU32::new(0),
             pressure: Pressure::new(),
+            barren_high: AtomicU64::new(u64::MAX),
             refault: Refault::default(),
             retouch: Retouch::default(),
             trim: Trim::default(),

@@ -11,10 +11,12 @@ use crate::env::Env;
 use crate::mm::Mm;
 use crate::reclaim::direct::Who;
 use crate::stat::Item;
+use core::sync::atomic::Ordering::Relaxed;
 
 /// Pages of the reserve, at least: 4 MiB.
 const RESERVE: u64 = 1024;
-/// Pages that one fault reclaims at most.
+/// Pages that one fault reclaims at most; and by which usage has to grow before it is tried again
+/// after nothing was to be had.
 const MOST: u64 = 1024;
 /// Longest delay, microseconds (MEMCG_MAX_HIGH_DELAY_JIFFIES of Linux).
 const LONGEST: u64 = 2_000_000;
@@ -60,8 +62,13 @@ impl<E: Env> Mm<E> {
         let _stall = self.stall();
         let over = self.charge().usage().saturating_sub(self.charge().high());
         let target = over.min(MOST);
-        if !self.others_gave(target) {
-            self.reclaim_round(target, Who::Direct);
+        let barren = self.barren_high.load(Relaxed);
+        let usage = self.charge().usage();
+        let again = !(barren..barren.saturating_add(MOST)).contains(&usage);
+        if again && !self.others_gave(target) {
+            let freed = self.reclaim_round(target, Who::Direct);
+            let now = if freed == 0 { usage } else { u64::MAX };
+            self.barren_high.store(now, Relaxed);
         }
         match self.is_far_above_high() {
             true => delay(self.charge().usage(), self.charge().high()),
