@@ -16,6 +16,7 @@ pub mod platform;
 pub use pager::{
     Die, Forcing, Hooks, Limit, LiveEnv, LiveMachine, Pager, PagerError, Region, Service,
 };
+pub use platform::scan as zero_scan;
 pub use platform::{
     Account, Capabilities, Capability, LiveConfig, LiveError, LivePlatform, self_test,
 };

@@ -98,6 +98,9 @@ pub struct Tunables {
     /// Before an out-of-memory kill, look at every huge folio for droppable zero pages,
     /// whatever the other knobs say.
     pub oom_zero_drop: bool,
+    /// Whether eviction looks for pages of zeros and drops them. Off, they are stored like any
+    /// other: to tell what the look costs where there are none. No setting of `deckle run`.
+    pub zero_drop: bool,
     /// Largest folio below the huge size that a fault may allocate, bytes; less than four
     /// pages for none.
     pub fault_max: u32,
@@ -158,6 +161,7 @@ impl Tunables {
                 thp_waste_max: u64::MAX,
                 split_mode: SplitMode::Auto,
                 oom_zero_drop: false,
+                zero_drop: true,
                 fault_max: FAULT_MAX,
                 fault_max_advised: HUGE,
                 sizes: Sizes::NEVER.with(BLOCK_ORDER, SizeMode::Inherit),
@@ -181,6 +185,7 @@ impl Tunables {
                 thp_waste_max: u64::MAX,
                 split_mode: SplitMode::Auto,
                 oom_zero_drop: true,
+                zero_drop: true,
                 fault_max: FAULT_MAX,
                 fault_max_advised: HUGE,
                 sizes: Sizes::NEVER

@@ -10,7 +10,7 @@ mod kernel;
 mod nursery;
 mod parking;
 mod roads;
-mod scan;
+pub mod scan;
 mod selftest;
 mod zero;
 

@@ -51,6 +51,11 @@ pub fn zero_pages(pages: &[[u64; PAGE / 8]]) -> PageMask {
     scan(pages)
 }
 
+/// The same as [`zero_pages`] on a CPU without vectors of 32 bytes.
+pub fn zero_pages_scalar(pages: &[[u64; PAGE / 8]]) -> PageMask {
+    scan(pages)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

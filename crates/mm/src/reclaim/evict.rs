@@ -350,7 +350,10 @@ impl<E: Env> Mm<E> {
     /// they can be stored.
     pub(super) fn put_away(&self, zero_stays: bool, pfn: Pfn, pages: u32, look: PageMask) -> Fate {
         let mut zero = PageMask::EMPTY;
-        let droppable = if zero_stays { PageMask::EMPTY } else { look };
+        let droppable = match zero_stays || !self.tunables().zero_drop {
+            true => PageMask::EMPTY,
+            false => look,
+        };
         for (start, len) in droppable.runs(pages) {
             let found = self
                 .platform()
