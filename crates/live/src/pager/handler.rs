@@ -1,6 +1,7 @@
 //! The four loops.
 
 use std::os::fd::AsRawFd;
+use std::time::Duration;
 
 use deckle_mm::platform::Stop;
 use deckle_mm::{Charge, FaultError, FaultMode, PlatformError, Served, Store, Vpn};
@@ -15,6 +16,7 @@ use crate::platform::NURSERY_IDLE;
 
 /// Messages read at once.
 const BATCH: usize = 16;
+
 impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
     /// Reads faults and serves what can be served at once, until [`stop`](Self::stop): one of
     /// [`handlers`](Self::handlers), which may all run, by its number.
