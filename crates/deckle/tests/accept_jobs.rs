@@ -32,8 +32,8 @@ fn r150_what_does_not_fit_is_killed_with_a_report() {
 fn r150_growth_far_above_memory_high_reclaims_for_itself_and_waits_are_told() {
     let _turn = turn();
     // The reserve above memory.high is 4 MiB.
-    let ran = lab("--memory-high 64M --memory-max 1G", "fill 256M --ratio 4");
-    ran.tell("256 MiB at 4:1 above memory.high of 64M");
+    let ran = lab("--memory-high 64M --memory-max 1G", "fill 256M --ratio 12");
+    ran.tell("256 MiB at 12:1 above memory.high of 64M");
     ran.ended(0);
     assert!(ran.out.contains("every byte right"), "{}", ran.out);
     assert!(ran.peak("memory_bytes") <= (68 << 20) + SLACK);
