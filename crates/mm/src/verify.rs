@@ -10,7 +10,7 @@
 //! | queue | huge folios, and every folio of which only a part is mapped |
 //! | folios by size, whole and partially mapped | counted from the entries |
 //! | NrAnon, NrInactive, NrThp, NrZero, NrSwapped, NrShared | counted from the entries |
-//! | slots in use, pages in the store, users of a slot | swapped entries, slots kept by resident pages |
+//! | slots in use, pages in the store, users of a slot | swapped entries, kept slots |
 //! | NrSwapcached | slots kept by frames of folios |
 //! | frames allocated | folios found |
 //! | unevictable folios | those of which a page is shared |
