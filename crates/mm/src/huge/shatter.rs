@@ -68,15 +68,17 @@ impl<E: Env> Mm<E> {
                 k += 1;
                 continue;
             };
-            let held = || E::P::COW == Cow::Core && self.is_held(self.head_of(p));
-            if e.locked() || e.shared() || held() {
+            let held = |p| E::P::COW == Cow::Core && self.is_held(self.head_of(p));
+            if e.locked() || e.shared() || held(p) {
                 k += 1;
                 continue;
             }
             let mut len = 1;
             let follows = |k: u32, p| {
                 let next = table.get(k);
-                !next.shared() && next.unguarded() == e.with(Kind::Mapped(p))
+                let alike = !next.shared() && next.unguarded() == e.with(Kind::Mapped(p));
+                // The next frame may be of another folio.
+                alike && !held(p)
             };
             while k + len < end && follows(k + len, p.add(len)) {
                 len += 1;

@@ -1,7 +1,7 @@
 //! Forks of small and large folios, one step at a time.
 
 use crate::machine::{BASE, Bare};
-use deckle_mm::{Advice, Charge, Item, ThpMode};
+use deckle_mm::{Advice, Charge, Item, Sizes, ThpMode};
 
 fn fill(m: &Bare, pages: u64) {
     for i in 0..pages {
@@ -133,4 +133,29 @@ fn r103_what_is_reclaimed_leaves_each_space_that_shares_it() {
         }
         assert_eq!(m.charge.usage(), 0);
     }
+}
+
+#[test]
+fn r79_a_pinned_page_stays_whose_neighbours_in_memory_and_in_the_program_go() {
+    let m = Bare::simple(ThpMode::Never);
+    let mut t = m.mm.tunables();
+    t.sizes = Sizes::NEVER;
+    m.mm.set_tunables(t).unwrap();
+    m.map(0, 16);
+    fill(&m, 16);
+    let frames: Vec<_> = (0..16).map(|i| m.frame(m.space, BASE.add(i))).collect();
+    let row = |i: &usize| frames[*i].map(|p| p.add(1)) == frames[i + 1];
+    let before = (0..15).find(row).expect("no two frames in a row");
+    let page = BASE.add(before as u64 + 1);
+    let pin = m.mm.pin(m.space, page, true).unwrap();
+    for advice in [Advice::Cold, Advice::Free, Advice::PageOut] {
+        m.mm.madvise(m.space, BASE, 16, advice).unwrap();
+        assert_eq!(m.frame(m.space, page), Some(pin.frame()), "{advice:?}");
+        assert_eq!(m.frame(m.space, BASE.add(before as u64)), None);
+        m.verify(&advice);
+        m.read(m.space, BASE.add(before as u64));
+    }
+    m.mm.unpin(pin);
+    assert_eq!(m.read(m.space, page)[0], before as u8 + 2);
+    m.verify(&"unpinned");
 }

@@ -433,6 +433,10 @@ impl<'a> Fuzz<'a> {
 
     pub fn verify(&mut self, step: u64) {
         let last = self.last.last().cloned();
+        for h in self.pins.iter().filter(|h| h.attached) {
+            let now = self.m.frame(h.space, h.page);
+            assert_eq!(now, Some(h.frame), "{} was replaced: {last:?}", h.page);
+        }
         self.m.verify(&(step, last));
     }
 
