@@ -18,6 +18,7 @@ extern crate std;
 
 mod atomic;
 pub mod charge;
+pub mod compact;
 pub mod env;
 pub mod folio;
 pub mod frame;
@@ -39,6 +40,7 @@ pub mod units;
 mod verify;
 
 pub use charge::{Charge, OverLimit};
+pub use compact::{Compacted, MigrateError, Migrated};
 pub use env::Env;
 pub use huge::collapse::CollapseError;
 pub use huge::force::Force;

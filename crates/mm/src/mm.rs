@@ -1,6 +1,7 @@
 //! The manager: the traits, the zones, the spaces, the lists and the counters.
 
 use crate::charge::Charge;
+use crate::compact::CompactState;
 use crate::env::Env;
 use crate::frame::{FrameMeta, Frames, Zone, ZoneConfig};
 use crate::huge::khugepaged::Khugepaged;
@@ -64,6 +65,7 @@ pub struct Mm<E: Env> {
     pub(crate) retouch: Retouch,
     pub(crate) trim: Trim,
     pub(crate) khugepaged: Khugepaged,
+    pub(crate) compaction: CompactState,
 }
 
 impl<E: Env> Mm<E> {
@@ -111,6 +113,7 @@ impl<E: Env> Mm<E> {
             retouch: Retouch::default(),
             trim: Trim::default(),
             khugepaged: Khugepaged::default(),
+            compaction: CompactState::default(),
         })
     }
 

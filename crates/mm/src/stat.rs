@@ -109,6 +109,24 @@ items! {
         Pgdeactivate = "pgdeactivate",
         /// Inactive pages taken back by a fault.
         Pgactivate = "pgactivate",
+        /// Times that somebody waited for pages to be moved to form a block.
+        CompactStall = "compact_stall",
+        /// ... and got the block,
+        CompactSuccess = "compact_success",
+        /// ... or not.
+        CompactFail = "compact_fail",
+        /// Pages that the scanner for pages to move has looked at.
+        CompactMigrateScanned = "compact_migrate_scanned",
+        /// Pages that the scanner for free pages has looked at.
+        CompactFreeScanned = "compact_free_scanned",
+        /// Pages isolated by either.
+        CompactIsolated = "compact_isolated",
+        /// Pages moved to other frames.
+        PgmigrateSuccess = "pgmigrate_success",
+        /// Pages that could not be moved.
+        PgmigrateFail = "pgmigrate_fail",
+        /// Pages of zeros that became zero entries instead of being moved.
+        PgmigrateZero = "pgmigrate_zero",
         /// Pages found pinned by reclaim.
         NrPinned = "nr_pinned",
         /// Pages that did not compress enough to be stored.

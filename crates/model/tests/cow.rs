@@ -15,6 +15,8 @@ mod machine;
 mod marks;
 #[path = "cow/matrix.rs"]
 mod matrix;
+#[path = "cow/migrate.rs"]
+mod migrate;
 #[path = "cow/race.rs"]
 mod race;
 #[path = "cow/rules.rs"]

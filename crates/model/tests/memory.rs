@@ -32,12 +32,13 @@ fn run(seed: u64, steps: u32, forks: bool) {
     let mut last = Vec::new();
     let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         for step in 0..steps {
-            let op = match rng.below(25) {
+            let op = match rng.below(26) {
                 0 => program.give_away(),
                 1 => program.leave_behind(),
                 2 => rig.split_somewhere(&mut rng),
                 3 => format!("{:?}, {:?}", rig.mm.khugepaged(), rig.mm.trim()),
                 4 => program.track(),
+                5 => rig.migrate_somewhere(&mut rng),
                 _ => program.step(),
             };
             last.push(op);
@@ -114,6 +115,7 @@ fn race(seed: u64, steps: u32) {
             while rig.machine.wait_kick().is_some() {
                 while rig.mm.reclaim_background() {}
                 rig.split_somewhere(&mut rng);
+                rig.migrate_somewhere(&mut rng);
                 rig.mm.khugepaged();
                 rig.mm.trim();
                 kicks += 1;

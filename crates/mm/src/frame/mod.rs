@@ -21,6 +21,7 @@ pub mod capture;
 mod check;
 mod error;
 mod fallback;
+pub mod isolate;
 pub mod list;
 pub mod meta;
 pub mod mobility;
@@ -38,6 +39,7 @@ pub mod zonelist;
 
 pub use capture::{Capture, CapturePolicy, CaptureStats};
 pub use error::{BulkFreeError, FreeError, NoFrame, ORDERS};
+pub use isolate::{FreePool, Seen};
 pub use list::{Link, List};
 pub use meta::{Flags, FrameMeta, Kind};
 pub use mobility::Mobility;

@@ -1,6 +1,7 @@
 //! An allocation from start to end: the fast path over the zones, direct reclaim with capture,
 //! and the reason if it fails.
 
+use super::capture::Capture;
 use super::request::{AllocFlags, Request};
 use super::watermark::Mark;
 use super::why::{Account, Reason, WhyFailed};
@@ -54,6 +55,20 @@ pub trait Reclaim {
     /// [`Zone::free_bulk`]; returns how many. 0: there is nothing to be had. Called with no
     /// lock held.
     fn round(&mut self, goal: &Goal<'_>) -> u64;
+
+    /// Whether moving pages may form a block of the goal's order.
+    fn begin_compaction(&mut self, _goal: &Goal<'_>) -> bool {
+        false
+    }
+
+    /// A step of compaction: moves pages so that the block becomes free. False: there is
+    /// nothing more to be had. Called with no lock held.
+    fn compact(&mut self, _goal: &Goal<'_>) -> bool {
+        false
+    }
+
+    /// The compaction is over, with or without the block; what it holds goes back.
+    fn end_compaction(&mut self, _goal: &Goal<'_>, _success: bool) {}
 }
 
 /// A block that was allocated.
@@ -152,6 +167,14 @@ fn slow<M: Machine>(
     let Some(reclaim) = reclaim.filter(|_| request.flags.has(AllocFlags::DIRECT_RECLAIM)) else {
         return fail(Reason::MayNotReclaim, &account);
     };
+    if request.order > COSTLY {
+        // What is free already only lies in the wrong places: no page has to go for it.
+        for (index, zone) in list.permitted(*request) {
+            if let Some(found) = compacted(m, index, zone, request, reclaim, &again) {
+                return Ok(found);
+            }
+        }
+    }
     let patient = request.order <= COSTLY || request.flags.has(AllocFlags::RETRY_MAYFAIL);
     let passes = if patient && !request.flags.has(AllocFlags::NORETRY) {
         PASSES
@@ -167,6 +190,13 @@ fn slow<M: Machine>(
         }
         if account.freed == before {
             break;
+        }
+    }
+    if request.order > 0 {
+        for (index, zone) in list.permitted(*request) {
+            if let Some(found) = compacted(m, index, zone, request, reclaim, &again) {
+                return Ok(found);
+            }
         }
     }
     // Pages that others hold captured are as good as free in a moment: nobody fails because of
@@ -187,6 +217,72 @@ fn slow<M: Machine>(
         Some(found) => Ok(found),
         None => fail(Reason::Reclaimed, &account),
     }
+}
+
+/// After a round: the block that was wanted, from the capture list or the free lists.
+fn look<M: Machine>(
+    m: &M,
+    index: usize,
+    zone: &Zone,
+    request: &Request,
+    capture: &mut Option<Capture<'_, M>>,
+    again: &dyn Fn(bool) -> Option<Allocated>,
+) -> Option<Allocated> {
+    if request.order > COSTLY {
+        // Before the list is looked at: what lies on the per-CPU lists next to a captured
+        // block joins it now, or is lost with the block when the rest is given back.
+        zone.drain(m);
+    }
+    let permit = |zone: &Zone| {
+        // The block is outside of the counters already: the test is for a page (R22).
+        let mark = request.mark().map(|_| Mark::Min);
+        request.permits(zone.node()) && mark.is_none_or(|mark| zone.watermark_ok(0, mark))
+    };
+    if let Some(capture) = capture
+        && let Some(pfn) = capture.consult(request.mobility, permit)
+    {
+        return Some(Allocated {
+            pfn,
+            zone: index,
+            captured: true,
+        });
+    }
+    again(false)
+}
+
+/// Direct compaction of a zone: block by block, until one is found or there are no more.
+fn compacted<M: Machine>(
+    m: &M,
+    index: usize,
+    zone: &Zone,
+    request: &Request,
+    reclaim: &mut (dyn Reclaim + '_),
+    again: &dyn Fn(bool) -> Option<Allocated>,
+) -> Option<Allocated> {
+    let mut goal = Goal {
+        zone,
+        index,
+        order: request.order,
+        pages: order_pages(request.order) as u64,
+        round: 0,
+        purpose: ReclaimFor::Direct,
+    };
+    if !reclaim.begin_compaction(&goal) {
+        return None;
+    }
+    let mut capture = zone.begin_capture(m, request.order);
+    let found = loop {
+        let more = reclaim.compact(&goal);
+        m.preempt(Site::ReclaimRound);
+        let found = look(m, index, zone, request, &mut capture, again);
+        if found.is_some() || !more {
+            break found;
+        }
+        goal.round += 1;
+    };
+    drop(capture);
+    reclaim.end_compaction(&goal, found.is_some());
+    found
 }
 
 /// One pass of direct reclaim over a zone.
@@ -215,26 +311,7 @@ fn pass<M: Machine>(
         let got = reclaim.round(&goal);
         account.round(got);
         m.preempt(Site::ReclaimRound);
-        if request.order > COSTLY {
-            // Before the list is looked at: what lies on the per-CPU lists next to a captured
-            // block joins it now, or is lost with the block when the rest is given back.
-            zone.drain(m);
-        }
-        let permit = |zone: &Zone| {
-            // The block is outside of the counters already: the test is for a page (R22).
-            let mark = request.mark().map(|_| Mark::Min);
-            request.permits(zone.node()) && mark.is_none_or(|mark| zone.watermark_ok(0, mark))
-        };
-        if let Some(capture) = &mut capture
-            && let Some(pfn) = capture.consult(request.mobility, permit)
-        {
-            return Some(Allocated {
-                pfn,
-                zone: index,
-                captured: true,
-            });
-        }
-        if let Some(found) = again(false) {
+        if let Some(found) = look(m, index, zone, request, &mut capture, again) {
             return Some(found);
         }
         if got == 0 {

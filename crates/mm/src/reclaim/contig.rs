@@ -1,10 +1,11 @@
-//! Direct reclaim for the frames of a huge page, with page capture.
+//! Direct compaction and reclaim for the frames of a huge page, with page capture.
 //!
 //! Only where frame numbers are memory: on live memory a block of them is never what is
 //! short. And only for who asked for huge pages by advice and may wait (the kernel's
 //! `defrag` set to `madvise`, its default): everybody else takes smaller folios.
 
 use crate::charge::Charge;
+use crate::compact::Compaction;
 use crate::env::Env;
 use crate::folio::AllocError;
 use crate::frame::{
@@ -19,11 +20,31 @@ use crate::stat::Item;
 use crate::units::{BLOCK_ORDER, Pfn, SpaceId, Vpn, order_pages};
 
 /// The manager as what frees pages of a zone.
-struct Rounds<'a, E: Env>(&'a Mm<E>);
+struct Rounds<'a, E: Env> {
+    mm: &'a Mm<E>,
+    compaction: Option<Compaction>,
+}
 
 impl<E: Env> Reclaim for Rounds<'_, E> {
     fn round(&mut self, goal: &Goal<'_>) -> u64 {
-        self.0.reclaim_round(goal.pages, Who::Direct)
+        self.mm.reclaim_round(goal.pages, Who::Direct)
+    }
+
+    fn begin_compaction(&mut self, goal: &Goal<'_>) -> bool {
+        self.compaction = self.mm.compact_begin(goal.zone, goal.order);
+        self.compaction.is_some()
+    }
+
+    fn compact(&mut self, goal: &Goal<'_>) -> bool {
+        let scanners = self.compaction.as_mut();
+        scanners.is_some_and(|c| self.mm.compact_step(goal.zone, c))
+    }
+
+    fn end_compaction(&mut self, goal: &Goal<'_>, success: bool) {
+        if let Some(mut c) = self.compaction.take() {
+            self.mm.compact_end(goal.zone, &mut c);
+            self.mm.compact_outcome(goal.order, success);
+        }
     }
 }
 
@@ -53,7 +74,11 @@ impl<E: Env> Mm<E> {
         let zones = core::slice::from_ref(self.zone_for(order));
         let request = Request::new(order).with_flags(AllocFlags::HUGE);
         let list = Zonelist::new(zones);
-        match alloc_pages(self.machine(), &list, &request, Some(&mut Rounds(self))) {
+        let mut rounds = Rounds {
+            mm: self,
+            compaction: None,
+        };
+        match alloc_pages(self.machine(), &list, &request, Some(&mut rounds)) {
             Ok(got) => {
                 self.meta(got.pfn).set_refs(refs);
                 self.meta(got.pfn).set_owner(owner.0, owner.1);

@@ -7,5 +7,5 @@ mod high;
 pub mod lru;
 pub mod oom;
 pub mod pageout;
-mod places;
+pub(crate) mod places;
 pub mod refault;

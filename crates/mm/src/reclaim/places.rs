@@ -28,7 +28,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
 /// The entries of a folio in one block, which are busy and ours.
-struct Part {
+pub(crate) struct Part {
     space: Arc<Space>,
     block: BlockRef,
     nr: BlockNr,
@@ -43,7 +43,8 @@ enum Was {
 }
 
 impl Part {
-    fn refs(&self) -> u32 {
+    /// References that they hold.
+    pub(crate) fn refs(&self) -> u32 {
         match &self.was {
             Was::Huge(_) => 1,
             Was::Entries(list) => list.len() as u32,
@@ -51,12 +52,26 @@ impl Part {
     }
 
     /// The entries, those of a huge page page by page.
-    fn entries(&self) -> Vec<(u32, Entry)> {
+    pub(crate) fn entries(&self) -> Vec<(u32, Entry)> {
         match &self.was {
             Was::Entries(list) => list.clone(),
             Was::Huge(h) => (0..BLOCK_PAGES)
                 .map(|k| (k, BlockState::Huge(*h).entry(k)))
                 .collect(),
+        }
+    }
+
+    /// Their folio is at other frames now.
+    pub(crate) fn moved(&mut self, from: Pfn, to: Pfn) {
+        match &mut self.was {
+            Was::Huge(h) => h.pfn = to,
+            Was::Entries(list) => {
+                for (_, e) in list {
+                    if let Some(p) = e.frame() {
+                        *e = e.with_frame(to.add(p.0 - from.0));
+                    }
+                }
+            }
         }
     }
 
@@ -135,7 +150,7 @@ impl<E: Env> Mm<E> {
     }
 
     /// Marks every entry of a folio busy, or none.
-    fn take_places(&self, head: Pfn) -> Option<Vec<Part>> {
+    pub(crate) fn take_places(&self, head: Pfn) -> Option<Vec<Part>> {
         let pages = u64::from(order_pages(order_of(self.meta(head))));
         let mut parts = Vec::new();
         for place in self.places(head) {
@@ -226,7 +241,7 @@ impl<E: Env> Mm<E> {
     }
 
     /// Unmaps all entries; on an error all are mapped again, and guarded.
-    fn unmap_parts(&self, head: Pfn, parts: &mut [Part]) -> Result<(), PlatformError> {
+    pub(crate) fn unmap_parts(&self, head: Pfn, parts: &mut [Part]) -> Result<(), PlatformError> {
         for n in 0..parts.len() {
             let id = parts[n].space.id;
             let runs = parts[n].runs(head, PageMask::FULL);
@@ -247,7 +262,7 @@ impl<E: Env> Mm<E> {
     }
 
     /// Maps the pages of `which` again, guarded.
-    fn show_parts(&self, head: Pfn, parts: &[Part], which: PageMask) {
+    pub(crate) fn show_parts(&self, head: Pfn, parts: &[Part], which: PageMask) {
         for part in parts {
             for (page, frame, pages, e) in part.runs(head, which) {
                 let run = PageRun::new(part.space.id, page, pages);
@@ -257,7 +272,7 @@ impl<E: Env> Mm<E> {
     }
 
     /// The entries are what they were.
-    fn give_back_parts(&self, parts: Vec<Part>) {
+    pub(crate) fn give_back_parts(&self, parts: Vec<Part>) {
         for part in parts {
             let mut state = part.block.lock(self);
             match part.was {

@@ -102,6 +102,20 @@ impl Rig {
         format!("split {page} to order {to}, {flags:?}: {done:?}")
     }
 
+    /// Moves the folio somewhere in the window to other frames, or all that can be moved for a
+    /// block; what became of it.
+    pub fn migrate_somewhere(&self, rng: &mut Rng) -> String {
+        let (page, order) = (BASE.add(rng.below(WINDOW / 3)), 1 + rng.below(9) as u8);
+        match rng.below(4) {
+            0 => format!("compact {order}: {:?}", self.mm.compact(order)),
+            _ => {
+                let zero = rng.below(2) == 0;
+                let done = self.mm.migrate_page(self.space, page, zero);
+                format!("migrate {page}, zeros {zero}: {done:?}")
+            }
+        }
+    }
+
     /// Pages that the program has, mapped or inactive.
     pub fn resident(&self) -> u64 {
         self.stat(Item::NrAnon) + self.stat(Item::NrInactive)

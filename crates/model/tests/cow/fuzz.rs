@@ -247,7 +247,7 @@ impl<'a> Fuzz<'a> {
         let id = self.programs[n].id;
         let (start, pages) = self.range();
         let end = start.0 + pages;
-        let op = match self.below(36) {
+        let op = match self.below(38) {
             0 | 1 => {
                 let prot = [Prot::RW, Prot::RW, Prot::RW, Prot::R][self.below(4) as usize];
                 self.m.mm.mmap(id, Some(start), pages, 1, prot).unwrap();
@@ -379,6 +379,21 @@ impl<'a> Fuzz<'a> {
             31 => self.clear(n),
             32 | 33 => self.protect(n, start, pages.min(700)),
             34 => self.look(n, start, pages),
+            35 => {
+                let (zero, few) = (self.below(2) == 0, pages.min(20));
+                let (done, _) = self.shaky(|m| {
+                    let moved = (0..few).filter(|i| {
+                        let page = start.add(*i);
+                        m.mm.migrate_page(id, page, zero).is_ok()
+                    });
+                    moved.count()
+                });
+                format!("migrate, {done} moved")
+            }
+            36 => {
+                let order = 1 + self.below(9) as u8;
+                format!("compact {order}: {:?}", self.m.mm.compact(order))
+            }
             _ => {
                 self.m.model.pin(id, start);
                 self.m.mm.reclaim(600);

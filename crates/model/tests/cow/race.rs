@@ -51,9 +51,11 @@ enum Against {
     Mprotect,
     /// A page is pinned for a moment.
     Pin,
+    /// The pages move to other frames.
+    Migrate,
 }
 
-const ALL: [Against; 9] = [
+const ALL: [Against; 10] = [
     Against::SameFault,
     Against::ChildFault,
     Against::Zap,
@@ -63,6 +65,7 @@ const ALL: [Against; 9] = [
     Against::Remap,
     Against::Mprotect,
     Against::Pin,
+    Against::Migrate,
 ];
 
 struct Race {
@@ -143,6 +146,13 @@ impl Race {
                 for _ in 0..3 {
                     m.mm.reclaim(600);
                 }
+            }
+            (Against::Migrate, _) => {
+                for i in 0..3 * WRITTEN {
+                    let zeros = i % 2 == 0;
+                    let _ = m.mm.migrate_page(id, page(AT + i % WRITTEN), zeros);
+                }
+                m.mm.compact(4);
             }
             (Against::Fork, _) => {
                 let new = m.mm.fork(id).unwrap();

@@ -1,0 +1,463 @@
+//! Moving an isolated folio of one place to other frames.
+
+use crate::env::Env;
+use crate::folio::order_of;
+use crate::frame::Flags;
+use crate::huge::isolated::Isolated;
+use crate::huge::split::SplitFlags;
+use crate::machine::{Machine, Site};
+use crate::mm::Mm;
+use crate::platform::Platform;
+use crate::space::block::{BlockState, HugeMap};
+use crate::space::entry::{Entry, Kind};
+use crate::space::{BlockRef, Space};
+use crate::stat::Item;
+use crate::units::{
+    BLOCK_PAGES, BlockNr, FrameRun, PageMask, PageRun, Pfn, SpaceId, Vpn, order_pages,
+};
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use core::fmt;
+
+/// Why a folio was not moved; its pages are as they were.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MigrateError {
+    /// No folio is there, or somebody else has isolated it.
+    NoFolio,
+    /// Pages of it are being moved by somebody, or its block is in use.
+    Busy,
+    /// Pages of it are pinned, or cannot be taken from the program.
+    Pinned,
+    /// Another manager may hold pages of it, since a fork.
+    Shared,
+    /// Somebody holds a reference to it.
+    Referenced,
+    /// A frame of it is bad.
+    Bad,
+    /// There are no frames to move it to.
+    NoFrame,
+    /// The machine has no memory for the copy.
+    NoMemory,
+}
+
+impl fmt::Display for MigrateError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            MigrateError::NoFolio => "no folio is there",
+            MigrateError::Busy => "pages of the folio are being moved",
+            MigrateError::Pinned => "pages of the folio are pinned",
+            MigrateError::Shared => "the folio is shared since a fork",
+            MigrateError::Referenced => "somebody holds the folio",
+            MigrateError::Bad => "a frame of the folio is bad",
+            MigrateError::NoFrame => "there are no frames to move to",
+            MigrateError::NoMemory => "there is no memory for the copy",
+        })
+    }
+}
+
+impl core::error::Error for MigrateError {}
+
+/// What a migration came to, in pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Migrated {
+    /// Moved to other frames.
+    pub moved: u32,
+    /// Pages of zeros that became zero entries.
+    pub zeros: u32,
+    /// Left where they were.
+    pub stayed: u32,
+}
+
+/// Where frames come from: `None` if there are none of the order.
+pub(super) type Frames<'a> = dyn FnMut(u8) -> Option<Pfn> + 'a;
+
+/// What was unmapped and marked busy, and how it was before.
+enum Was {
+    Huge(HugeMap),
+    /// Index in the folio, and entry.
+    Entries(Vec<(u32, Entry)>),
+}
+
+/// A folio whose entries are busy and which has no reference left.
+struct Taken {
+    head: Pfn,
+    order: u8,
+    first: u32,
+    was: Was,
+    /// Pages of the folio that are in use, and those that were mapped.
+    live: PageMask,
+    mapped: PageMask,
+    refs: u32,
+    queued: bool,
+}
+
+impl<E: Env> Mm<E> {
+    /// Moves the folio that holds a page to other frames, as far as it goes; pages of zeros
+    /// become zero entries if `drop_zero` says so. Waits for who moves the page already.
+    ///
+    /// # Errors
+    /// [`MigrateError`]: nothing was moved.
+    pub fn migrate_page(
+        &self,
+        id: SpaceId,
+        page: Vpn,
+        drop_zero: bool,
+    ) -> Result<Migrated, MigrateError> {
+        if !E::P::CONTIGUITY {
+            return Err(MigrateError::NoFolio);
+        }
+        let list = self.isolate_page(id, page).ok_or(MigrateError::NoFolio)?;
+        let mut frames = |order| self.small.alloc(self.machine(), order).ok();
+        let (done, why) = self.migrate_list(list, &mut frames, drop_zero);
+        match why {
+            Some(why) if done.moved + done.zeros == 0 => Err(why),
+            _ => Ok(done),
+        }
+    }
+
+    /// Moves isolated folios and ends their isolation. One of which a part is not in use is
+    /// split instead (R132), and one for which there is no block. Also says why the last one
+    /// that stayed did.
+    pub(super) fn migrate_list(
+        &self,
+        list: Isolated,
+        frames: &mut Frames<'_>,
+        drop_zero: bool,
+    ) -> (Migrated, Option<MigrateError>) {
+        let mut todo: VecDeque<Pfn> = list.0.into();
+        let (mut done, mut why) = (Migrated::default(), None);
+        while let Some(head) = todo.pop_front() {
+            let pages = order_pages(order_of(self.meta(head)));
+            let partial = pages > 1 && !self.is_forked(head) && self.meta(head).has(Flags::PARTIAL);
+            let moved = match partial {
+                true => Err(MigrateError::NoFrame),
+                false => self.migrate_isolated(head, frames, drop_zero),
+            };
+            match moved {
+                Ok(n) => {
+                    done.moved += n.moved;
+                    done.zeros += n.zeros;
+                }
+                Err(MigrateError::NoFrame)
+                    if pages > 1 && self.split_for_move(head, drop_zero, &mut todo) => {}
+                Err(error) => {
+                    done.stayed += pages;
+                    why = Some(error);
+                    self.putback(head);
+                }
+            }
+        }
+        let stats = self.stats();
+        stats.add(Item::PgmigrateSuccess, u64::from(done.moved + done.zeros));
+        stats.add(Item::PgmigrateFail, u64::from(done.stayed));
+        stats.add(Item::PgmigrateZero, u64::from(done.zeros));
+        (done, why)
+    }
+
+    /// Splits an isolated folio into pages; those that are left are to be moved next.
+    fn split_for_move(&self, head: Pfn, drop_zero: bool, todo: &mut VecDeque<Pfn>) -> bool {
+        let mut parts = Isolated(Vec::from([head]));
+        let flags = match drop_zero {
+            true => SplitFlags::DROP_ZERO,
+            false => SplitFlags::NONE,
+        };
+        let split = self.split_isolated(&mut parts, 0, flags).is_ok();
+        if split {
+            todo.extend(parts.0);
+        }
+        split
+    }
+
+    /// Moves one isolated folio, and ends its isolation unless it fails.
+    fn migrate_isolated(
+        &self,
+        head: Pfn,
+        frames: &mut Frames<'_>,
+        drop_zero: bool,
+    ) -> Result<Migrated, MigrateError> {
+        let meta = self.meta(head);
+        if meta.refs() == 1 {
+            // Nobody uses it any more: it goes with the isolation.
+            self.end_isolation(head, order_of(meta));
+            return Ok(Migrated::default());
+        }
+        let pages = order_pages(order_of(meta));
+        if self.zone_of(head).has_bad(head, pages) {
+            return Err(MigrateError::Bad);
+        }
+        if self.is_forked(head) {
+            return self.migrate_forked(head, frames);
+        }
+        let (id, page) = meta.owner().ok_or(MigrateError::Busy)?;
+        let space = self.space(id).map_err(|_| MigrateError::Busy)?;
+        let nr = page.block();
+        let block = space.block_if_any(self, nr).ok_or(MigrateError::Busy)?;
+        let mut state = block.try_lock(self).ok_or(MigrateError::Busy)?;
+        if meta.owner() != Some((id, page)) || self.is_held(head) {
+            return Err(MigrateError::Pinned);
+        }
+        let taken = self.take_for_move(&space, nr, &mut state, head, page.index())?;
+        drop(state);
+        self.machine().preempt(Site::Relock);
+        if drop_zero && self.is_zero_page(&space, &taken) {
+            self.drop_taken(&block, &taken);
+            return Ok(Migrated {
+                zeros: 1,
+                ..Migrated::default()
+            });
+        }
+        let moved = match frames(taken.order) {
+            Some(new) => self.copy_taken(&taken, new).map(|()| new),
+            None => Err(MigrateError::NoFrame),
+        };
+        self.machine().preempt(Site::Relock);
+        match moved {
+            Ok(new) => {
+                self.show_taken(&space, &block, nr, &taken, Some(new));
+                self.free_moved(head, taken.order, &taken.live);
+                Ok(Migrated {
+                    moved: taken.live.count(),
+                    ..Migrated::default()
+                })
+            }
+            Err(why) => {
+                self.show_taken(&space, &block, nr, &taken, None);
+                Err(why)
+            }
+        }
+    }
+
+    /// Unmaps a folio, marks its entries busy and takes its references away. On an error all is
+    /// as before. Block locked.
+    fn take_for_move(
+        &self,
+        space: &Space,
+        nr: BlockNr,
+        state: &mut BlockState,
+        head: Pfn,
+        first: u32,
+    ) -> Result<Taken, MigrateError> {
+        let order = order_of(self.meta(head));
+        let pages = order_pages(order);
+        let (mut live, mut mapped) = (PageMask::EMPTY, PageMask::EMPTY);
+        let mut refs = 0;
+        let was = match state {
+            BlockState::Busy => return Err(MigrateError::Busy),
+            BlockState::Huge(h) if h.pfn == head => {
+                if h.shared {
+                    return Err(MigrateError::Shared);
+                }
+                let was = *h;
+                self.unmap_huge(space, nr, h)
+                    .map_err(|_| MigrateError::Pinned)?;
+                (live, refs) = (PageMask::FULL, 1);
+                if was.mapped {
+                    mapped = PageMask::FULL;
+                }
+                Was::Huge(*h)
+            }
+            BlockState::Table(table) => {
+                let mut list = Vec::new();
+                for k in 0..pages.min(BLOCK_PAGES - first) {
+                    let e = table.get(first + k);
+                    if e.frame() != Some(head.add(k)) {
+                        continue;
+                    }
+                    if e.shared() {
+                        return Err(MigrateError::Shared);
+                    }
+                    live.set(k);
+                    if matches!(e.kind(), Kind::Mapped(_)) {
+                        mapped.set(k);
+                    }
+                    list.push((k, e));
+                    refs += 1;
+                }
+                for (k, e) in &mut list {
+                    let (k, was) = (*k, *e);
+                    let Kind::Mapped(p) = was.kind() else {
+                        continue;
+                    };
+                    let page = nr.start().add(u64::from(first + k));
+                    let run = PageRun::new(space.id, page, 1);
+                    if self
+                        .unmap_all(run, p, was.prot(), was.marks().any())
+                        .is_err()
+                    {
+                        self.stats().add(Item::NrPinned, 1);
+                        let mut back = PageMask::EMPTY;
+                        (0..k).filter(|&i| mapped.get(i)).for_each(|i| back.set(i));
+                        // The attempt may have lifted its protection.
+                        if !was.marks().any() {
+                            table.set(first + k, was.unguarded());
+                        }
+                        self.map_again(space, nr, state, first, &back);
+                        return Err(MigrateError::Pinned);
+                    }
+                    self.moved_out(1);
+                    *e = was.unguarded().with(Kind::Inactive(p));
+                    table.set(first + k, *e);
+                }
+                Was::Entries(list)
+            }
+            _ => return Err(MigrateError::Busy),
+        };
+        if !self.freeze_folio(head, refs + 1) {
+            self.map_again(space, nr, state, first, &mapped);
+            return Err(MigrateError::Referenced);
+        }
+        let queued = self.meta(head).has(Flags::QUEUED);
+        self.unqueue(head);
+        match (&was, &mut *state) {
+            (Was::Huge(_), state) => *state = BlockState::Busy,
+            (Was::Entries(list), BlockState::Table(table)) => {
+                for (k, e) in list {
+                    table.set(first + k, e.with(Kind::Busy));
+                }
+            }
+            _ => {}
+        }
+        Ok(Taken {
+            head,
+            order,
+            first,
+            was,
+            live,
+            mapped,
+            refs,
+            queued,
+        })
+    }
+
+    /// Whether what was taken is one page, of zeros, that need not be kept.
+    fn is_zero_page(&self, space: &Space, taken: &Taken) -> bool {
+        let Was::Entries(list) = &taken.was else {
+            return false;
+        };
+        let [(_, e)] = list[..] else { return false };
+        let stays = e.locked() || e.lazy() || space.forbids_zero();
+        taken.order == 0 && !stays && {
+            let found = self.platform().scan_zero(FrameRun::new(taken.head, 1));
+            found.get(0)
+        }
+    }
+
+    /// The page becomes a zero entry, and its folio goes.
+    fn drop_taken(&self, block: &BlockRef, taken: &Taken) {
+        self.platform().release(FrameRun::new(taken.head, 1));
+        let mut state = block.lock(self);
+        if let (Some(table), Was::Entries(list)) = (state.table(), &taken.was) {
+            let kind = Kind::Zero {
+                mapped: false,
+                dropped: true,
+            };
+            for (k, e) in list {
+                table.set(taken.first + k, e.with(kind));
+            }
+        }
+        self.stats().sub(Item::NrInactive, 1);
+        self.stats().add(Item::NrZero, 1);
+        self.meta(taken.head).unfreeze(1);
+        block.settled(self);
+        drop(state);
+        self.end_isolation(taken.head, taken.order);
+    }
+
+    /// Copies what is in use to new frames; on an error these are free again.
+    fn copy_taken(&self, taken: &Taken, new: Pfn) -> Result<(), MigrateError> {
+        self.copy_pages(taken.head, taken.order, &taken.live, new)
+    }
+
+    /// Copies pages of a folio to another of the same order; on an error that one is free again.
+    pub(super) fn copy_pages(
+        &self,
+        head: Pfn,
+        order: u8,
+        live: &PageMask,
+        new: Pfn,
+    ) -> Result<(), MigrateError> {
+        for (start, len) in live.runs(order_pages(order)) {
+            let to = FrameRun::new(new.add(start), len);
+            if self.platform().copy(to, head.add(start)).is_err() {
+                self.platform().release(FrameRun::folio(new, order));
+                let freed = self.zone_of(new).free(self.machine(), new, order);
+                debug_assert!(freed.is_ok(), "{freed:?}");
+                return Err(MigrateError::NoMemory);
+            }
+        }
+        Ok(())
+    }
+
+    /// Maps what was taken again: in its new frames, or if there are none where it was.
+    fn show_taken(
+        &self,
+        space: &Space,
+        block: &BlockRef,
+        nr: BlockNr,
+        taken: &Taken,
+        new: Option<Pfn>,
+    ) {
+        let head = new.unwrap_or(taken.head);
+        let mut state = block.lock(self);
+        match &taken.was {
+            Was::Huge(h) => *state = BlockState::Huge(HugeMap { pfn: head, ..*h }),
+            Was::Entries(list) => {
+                if let Some(table) = state.table() {
+                    for (k, e) in list {
+                        table.set(taken.first + k, e.with_frame(head.add(*k)));
+                    }
+                }
+            }
+        }
+        match new {
+            Some(new) => {
+                let page = nr.start().add(u64::from(taken.first));
+                self.meta(new).set_owner(space.id, page);
+                self.meta(new).set_refs(taken.refs);
+                self.inherit(taken.head, new, taken.queued);
+            }
+            None => {
+                self.meta(head).unfreeze(taken.refs + 1);
+                if taken.queued {
+                    self.requeue(head);
+                }
+            }
+        }
+        self.map_again(space, nr, &mut state, taken.first, &taken.mapped);
+        block.settled(self);
+    }
+
+    /// A folio takes the place of another on the lists.
+    pub(super) fn inherit(&self, old: Pfn, new: Pfn, queued: bool) {
+        let kept = Flags::ACTIVE | Flags::UNEVICTABLE | Flags::REJECTED;
+        self.meta(new).set(self.meta(old).flags().and(kept));
+        let mut lru = self.lru.lock(self.machine());
+        lru.put_in(self, new, None);
+        drop(lru);
+        if queued {
+            self.requeue(new);
+        }
+    }
+
+    /// Frees the old frames of a folio that was moved, whose isolation ends so. Its charge is
+    /// the new one's.
+    pub(super) fn free_moved(&self, head: Pfn, order: u8, live: &PageMask) {
+        let meta = self.meta(head);
+        for (start, len) in live.runs(order_pages(order)) {
+            self.platform().release(FrameRun::new(head.add(start), len));
+        }
+        self.release_discarded(head, order, &PageMask::EMPTY);
+        self.forget_copies(head, order_pages(order));
+        self.no_longer_partial(head);
+        meta.clear(Flags::ACTIVE | Flags::UNEVICTABLE | Flags::REJECTED);
+        meta.clear_owner();
+        self.isolation_ended(order_pages(order));
+        let freed = self.zone_of(head).free(self.machine(), head, order);
+        if freed.is_err() {
+            // A frame of it has failed meanwhile.
+            let pages = u64::from(order_pages(order));
+            self.lost
+                .fetch_add(pages, core::sync::atomic::Ordering::AcqRel);
+        }
+    }
+}
