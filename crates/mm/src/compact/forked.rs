@@ -23,6 +23,11 @@ impl<E: Env> Mm<E> {
         let mut parts = self.take_places(head).ok_or(MigrateError::Busy)?;
         let refs: u32 = parts.iter().map(Part::refs).sum();
         let order = order_of(self.meta(head));
+        if refs == 0 {
+            // Its last pages have just gone: it goes with the isolation.
+            self.give_back_parts(parts);
+            return Err(MigrateError::Busy);
+        }
         if self.meta(head).refs() != refs + 1 || self.meta(head).has(Flags::PINNED) {
             self.give_back_parts(parts);
             return Err(MigrateError::Referenced);

@@ -302,6 +302,10 @@ impl<E: Env> Mm<E> {
             }
             _ => return Err(MigrateError::Busy),
         };
+        if refs == 0 {
+            // Its last pages have just gone: it goes with the isolation.
+            return Err(MigrateError::Busy);
+        }
         if !self.freeze_folio(head, refs + 1) {
             self.map_again(space, nr, state, first, &mapped);
             return Err(MigrateError::Referenced);
