@@ -18,6 +18,7 @@ fn service_of(mib: u64, thp: ThpMode) -> (Service<Limit, Trim>, Arc<Limit>) {
         mib,
         Tunables {
             thp,
+            swap_cache: true,
             ..Tunables::default()
         },
     )

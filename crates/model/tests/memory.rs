@@ -21,6 +21,7 @@ fn run(seed: u64, steps: u32, forks: bool) {
     t.fault_order = [FaultOrder::Fixed, FaultOrder::Auto][rng.below(2) as usize];
     t.thp_waste_max = [0, 1 << 20, u64::MAX][rng.below(3) as usize];
     t.split_mode = [SplitMode::Auto, SplitMode::Shatter, SplitMode::InPlace][rng.below(3) as usize];
+    t.swap_cache = rng.below(2) > 0;
     let swap = rng.below(3) > 0;
     let rig = Rig::new(64, 1, seed, swap, t);
     let limit = [u64::MAX, 6000, 3000, 1500][rng.below(4) as usize];

@@ -17,6 +17,7 @@ use deckle_store::{Algorithm, Ram};
 fn small_pages() -> Tunables {
     Tunables {
         thp: ThpMode::Never,
+        swap_cache: true,
         ..Tunables::of_profile(Profile::Deckle)
     }
 }

@@ -79,7 +79,7 @@ impl<E: Env> Mm<E> {
             };
             let mut state = block.lock(self);
             let found = state.table().and_then(|t| window(t, page, order));
-            if space.changed(seq) || !found.is_some_and(|(_, o)| o == order) {
+            if space.changed(seq) || found.is_none_or(|(_, o)| o != order) {
                 drop(state);
                 self.free_unused(pfn);
                 return Ok(None);

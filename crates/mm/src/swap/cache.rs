@@ -10,6 +10,10 @@
 //! the page was unmapped to learn whether it is in use (a page that is moved back comes without
 //! its protection).
 //!
+//! With lz4 a comparison costs three quarters of what storing costs (`swap_cache` of the live
+//! crate's benchmarks), so it is for stores that are slow to write: the tunable
+//! `swap_cache` says where it is on.
+//!
 //! A copy takes memory that a resident page could have, so there are few of them:
 //! - Only a page that was *read* keeps its slot; one that came back to be written will change.
 //! - They may take an eighth of `memory.max`, as long as the whole store takes no more than
@@ -42,6 +46,9 @@ const PAYS: u64 = 40;
 const LOOK: u64 = 256;
 /// When copies do not pay, one swap-in of so many keeps them.
 const SAMPLE: u64 = 16;
+
+/// Pages of a folio by index, with their slots.
+type Places = Vec<(u32, Slot)>;
 
 /// Which slot holds what a frame held when it was filled. Each is a user of its slot.
 #[derive(Debug, Default)]
@@ -215,12 +222,7 @@ impl<E: Env> Mm<E> {
     /// Which of the pages of `filled` of a folio at rest are in the store already, byte for
     /// byte: their slots, whose use is the caller's. Then the slots of those that changed, which
     /// hold nothing any more and are the caller's to fill again. By index.
-    pub(crate) fn unchanged(
-        &self,
-        pfn: Pfn,
-        pages: u32,
-        filled: PageMask,
-    ) -> (Vec<(u32, Slot)>, Vec<(u32, Slot)>) {
+    pub(crate) fn unchanged(&self, pfn: Pfn, pages: u32, filled: PageMask) -> (Places, Places) {
         let (mut same, mut stale) = (Vec::new(), Vec::new());
         let mut list = self.take_copies(pfn, pages);
         list.retain(|&(k, slot)| {

@@ -133,7 +133,7 @@ impl<E: Env> Mm<E> {
         let t = self.tunables();
         let mut seen = walk(block.window.last(), page.index());
         if seen == Walk::Jump {
-            seen = self.from_neighbour(space, page);
+            seen = self.beyond_the_block(space, page);
         }
         let (order, jumps) = decide(seen, space.jumps.0.load(Relaxed) as u8, t.page_cluster);
         Plan {
@@ -169,7 +169,7 @@ impl<E: Env> Mm<E> {
     }
 
     /// A walk from the end of the block before, or from the start of the one behind.
-    fn from_neighbour(&self, space: &Space, page: Vpn) -> Walk {
+    fn beyond_the_block(&self, space: &Space, page: Vpn) -> Walk {
         let (i, nr) = (page.index(), page.block());
         let other = match i {
             0 => nr.0.checked_sub(1),
@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn the_window_is_what_is_there() {
-        assert_eq!(fitting(21, 6, |k| k >= 16 && k < 100), (16, 4));
+        assert_eq!(fitting(21, 6, |k| (16..100).contains(&k)), (16, 4));
         assert_eq!(fitting(64, 6, |k| k >= 16), (64, 6));
         assert_eq!(fitting(5, 3, |k| k == 5), (5, 0));
     }
