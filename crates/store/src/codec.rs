@@ -1,6 +1,6 @@
 //! The compressors and the memory they work in.
 
-use crate::encode::{MAX_ENCODED, Page};
+use crate::encode::{MAX_ENCODED, Page, SPARSE_ROOM};
 use crate::pool::Scratch;
 use crate::zeroed::{Zeroable, zeroed_box};
 use deckle_mm::{PAGE_SIZE, StoreStop};
@@ -78,8 +78,10 @@ impl Writer {
     }
 
     /// Room for an encoding made without the compressor.
-    pub(crate) fn room(&mut self) -> &mut [u8] {
-        &mut self.out.0
+    pub(crate) fn room(&mut self) -> &mut [u8; SPARSE_ROOM] {
+        const { assert!(SPARSE_ROOM <= LZ4_ROOM) };
+        // Never too short, by the line above.
+        self.out.0.first_chunk_mut().expect("the room is larger")
     }
 
     /// The first `len` bytes of the room.

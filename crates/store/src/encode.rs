@@ -28,7 +28,7 @@ pub(crate) type Page = [u8; PAGE_SIZE];
 pub(crate) enum Shape {
     /// All 8-byte words are this one.
     Same(u64),
-    /// At most [`MAX_SPARSE_WORDS`] words are not zero: this many.
+    /// At most [`MAX_SPARSE_WORDS`] words are not zero: bytes of their list.
     Sparse(usize),
     /// Anything else.
     Dense,
@@ -42,18 +42,31 @@ fn words(bytes: &[u8]) -> impl Iterator<Item = u64> {
         .map(|b| u64::from_le_bytes(*b))
 }
 
+/// Room for the longest list of words that is kept, and for those of one step beyond it.
+pub(crate) const SPARSE_ROOM: usize = (MAX_SPARSE_WORDS + WORDS_PER_STEP) * SPARSE_WORD_BYTES;
+
 /// Looks at a page in steps of 256 bytes and stops at the first step that rules out both
-/// special shapes; for most pages that is the first.
-pub(crate) fn shape(page: &Page) -> Shape {
+/// special shapes; for most pages that is the first. Writes the sparse form into `list` on the
+/// way: for each non-zero word its index (2 bytes) and itself (8 bytes).
+pub(crate) fn shape(page: &Page, list: &mut [u8; SPARSE_ROOM]) -> Shape {
     let first = u64::from_le_bytes(page[..8].try_into().unwrap_or([0; 8]));
     let mut differing = 0;
     let mut filled = 0;
-    for step in page.chunks_exact(WORDS_PER_STEP * 8) {
+    for (step, bytes) in page.chunks_exact(WORDS_PER_STEP * 8).enumerate() {
         // Two sums without branches, so that the loop becomes vector code.
         let mut n = 0u64;
-        for w in words(step) {
+        for w in words(bytes) {
             differing |= w ^ first;
             n += u64::from(w != 0);
+        }
+        // Of a page that is one word there is no list to make.
+        if n > 0 && filled <= MAX_SPARSE_WORDS {
+            let there = words(bytes).enumerate().filter(|&(_, w)| w != 0);
+            let places = list[filled * SPARSE_WORD_BYTES..].chunks_exact_mut(SPARSE_WORD_BYTES);
+            for (at, (i, w)) in places.zip(there) {
+                at[..2].copy_from_slice(&((step * WORDS_PER_STEP + i) as u16).to_le_bytes());
+                at[2..].copy_from_slice(&w.to_le_bytes());
+            }
         }
         filled += n as usize;
         if differing != 0 && filled > MAX_SPARSE_WORDS {
@@ -63,28 +76,8 @@ pub(crate) fn shape(page: &Page) -> Shape {
     if differing == 0 {
         Shape::Same(first)
     } else {
-        Shape::Sparse(filled)
+        Shape::Sparse(filled * SPARSE_WORD_BYTES)
     }
-}
-
-/// Writes the sparse form: for each non-zero word its index (2 bytes) and itself (8 bytes).
-/// Returns the length, or `None` when `out` is too short.
-pub(crate) fn encode_sparse(page: &Page, out: &mut [u8]) -> Option<usize> {
-    /// Words looked at together: most groups of a sparse page are all zero.
-    const GROUP: usize = 16;
-    let mut len = 0;
-    for (g, group) in page.chunks_exact(GROUP * 8).enumerate() {
-        if words(group).fold(0, |any, w| any | w) == 0 {
-            continue;
-        }
-        for (i, w) in words(group).enumerate().filter(|&(_, w)| w != 0) {
-            let at = out.get_mut(len..len + SPARSE_WORD_BYTES)?;
-            at[..2].copy_from_slice(&((g * GROUP + i) as u16).to_le_bytes());
-            at[2..].copy_from_slice(&w.to_le_bytes());
-            len += SPARSE_WORD_BYTES;
-        }
-    }
-    Some(len)
 }
 
 /// Reads the sparse form back; false when `list` is not one.
@@ -141,10 +134,11 @@ mod tests {
     #[test]
     fn shapes_are_told_apart_at_their_limits() {
         let mut page = [0; PAGE_SIZE];
+        let shape = |page: &Page| shape(page, &mut [0; SPARSE_ROOM]);
         assert_eq!(shape(&page), Shape::Same(0));
         for n in 1..=MAX_SPARSE_WORDS {
             page[PAGE_SIZE - n * 8] = 1;
-            assert_eq!(shape(&page), Shape::Sparse(n));
+            assert_eq!(shape(&page), Shape::Sparse(n * SPARSE_WORD_BYTES));
         }
         page[0] = 1;
         assert_eq!(shape(&page), Shape::Dense);
@@ -161,8 +155,11 @@ mod tests {
         for i in (0..WORDS).step_by(17) {
             page[i * 8 + 3] = i as u8 | 1;
         }
-        let mut list = [0; MAX_SPARSE_WORDS * SPARSE_WORD_BYTES];
-        let len = encode_sparse(&page, &mut list).unwrap();
+        let mut list = [0; SPARSE_ROOM];
+        let Shape::Sparse(len) = shape(&page, &mut list) else {
+            panic!("not sparse");
+        };
+        assert_eq!(len, WORDS.div_ceil(17) * SPARSE_WORD_BYTES);
         let mut back = [1; PAGE_SIZE];
         assert!(decode_sparse(&list[..len], &mut back));
         assert_eq!(back, page);

@@ -1,9 +1,7 @@
 //! The store in RAM.
 
 use crate::codec::{Algorithm, Reader, Writer};
-use crate::encode::{
-    Page, Shape, decode_sparse, encode_sparse, fill_same, page_sum, same_sum, shape, sparse_sum,
-};
+use crate::encode::{Page, Shape, decode_sparse, fill_same, page_sum, same_sum, shape, sparse_sum};
 use crate::pool::{Lent, Pool};
 use crate::segment::{Heap, Segments};
 use crate::shard::{Encoding, Shard, entry_sum, header_sum};
@@ -144,14 +142,10 @@ impl<S: Segments> Ram<S> {
     }
 
     fn put_page(&self, writer: &mut Writer, slot: u32, page: &Page) -> Result<(), StoreStop> {
-        let shape = shape(page);
+        let shape = shape(page, writer.room());
         let (sum, len) = match shape {
             Shape::Same(word) => (same_sum(slot, word), 0),
-            Shape::Sparse(_) => {
-                let len = encode_sparse(page, writer.room());
-                let len = len.ok_or(StoreStop::Incompressible)?;
-                (sparse_sum(slot, writer.written(len)), len)
-            }
+            Shape::Sparse(len) => (sparse_sum(slot, writer.written(len)), len),
             Shape::Dense => {
                 let len = writer.pack(page)?;
                 (page_sum(slot, page), len)
