@@ -69,6 +69,8 @@ What the summary says, on standard error:
   swap     what was compressed and what came back; the peak, and the memory it was kept in.
   zeros    pages that held only zeros: they were dropped, and cost nothing.
   faults   page faults; huge pages of 2 MiB given to them, and how often there was none.
+  pressure for how long somebody waited for memory (some), and the part of it in which the
+           program did nothing else (full): the kernel's PSI, added up over processes.
   outside  memory that the limit does not hold, sampled every 20 ms at first and every second
            later: each process's RssAnon and RssShmem minus what it has charged.
 
@@ -85,7 +87,7 @@ pub struct RunArgs {
     /// else no limit.
     #[arg(long, value_name = "SIZE|auto|max", allow_hyphen_values = true)]
     pub memory_max: Option<String>,
-    /// Reclaim in the background above this; `max`: never. Default: the maximum minus 1/32 of
+    /// Reclaim in the background above this, and make who grows far above it wait; `max`: never. Default: the maximum minus 1/32 of
     /// it or 4M, whichever is more; with --profile linux none.
     #[arg(long, value_name = "SIZE|max", allow_hyphen_values = true)]
     pub memory_high: Option<String>,
