@@ -48,8 +48,11 @@ fn r118_r138_the_threshold_decides_what_the_sparse_program_keeps() {
                 "{row:?}"
             ),
             _ => {
-                assert_eq!((settled, row.huge_bytes, splits), (touched, 0, blocks));
-                assert_eq!(row.splits, blocks);
+                assert_eq!((row.huge_bytes, splits, row.splits), (0, blocks, blocks));
+                // A block that was taken apart while it was being filled gets up to as many
+                // pages more as have come back.
+                let extra = settled - touched;
+                assert!(extra * 50 < (256 << 20) - touched, "{row:?}");
             }
         }
     }

@@ -30,7 +30,7 @@ const WORTH: u64 = 10_000;
 fn delay(usage: u64, high: u64) -> u64 {
     let over = u128::from(usage.saturating_sub(high));
     let high = u128::from(high.max(1));
-    let time = SCALE * over * over / (high * high);
+    let time = SCALE.saturating_mul(over).saturating_mul(over) / (high * high);
     let time = u64::try_from(time).unwrap_or(LONGEST).min(LONGEST);
     if time < WORTH { 0 } else { time }
 }
