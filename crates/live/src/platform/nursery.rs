@@ -22,9 +22,8 @@ use super::kernel::{self, Advice, BLOCK, PAGE, Reservation};
 const SLOTS: usize = 32;
 /// Fewest and most blocks kept ready.
 const READY: (u32, u32) = (2, 8);
-/// Huge faults come in quick succession when the next comes so soon after one has its page: some
-/// twenty times what it takes to make a huge page. The making does not count: memory that a
-/// hypervisor has to find first takes milliseconds, and then it pays most to make pages ahead.
+/// Huge faults come in quick succession when they are no farther apart than this: some twenty
+/// times what it takes to make a huge page.
 const QUICK: Duration = Duration::from_millis(5);
 /// After so long without one the blocks that are ready are given back.
 pub const IDLE: Duration = Duration::from_millis(20);
@@ -50,7 +49,7 @@ pub struct Nursery {
     target: AtomicU32,
     /// Huge faults in quick succession.
     quick: AtomicU32,
-    /// When the last one had its page, in nanoseconds of the monotonic clock.
+    /// When the last one was, in nanoseconds of the monotonic clock.
     last: AtomicU64,
     off: bool,
     by_fault: bool,
@@ -153,9 +152,7 @@ impl Nursery {
         self.misses.fetch_add(1, Ordering::Relaxed);
         let slot = self.claim(EMPTY)?;
         let nursling = self.nursling(slot);
-        let made = self.touch(slot);
-        self.last.store(kernel::monotonic_ns(), Ordering::Relaxed);
-        made.then_some(nursling)
+        self.touch(slot).then_some(nursling)
     }
 
     /// Counts a huge fault.
