@@ -108,12 +108,8 @@ impl<E: Env> Mm<E> {
     /// Maps a huge page that is at rest. If the machine refuses, it stays inactive: the next
     /// touch asks again. Block locked (or busy).
     pub(crate) fn map_huge_again(&self, space: &Space, nr: BlockNr, h: &mut HugeMap) {
-        let run = PageRun::new(space.id, nr.start(), BLOCK_PAGES);
-        let guarded = h.marks.any();
-        let map = || self.map_as(run, h.pfn, Content::Parked, h.prot, guarded);
-        if !h.mapped && map().is_ok() {
-            (h.mapped, h.lazy, h.guarded) = (true, false, guarded);
-            self.moved_in(BLOCK_PAGES);
+        if !h.mapped {
+            let _ = self.show_huge(space, nr, h);
         }
     }
 

@@ -17,13 +17,13 @@ use crate::frame::Flags;
 use crate::huge::isolated::Isolated;
 use crate::machine::{Machine, Site};
 use crate::mm::Mm;
-use crate::platform::{Content, Platform};
+use crate::platform::Platform;
 use crate::space::block::{BlockState, Table};
 use crate::space::entry::Kind;
 use crate::space::{MapError, Space};
 use crate::stat::{Item, SizeItem};
 use crate::units::{
-    BLOCK_ORDER, BLOCK_PAGES, BlockNr, FrameRun, PageMask, PageRun, Pfn, SpaceId, Vpn, order_pages,
+    BLOCK_ORDER, BLOCK_PAGES, BlockNr, FrameRun, PageMask, Pfn, SpaceId, Vpn, order_pages,
 };
 use core::fmt;
 use core::ops::BitOr;
@@ -407,7 +407,6 @@ impl<E: Env> Mm<E> {
                 k += 1;
                 continue;
             };
-            let guarded = e.marks().any();
             let joins = |n: u32| {
                 pages.get(k + n) && table.get(first + k + n) == e.with(Kind::Inactive(p.add(n)))
             };
@@ -415,15 +414,8 @@ impl<E: Env> Mm<E> {
                 k += 1;
                 continue;
             };
-            let run = PageRun::new(space.id, nr.start().add(u64::from(first + k)), len);
             // If the machine refuses, they stay inactive: the next touch asks again.
-            let shown = self.map_as(run, p, Content::Parked, e.prot(), guarded);
-            if shown.is_ok() {
-                for n in 0..len {
-                    table.set(first + k + n, e.shown(p.add(n), guarded));
-                }
-                self.moved_in(len);
-            }
+            let _ = self.show_entries(space, nr, table, (first + k, len), p);
             k += len;
         }
     }

@@ -11,7 +11,7 @@ use crate::charge::{Charge, OverLimit};
 use crate::env::Env;
 use crate::folio::{AllocError, order_of};
 use crate::mm::Mm;
-use crate::platform::{Content, Cow, Platform, PlatformError, Stop};
+use crate::platform::{Cow, Platform, PlatformError, Stop};
 use crate::reclaim::lru::Which;
 use crate::reclaim::oom::OomReport;
 use crate::space::block::{BlockState, Table};
@@ -250,16 +250,10 @@ impl<E: Env> Mm<E> {
                 .map_err(FaultError::Platform);
             }
             BlockState::Huge(h) => {
-                let run = PageRun::new(space.id, page.block().start(), BLOCK_PAGES);
-                let guarded = h.marks.any();
-                self.map_as(run, h.pfn, Content::Parked, h.prot, guarded)
+                self.show_huge(space, page.block(), h)
                     .map_err(FaultError::Platform)?;
-                (h.mapped, h.guarded) = (true, guarded);
-                h.lazy = false;
-                let pfn = h.pfn;
                 self.stats().add(Item::Pgactivate, BLOCK_PAGES as u64);
-                self.moved_in(BLOCK_PAGES);
-                self.lru_move(pfn, Which::Active);
+                self.lru_move(h.pfn, Which::Active);
                 return Ok(Step::Done(Served::Mapped(BLOCK_PAGES)));
             }
             BlockState::Empty | BlockState::HugeSwapped(_) | BlockState::Table(_) => {}
@@ -405,19 +399,11 @@ impl<E: Env> Mm<E> {
         while last < BLOCK_PAGES && pfn.0 + (last - i) < end && joins(last, pfn.0 + (last - i)) {
             last += 1;
         }
-        let start = Vpn(page.0 - (i - first) as u64);
-        let run = PageRun::new(space.id, start, last - first);
-        let guarded = (first..last).any(|k| table.get(k).marks().any());
-        let frame = Pfn(pfn.0 - (i - first));
-        self.map_as(run, frame, Content::Parked, prot, guarded)?;
-        for k in first..last {
-            let p = Pfn(pfn.0 + k - i);
-            table.set(k, table.get(k).shown(p, guarded));
-        }
-        self.stats().add(Item::Pgactivate, run.pages as u64);
-        self.moved_in(run.pages);
+        let (n, frame) = (last - first, Pfn(pfn.0 - (i - first)));
+        self.show_entries(space, page.block(), table, (first, n), frame)?;
+        self.stats().add(Item::Pgactivate, u64::from(n));
         self.lru_move(head, Which::Active);
-        Ok(run.pages)
+        Ok(n)
     }
 }
 

@@ -4,7 +4,7 @@
 use crate::charge::Charge;
 use crate::env::Env;
 use crate::mm::Mm;
-use crate::platform::{Content, Platform, PlatformError};
+use crate::platform::{Platform, PlatformError};
 use crate::space::block::{BlockState, Table};
 use crate::space::entry::Kind;
 use crate::space::fault::{FaultError, FaultMode};
@@ -168,12 +168,7 @@ impl<E: Env> Mm<E> {
     ) -> Result<(), PlatformError> {
         match state {
             BlockState::Huge(h) if !h.mapped => {
-                let run = PageRun::new(space.id, first, BLOCK_PAGES);
-                let guarded = h.marks.any();
-                self.map_as(run, h.pfn, Content::Parked, h.prot, guarded)?;
-                (h.mapped, h.guarded) = (true, guarded);
-                h.lazy = false;
-                self.moved_in(BLOCK_PAGES);
+                self.show_huge(space, first.block(), h)?;
             }
             BlockState::Table(table) => {
                 let mut i = 0;
@@ -190,13 +185,7 @@ impl<E: Env> Mm<E> {
                     {
                         n += 1;
                     }
-                    let run = PageRun::new(space.id, first.add(i as u64), n);
-                    let guarded = (i..i + n).any(|k| table.get(k).marks().any());
-                    self.map_as(run, p, Content::Parked, e.prot(), guarded)?;
-                    for k in 0..n {
-                        table.set(i + k, table.get(i + k).shown(p.add(k), guarded));
-                    }
-                    self.moved_in(n);
+                    self.show_entries(space, first.block(), table, (i, n), p)?;
                     i += n;
                 }
             }

@@ -3,8 +3,10 @@
 use crate::env::Env;
 use crate::mm::Mm;
 use crate::platform::{Content, Flush, Platform, PlatformError, Prot, Stop};
+use crate::space::Space;
+use crate::space::block::{HugeMap, Table};
 use crate::stat::Item;
-use crate::units::{PAGE_SIZE, PageRun, Pfn};
+use crate::units::{BLOCK_PAGES, BlockNr, PAGE_SIZE, PageRun, Pfn};
 
 /// Times a platform operation is tried again while the address space is changing.
 const STOP_RETRIES: u32 = 10_000;
@@ -133,6 +135,44 @@ impl<E: Env> Mm<E> {
                 .flush(&mut core::iter::once(Flush { pending }));
         }
         (done, stop)
+    }
+
+    /// Maps a huge page at rest, guarded if it is tracked. On an error it stays at rest. Block
+    /// locked (or busy).
+    pub(crate) fn show_huge(
+        &self,
+        space: &Space,
+        nr: BlockNr,
+        h: &mut HugeMap,
+    ) -> Result<(), PlatformError> {
+        let run = PageRun::new(space.id, nr.start(), BLOCK_PAGES);
+        let guarded = h.marks.any();
+        self.map_as(run, h.pfn, Content::Parked, h.prot, guarded)?;
+        (h.mapped, h.lazy, h.guarded) = (true, false, guarded);
+        self.moved_in(BLOCK_PAGES);
+        Ok(())
+    }
+
+    /// Maps the entries `first..first + n`, which rest in the frames from `pfn` on and have equal
+    /// rights; guarded if any is tracked. On an error all stay at rest. Block locked.
+    pub(crate) fn show_entries(
+        &self,
+        space: &Space,
+        nr: BlockNr,
+        table: &mut Table,
+        (first, n): (u32, u32),
+        pfn: Pfn,
+    ) -> Result<(), PlatformError> {
+        let run = PageRun::new(space.id, nr.start().add(u64::from(first)), n);
+        let guarded = (first..first + n).any(|k| table.get(k).marks().any());
+        let prot = table.get(first).prot();
+        self.map_as(run, pfn, Content::Parked, prot, guarded)?;
+        for k in 0..n {
+            let e = table.get(first + k);
+            table.set(first + k, e.shown(pfn.add(k), guarded));
+        }
+        self.moved_in(n);
+        Ok(())
     }
 
     /// Gauges: pages went from inactive to mapped.
