@@ -384,41 +384,34 @@ impl<E: Env> Mm<E> {
             fate.kept.clear(k);
         }
         // What has a slot is stored there again; the others get new ones, in a row.
-        fate.fresh = fate.kept;
-        stale.iter().for_each(|&(k, _)| fate.fresh.clear(k));
-        let n = fate.fresh.count();
-        let mut todo = stale.clone();
-        match if n > 0 {
-            self.alloc_slots(n).ok()
-        } else {
-            None
-        } {
-            Some(first) => {
-                fate.first = first;
-                let fresh = (0..pages).filter(|&k| fate.fresh.get(k));
-                todo.extend(fresh.zip(0..).map(|(k, rank)| (k, first.add(rank))));
-                todo.sort_unstable_by_key(|&(k, _)| k);
-            }
-            None => fate.fresh = PageMask::EMPTY,
+        let mut fresh = fate.kept;
+        stale.iter().for_each(|&(k, _)| fresh.clear(k));
+        if fresh != PageMask::EMPTY
+            && let Ok(first) = self.alloc_slots(fresh.count())
+        {
+            (fate.fresh, fate.first) = (fresh, first);
         }
+        let mut todo = slot_runs(&stale);
+        let rows = fate.fresh.runs(pages);
+        todo.extend(rows.map(|(start, n)| (start, fate.slot(start), n)));
+        todo.sort_unstable_by_key(|&(start, ..)| start);
         fate.same = same.len() as u32;
         fate.old = same;
         fate.old.extend(stale);
         fate.old.sort_unstable_by_key(|&(k, _)| k);
         self.put_pages(pfn, &todo, &mut fate);
-        for &(k, slot) in todo.iter().filter(|&&(k, _)| fate.kept.get(k)) {
-            debug_assert!(!fate.stored.get(k));
-            self.free_slots(slot, 1);
-        }
-        if todo.iter().any(|&(k, _)| fate.kept.get(k)) {
-            self.meta(pfn).set(Flags::REJECTED);
+        for (start, slot, n) in todo {
+            for k in (0..n).filter(|&k| fate.kept.get(start + k)) {
+                self.free_slots(slot.add(k), 1);
+                self.meta(pfn).set(Flags::REJECTED);
+            }
         }
         fate
     }
 
-    /// Stores pages (index, slot) of a folio at rest, as far as they can be stored.
-    fn put_pages(&self, pfn: Pfn, todo: &[(u32, Slot)], fate: &mut Fate) {
-        for (start, first, len) in slot_runs(todo) {
+    /// Stores runs (index, slot, pages) of a folio at rest, as far as they can be stored.
+    fn put_pages(&self, pfn: Pfn, todo: &[(u32, Slot, u32)], fate: &mut Fate) {
+        for &(start, first, len) in todo {
             let mut at = 0;
             while at < len {
                 let mut result = Ok(());
