@@ -105,11 +105,6 @@ impl<S: Store + 'static> Process<S, true> {
         self.mm.fork(self.space).map_err(|e| odd("fork", &e))
     }
 
-    /// Writes `bytes` at byte `at` of a child's memory.
-    pub fn write_in(&self, child: SpaceId, at: usize, bytes: &[u8]) -> Result<(), Death> {
-        self.store_in(child, at, bytes)
-    }
-
     /// A child ends.
     pub fn end(&self, child: SpaceId) -> Result<(), LabError> {
         self.mm.destroy_space(child).map_err(|e| odd("an end", &e))
@@ -198,10 +193,11 @@ impl<S: Store + 'static, const CORE: bool> Process<S, CORE> {
 
     /// Writes `bytes` at byte `at` of the mapping.
     pub fn write(&self, at: usize, bytes: &[u8]) -> Result<(), Death> {
-        self.store_in(self.space, at, bytes)
+        self.write_in(self.space, at, bytes)
     }
 
-    fn store_in(&self, space: SpaceId, at: usize, bytes: &[u8]) -> Result<(), Death> {
+    /// The same in a space: this one's or a child's.
+    pub fn write_in(&self, space: SpaceId, at: usize, bytes: &[u8]) -> Result<(), Death> {
         let addr = BASE.addr() + at as u64;
         while let Err(fault) = self.model.store(CPU, space, addr, bytes) {
             self.serve(space, fault.page, true)?;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use deckle_mm::{Machine, Site, Work};
 
 use super::signal::Signal;
+use crate::platform::monotonic_ns;
 
 /// What the background loop has to do, as bits of its signal.
 pub(super) const RECLAIM: u32 = 1;
@@ -117,7 +118,7 @@ impl Machine for LiveMachine {
     }
 
     fn now(&self) -> u64 {
-        microseconds(libc::CLOCK_MONOTONIC).unwrap_or(0)
+        monotonic_ns() / 1000
     }
 
     fn busy(&self) -> Option<u64> {

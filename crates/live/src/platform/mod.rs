@@ -356,10 +356,7 @@ impl Platform for LivePlatform {
             Content::Zero if len == BLOCK && self.can_move(prot) => self.map_zero_block(dst),
             Content::Zero => self.copy_in(dst, self.zeros.base() as *const u8, len),
             Content::Bytes(bytes) if bytes.len() == len => self.copy_in(dst, bytes.as_ptr(), len),
-            Content::Bytes(_) => Err(PlatformError {
-                at: 0,
-                why: Stop::Refused(libc::EINVAL),
-            }),
+            Content::Bytes(_) => Err(REFUSED),
             Content::Parked => {
                 let (src, _) = self.frames(frames, at.pages)?;
                 self.bring_in(dst, src, len, prot)

@@ -84,11 +84,6 @@ impl<E: Env> Mm<E> {
         Some(self.scanners(zone, order))
     }
 
-    /// One step of it: empties a block. False: there is nothing more to be had.
-    pub(crate) fn compact_step(&self, zone: &Zone, c: &mut Compaction) -> bool {
-        self.compact_block(zone, c)
-    }
-
     /// Gives back what the scanners hold.
     pub(crate) fn compact_end(&self, zone: &Zone, c: &mut Compaction) {
         zone.give_back(self.machine(), &mut c.pool);

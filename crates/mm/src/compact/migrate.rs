@@ -207,7 +207,10 @@ impl<E: Env> Mm<E> {
             });
         }
         let moved = match frames(taken.order) {
-            Some(new) => self.copy_taken(&taken, new).map(|()| new),
+            Some(new) => {
+                let copied = self.copy_pages(head, taken.order, &taken.live, new);
+                copied.map(|()| new)
+            }
             None => Err(MigrateError::NoFrame),
         };
         self.machine().preempt(Site::Relock);
@@ -365,11 +368,6 @@ impl<E: Env> Mm<E> {
         block.settled(self);
         drop(state);
         self.end_isolation(taken.head, taken.order);
-    }
-
-    /// Copies what is in use to new frames; on an error these are free again.
-    fn copy_taken(&self, taken: &Taken, new: Pfn) -> Result<(), MigrateError> {
-        self.copy_pages(taken.head, taken.order, &taken.live, new)
     }
 
     /// Copies pages of a folio to another of the same order; on an error that one is free again.

@@ -24,7 +24,7 @@ pub(crate) struct Compaction {
 
 impl<E: Env> Mm<E> {
     /// Empties the next block in which everything can be moved. False: the scanners have met.
-    pub(super) fn compact_block(&self, zone: &Zone, c: &mut Compaction) -> bool {
+    pub(crate) fn compact_block(&self, zone: &Zone, c: &mut Compaction) -> bool {
         zone.drain(self.machine());
         let pages = order_pages(c.order);
         loop {

@@ -167,13 +167,11 @@ fn slow<M: Machine>(
     let Some(reclaim) = reclaim.filter(|_| request.flags.has(AllocFlags::DIRECT_RECLAIM)) else {
         return fail(Reason::MayNotReclaim, &account);
     };
-    if request.order > COSTLY {
-        // What is free already only lies in the wrong places: no page has to go for it.
-        for (index, zone) in list.permitted(*request) {
-            if let Some(found) = compacted(m, index, zone, request, reclaim, &again) {
-                return Ok(found);
-            }
-        }
+    // What is free already only lies in the wrong places: no page has to go for it.
+    if request.order > COSTLY
+        && let Some(found) = compacted(m, list, request, reclaim, &again)
+    {
+        return Ok(found);
     }
     let patient = request.order <= COSTLY || request.flags.has(AllocFlags::RETRY_MAYFAIL);
     let passes = if patient && !request.flags.has(AllocFlags::NORETRY) {
@@ -192,12 +190,10 @@ fn slow<M: Machine>(
             break;
         }
     }
-    if request.order > 0 {
-        for (index, zone) in list.permitted(*request) {
-            if let Some(found) = compacted(m, index, zone, request, reclaim, &again) {
-                return Ok(found);
-            }
-        }
+    if request.order > 0
+        && let Some(found) = compacted(m, list, request, reclaim, &again)
+    {
+        return Ok(found);
     }
     // Pages that others hold captured are as good as free in a moment: nobody fails because of
     // them who would not have failed without capture (R30).
@@ -250,8 +246,20 @@ fn look<M: Machine>(
     again(false)
 }
 
-/// Direct compaction of a zone: block by block, until one is found or there are no more.
+/// Direct compaction of the zones in turn.
 fn compacted<M: Machine>(
+    m: &M,
+    list: &Zonelist<'_>,
+    request: &Request,
+    reclaim: &mut (dyn Reclaim + '_),
+    again: &dyn Fn(bool) -> Option<Allocated>,
+) -> Option<Allocated> {
+    list.permitted(*request)
+        .find_map(|(index, zone)| compact_zone(m, index, zone, request, reclaim, again))
+}
+
+/// Direct compaction of a zone: block by block, until one is found or there are no more.
+fn compact_zone<M: Machine>(
     m: &M,
     index: usize,
     zone: &Zone,

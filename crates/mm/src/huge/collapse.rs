@@ -90,6 +90,19 @@ pub(super) struct Worth {
     pub defrag: bool,
 }
 
+impl Worth {
+    /// What the knobs say, for who waits.
+    pub fn of(t: &Tunables) -> Worth {
+        Worth {
+            none: u32::from(t.max_ptes_none),
+            swap: u32::from(t.max_ptes_swap),
+            shared: u32::from(t.max_ptes_shared),
+            fits: false,
+            defrag: false,
+        }
+    }
+}
+
 /// What a look at a block has found: entries in use, in the store; rights, and whether no page
 /// is soft-dirty.
 struct Found {
@@ -105,15 +118,7 @@ impl<E: Env> Mm<E> {
     /// # Errors
     /// [`CollapseError`]; every page is as it was, but for those that were read back.
     pub fn collapse(&self, id: SpaceId, page: Vpn) -> Result<(), CollapseError> {
-        let t = self.tunables();
-        let worth = Worth {
-            none: u32::from(t.max_ptes_none),
-            swap: u32::from(t.max_ptes_swap),
-            shared: u32::from(t.max_ptes_shared),
-            fits: false,
-            defrag: false,
-        };
-        self.collapse_if(id, page, &worth)
+        self.collapse_if(id, page, &Worth::of(&self.tunables()))
     }
 
     /// As [`Mm::collapse`], by the caller's measure.

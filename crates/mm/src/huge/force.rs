@@ -87,10 +87,8 @@ impl<E: Env> Mm<E> {
             Force::Collapse => {
                 let worth = Worth {
                     none: BLOCK_PAGES - 1,
-                    swap: u32::from(self.tunables().max_ptes_swap),
-                    shared: u32::from(self.tunables().max_ptes_shared),
                     fits: true,
-                    defrag: false,
+                    ..Worth::of(&self.tunables())
                 };
                 self.collapse_if(id, page, &worth).is_ok()
             }

@@ -45,16 +45,15 @@ pub struct Khugepage {
 impl Tunables {
     /// What khugepaged takes for worth a huge page.
     fn worth(&self) -> Worth {
-        let none = u32::from(self.max_ptes_none);
+        let asked = Worth::of(self);
         Worth {
             none: match self.fault_order {
-                FaultOrder::Fixed => none,
-                FaultOrder::Auto => none.min(NEARLY_FULL),
+                FaultOrder::Fixed => asked.none,
+                FaultOrder::Auto => asked.none.min(NEARLY_FULL),
             },
-            swap: u32::from(self.max_ptes_swap),
-            shared: u32::from(self.max_ptes_shared),
             fits: self.profile == Profile::Deckle,
             defrag: self.khugepaged_defrag,
+            ..asked
         }
     }
 }

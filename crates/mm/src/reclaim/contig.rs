@@ -37,7 +37,7 @@ impl<E: Env> Reclaim for Rounds<'_, E> {
 
     fn compact(&mut self, goal: &Goal<'_>) -> bool {
         let scanners = self.compaction.as_mut();
-        scanners.is_some_and(|c| self.mm.compact_step(goal.zone, c))
+        scanners.is_some_and(|c| self.mm.compact_block(goal.zone, c))
     }
 
     fn end_compaction(&mut self, goal: &Goal<'_>, success: bool) {
