@@ -215,34 +215,23 @@ fn the_nursery_is_filled_while_huge_faults_are_frequent_and_paid_for() {
         assert_eq!(p.fill_nursery(8), 0, "nothing before the first huge fault");
         // Soon one after the other: on a busy machine some are late, and in a virtual machine
         // that has given its memory back most are.
-        let mut blocks = 0..50;
-        while !p.nursery().wants() {
+        let mut blocks = 0..60;
+        let mut fault = || {
             let block = blocks.next().expect("huge faults in quick succession");
             open(&p, block, Prot::RW);
-            map(
-                &p,
-                run(&p, block, 0, 512),
-                huge(&p, block as u32),
-                Content::Zero,
-            )
-            .unwrap();
+            let at = run(&p, block, 0, 512);
+            map(&p, at, huge(&p, block as u32), Content::Zero).unwrap();
+            assert!(is_huge(&p, at));
+        };
+        while !p.nursery().wants() {
+            fault();
         }
         // Wants more by now than the account pays for.
         let mut made = p.fill_nursery(8);
-        for block in blocks.take(3) {
-            open(&p, block, Prot::RW);
-            map(
-                &p,
-                run(&p, block, 0, 512),
-                huge(&p, block as u32),
-                Content::Zero,
-            )
-            .unwrap();
-            assert!(is_huge(&p, run(&p, block, 0, 512)));
+        while made < 3 || p.nursery().hits_and_misses().0 < 2 {
+            fault();
             made += p.fill_nursery(8);
         }
-        assert!(made >= 3, "{made}");
-        assert!(p.nursery().hits_and_misses().0 >= 2);
         let ready = p.nursery().ready_pages();
         assert_eq!(purse.spent.load(Ordering::Relaxed), ready);
         assert!(ready <= 3 * 512);
@@ -314,5 +303,51 @@ fn p4_the_self_test_survives_its_journey_as_a_number() {
         }
         let none = deckle_live::Capabilities::default();
         assert_eq!(none.missing().count(), Capability::ALL.len());
+    });
+}
+
+/// Whether the kernel holds the page as a part of a huge one (root; `KPF_THP`).
+fn part_of_huge(at: usize) -> bool {
+    use std::os::unix::fs::FileExt;
+    let mut flags = [0u8; 8];
+    std::fs::File::open("/proc/kpageflags")
+        .expect("kpageflags: run as root")
+        .read_exact_at(&mut flags, kernel_frame(at) * 8)
+        .expect("flags of a frame");
+    u64::from_ne_bytes(flags) >> 22 & 1 == 1
+}
+
+#[test]
+fn r95_p17_the_kernel_takes_a_split_huge_page_apart() {
+    case(|| {
+        let p = platform();
+        if !has_huge(&p, "r95_p17_the_kernel_takes_a_split_huge_page_apart") {
+            return;
+        }
+        let data = bytes(3, 512);
+        for (block, parked, gone) in [(0, true, 1), (1, true, 8), (2, false, 1), (3, false, 8)] {
+            open(&p, block, Prot::RW);
+            let (at, f) = (run(&p, block, 0, 512), huge(&p, block as u32));
+            map(&p, at, f, Content::Zero).unwrap();
+            write(at, &data);
+            if parked {
+                unmap(&p, at, f).unwrap();
+            }
+            let (slot, _) = p.parking().place(f, 512).expect("frames");
+            let place = if parked { slot } else { addr(at) };
+            assert!(part_of_huge(place + BLOCK - PAGE));
+            match parked {
+                true => p.release(FrameRun::new(f, gone)),
+                false => drop(p.discard(run(&p, block, 0, gone))),
+            }
+            assert!(part_of_huge(place + BLOCK - PAGE), "kept, whatever went");
+            p.split(run(&p, block, gone, 1), f.add(gone));
+            assert!(!part_of_huge(place + BLOCK - PAGE), "block {block}");
+            let found = match parked {
+                true => rest(&p, f.add(gone), 512 - gone),
+                false => read(run(&p, block, gone, 512 - gone)),
+            };
+            assert_eq!(found, data[gone as usize * 4096..]);
+        }
     });
 }

@@ -1,17 +1,28 @@
-//! Small pages become a huge one: a collapse by refill.
+//! Small pages become a huge one, and it falls apart again.
 //!
-//! The kernel refuses to collapse the program's memory, which is advised against huge pages for
-//! ever, so the pages of a block are copied to a huge page in the parking range, which then is
-//! moved into the program whole. A huge page of the nursery is one already; else a touch of the
-//! block in the parking range makes one.
+//! Collapse by refill: the kernel refuses to collapse the program's memory, which is advised
+//! against huge pages for ever, so the pages of a block are copied to a huge page in the parking
+//! range, which then is moved into the program whole. A huge page of the nursery is one already;
+//! else a touch of the block in the parking range makes one.
 
 use deckle_mm::platform::{Platform, PlatformError, runs_of};
-use deckle_mm::{FrameRun, Pfn};
+use deckle_mm::{FrameRun, PageRun, Pfn};
 
 use super::LivePlatform;
-use super::kernel::{BLOCK, PAGE};
+use super::kernel::{self, Advice, BLOCK, PAGE};
 
 impl LivePlatform {
+    /// See [`Platform::split`]. The kernel gives nothing of a huge page back before all of it is
+    /// gone or its own memory is short; to make a part of it cold it has to take it apart.
+    pub(super) fn take_apart(&self, page: PageRun, frame: Pfn) {
+        let places = [self.run(page), self.frames(frame, 1)];
+        for (addr, len) in places.into_iter().flatten() {
+            self.parking.note_part(addr, len);
+            // SAFETY: changes no byte.
+            let _ = unsafe { kernel::madvise(addr, len, Advice::Cold) };
+        }
+    }
+
     /// See [`Platform::gather`].
     pub(super) fn gathered(&self, dst: Pfn, from: &[Option<Pfn>]) -> Result<(), PlatformError> {
         let whole = FrameRun::new(dst, from.len() as u32);

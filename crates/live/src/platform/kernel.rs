@@ -15,6 +15,8 @@ pub enum Advice {
     DontNeed = libc::MADV_DONTNEED,
     /// As `DontNeed`, also for locked memory (Linux 5.18 on).
     DontNeedLocked = libc::MADV_DONTNEED_LOCKED,
+    /// Not needed soon (Linux 5.4 on).
+    Cold = libc::MADV_COLD,
     /// Huge pages on touch.
     Huge = libc::MADV_HUGEPAGE,
     /// Never huge pages on touch, nor by khugepaged.

@@ -344,6 +344,10 @@ impl Platform for LivePlatform {
         unsafe { self.parking.release(frames) };
     }
 
+    fn split(&self, page: PageRun, frame: Pfn) {
+        self.take_apart(page, frame);
+    }
+
     fn map(
         &self,
         at: PageRun,

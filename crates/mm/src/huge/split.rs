@@ -23,7 +23,7 @@ use crate::space::entry::Kind;
 use crate::space::{MapError, Space};
 use crate::stat::{Item, SizeItem};
 use crate::units::{
-    BLOCK_ORDER, BLOCK_PAGES, BlockNr, FrameRun, PageMask, Pfn, SpaceId, Vpn, order_pages,
+    BLOCK_ORDER, BLOCK_PAGES, BlockNr, FrameRun, PageMask, PageRun, Pfn, SpaceId, Vpn, order_pages,
 };
 use core::fmt;
 use core::ops::BitOr;
@@ -162,6 +162,13 @@ impl<E: Env> Mm<E> {
         let (zone, isolated) = (self.zone_of(head), list.is_some());
         let kept = meta.flags().and(Flags::ACTIVE | Flags::UNEVICTABLE);
         self.release_discarded(head, order, live);
+        if order == BLOCK_ORDER
+            && let Some((space, page)) = meta.owner()
+            && let Some((first, _)) = live.runs(BLOCK_PAGES).next()
+        {
+            let page = PageRun::new(space, page.add(u64::from(first)), 1);
+            self.platform().split(page, head.add(first));
+        }
         debug_assert!(!isolated || !meta.has(Flags::LRU), "{head} is on a list");
         // Of what leaves the LRU list the parts take the place.
         let mut lru = (!isolated).then(|| self.lru.lock(self.machine()));
