@@ -168,6 +168,26 @@ fn r91_a_large_folio_of_ones_own_that_is_given_up_is_freed_whole() {
 }
 
 #[test]
+fn r91_r92_a_part_of_a_huge_page_that_is_given_up_goes_if_it_is_the_larger_one() {
+    // Less than would have to be copied stays as it is.
+    let (rig, start) = filled(9);
+    rig.advise(start, 255, Advice::Free);
+    assert_eq!(rig.charge.usage(), BLOCK);
+    assert_eq!(rig.folio(start).order, 9);
+    for (from, pages) in [(0, 256), (100, 300), (1, 511)] {
+        let (rig, start) = filled(9);
+        rig.advise(start.add(from), pages, Advice::Free);
+        assert_eq!(rig.charge.usage(), BLOCK - pages, "{from} {pages}");
+        for i in 0..BLOCK {
+            let gone = (from..from + pages).contains(&i);
+            let byte = if gone { 0 } else { byte_of(i) };
+            assert!(rig.holds(start.add(i), byte), "page {i}");
+        }
+        rig.verify(&(from, pages));
+    }
+}
+
+#[test]
 fn r92_what_stays_of_a_huge_page_stays_large() {
     let (rig, start) = filled(9);
     rig.advise(start, 256, Advice::DontNeed);

@@ -8,7 +8,7 @@ use crate::space::entry::Kind;
 use crate::space::fault::FaultMode;
 use crate::space::vma::ThpAdvice;
 use crate::space::{BlockRef, MapError, Space};
-use crate::units::{BLOCK_PAGES, SpaceId, Vpn};
+use crate::units::{BLOCK_PAGES, PageMask, SpaceId, Vpn};
 use alloc::vec::Vec;
 
 /// What a program may advise about a range. Names as in madvise(2).
@@ -71,9 +71,16 @@ impl<E: Env> Mm<E> {
             Advice::PageOut => {
                 self.page_out(id, start, pages)?;
             }
-            Advice::Cold | Advice::Free => {
+            Advice::Cold => {
                 for (block, first, n) in space.parts(self, start, pages) {
-                    self.deactivate_part(&space, &block, first, n, advice == Advice::Free);
+                    self.deactivate_part(&space, &block, first, n, false);
+                }
+            }
+            Advice::Free => {
+                let _mmap = space.mmap_lock.lock(self.machine());
+                for (block, first, n) in space.parts(self, start, pages) {
+                    self.free_most_of_huge(&space, &block, first, n);
+                    self.deactivate_part(&space, &block, first, n, true);
                 }
             }
             Advice::WillNeed => {
@@ -97,14 +104,30 @@ impl<E: Env> Mm<E> {
         hole.map_or(Ok(()), |at| Err(MapError::Hole(at)))
     }
 
+    /// Takes a huge page apart of which more is given up than would have to be copied; that goes
+    /// at once. Less of it is not worth the copy, and stays. Not of one that is locked or that
+    /// others hold, too. `mmap_lock` held.
+    fn free_most_of_huge(&self, space: &Space, block: &BlockRef, first: Vpn, n: u32) {
+        let parts = BLOCK_PAGES / 2..BLOCK_PAGES;
+        let ours = match &*block.lock(self) {
+            BlockState::Huge(h) => !h.locked && !h.shared,
+            _ => false,
+        };
+        if parts.contains(&n) && ours {
+            let i = first.index();
+            let mut doomed = PageMask::EMPTY;
+            (i..i + n).for_each(|k| doomed.set(k));
+            self.break_huge(space, block, first.block(), doomed);
+        }
+    }
+
     /// Unmaps the pages of a part; they stay resident on the inactive list. `lazy` marks them
     /// as free to drop. Pages that cannot be unmapped stay.
     fn deactivate_part(&self, space: &Space, block: &BlockRef, first: Vpn, n: u32, lazy: bool) {
         let i = first.index();
         let mut state = block.lock(self);
         if let BlockState::Huge(h) = &mut *state {
-            // A part of a huge page stays: taking it apart for a hint would cost more than
-            // the hint is worth.
+            // A part of a huge page stays: to take it apart would cost more than that is worth.
             if n < BLOCK_PAGES || h.locked || h.shared {
                 return;
             }

@@ -5,7 +5,7 @@ use deckle_mm::{Advice, Charge, Item, Sizes, ThpMode};
 
 fn fill(m: &Bare, pages: u64) {
     for i in 0..pages {
-        m.write(m.space, BASE.add(i), i as u8 + 1);
+        m.write(m.space, BASE.add(i), (i as u8).wrapping_add(1));
     }
 }
 
@@ -158,4 +158,21 @@ fn r79_a_pinned_page_stays_whose_neighbours_in_memory_and_in_the_program_go() {
     m.mm.unpin(pin);
     assert_eq!(m.read(m.space, page)[0], before as u8 + 2);
     m.verify(&"unpinned");
+}
+
+#[test]
+fn r91_of_a_huge_page_that_a_child_has_too_nothing_is_given_up() {
+    let m = Bare::simple(ThpMode::Always);
+    m.map(0, 512);
+    fill(&m, 512);
+    let child = m.mm.fork(m.space).unwrap();
+    m.mm.madvise(m.space, BASE, 300, Advice::Free).unwrap();
+    for i in [0, 299, 300, 511] {
+        for space in [m.space, child] {
+            let byte = (i as u8).wrapping_add(1);
+            assert_eq!(m.read(space, BASE.add(i))[0], byte, "page {i}");
+        }
+    }
+    m.mm.destroy_space(child).unwrap();
+    m.verify(&"the child is gone");
 }
