@@ -58,6 +58,8 @@ Settings file (--config), with the kernel's names; options on the command line w
   transparent_hugepage.khugepaged.scan_sleep_millisecs = 10000    (and alloc_sleep_millisecs)
   transparent_hugepage.khugepaged.pages_to_scan = 4096    (and max_ptes_swap, defrag)
   transparent_hugepage.thp_waste_max = \"64M\"    (zeros in huge pages, of each process)
+  vm.page-cluster = 6    (order of the largest window that is read back at once)
+  vm.swap_cache = true    (what was read back is not compressed again unless it changes)
 
 Signals (TERM, INT, HUP, QUIT, USR1, USR2, TSTP, CONT, WINCH) are passed on. deckle run ends
 when the program and everything that it started have ended. A program that ignores SIGTERM is

@@ -49,6 +49,9 @@ pub struct Config {
     /// `transparent_hugepage.*`.
     #[serde(default)]
     pub transparent_hugepage: Thp,
+    /// `vm.*`.
+    #[serde(default)]
+    pub vm: Vm,
 }
 
 /// `memory.*`.
@@ -70,6 +73,18 @@ pub struct Memory {
 pub struct MemorySwap {
     /// As `--swap-max`.
     pub max: Option<SizeText>,
+}
+
+/// `vm.*`.
+#[derive(Deserialize, Debug, Default)]
+#[serde(deny_unknown_fields)]
+pub struct Vm {
+    /// Order of the largest window that is read back at once. Default: 6, with profile `linux` 3.
+    #[serde(rename = "page-cluster")]
+    pub page_cluster: Option<u8>,
+    /// Whether what was read back is kept compressed, too, so that it need not be compressed
+    /// again if it does not change. Default: false, with profile `linux` true.
+    pub swap_cache: Option<bool>,
 }
 
 /// `transparent_hugepage.*`.

@@ -204,6 +204,8 @@ fn tunables(args: &RunArgs, file: &Config) -> Result<Tunables, Fail> {
         t.thp_waste_max = bytes("thp_waste_max", &text.0)?.unwrap_or(u64::MAX);
     }
     khugepaged(&mut t, &thp.khugepaged);
+    t.page_cluster = file.vm.page_cluster.unwrap_or(t.page_cluster);
+    t.swap_cache = file.vm.swap_cache.unwrap_or(t.swap_cache);
     // Programs that know nothing of us get what their faults have shown to pay.
     if t.profile == Profile::Deckle {
         t.fault_order = FaultOrder::Auto;

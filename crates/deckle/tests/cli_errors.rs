@@ -157,6 +157,7 @@ fn settings_files_are_refused_with_the_line() {
             "transparent_hugepage.khugepaged.max_ptes_swap = 512\n",
             &["512", "0 to 511"],
         ),
+        ("n", "vm.page-cluster = 9\n", &["9", "0 to 8"]),
         ("h", "memory.max = \"2M\"\n", &["too small"]),
     ];
     for (name, text, needles) in cases {
@@ -181,7 +182,8 @@ fn settings_files_are_refused_with_the_line() {
                transparent_hugepage.fault_order = \"auto\"\n\
                transparent_hugepage.thp_waste_max = \"8M\"\n\
                transparent_hugepage.align_mappings = true\n\
-               transparent_hugepage.hugepages-64kB.enabled = \"inherit\"\n";
+               transparent_hugepage.hugepages-64kB.enabled = \"inherit\"\n\
+               vm.page-cluster = 3\nvm.swap_cache = true\n";
     let path = s.file("all", all.as_bytes(), 0o644);
     let run = |more: &[&str]| {
         let mut args = vec!["run", "--quiet", "--unmanaged", "--config", &path];

@@ -105,6 +105,8 @@ impl Group {
             .store(u32::from(t.fault_order == FaultOrder::Auto), Relaxed);
         page.fault_attempts
             .store(u32::from(t.fault_attempts), Relaxed);
+        page.page_cluster.store(u32::from(t.page_cluster), Relaxed);
+        page.swap_cache.store(u32::from(t.swap_cache), Relaxed);
         page.swap_kind.store(swap as u32, Relaxed);
     }
 
@@ -140,6 +142,8 @@ impl Group {
                 _ => FaultOrder::Fixed,
             },
             fault_attempts: page.fault_attempts.load(Relaxed).min(255) as u8,
+            page_cluster: page.page_cluster.load(Relaxed).min(255) as u8,
+            swap_cache: page.swap_cache.load(Relaxed) != 0,
             ..Tunables::of_profile(profile)
         };
         t.validate().map(|()| t)

@@ -98,6 +98,8 @@ pub struct Page {
     pub(crate) sizes: AtomicU32,
     pub(crate) fault_order: AtomicU32,
     pub(crate) fault_attempts: AtomicU32,
+    pub(crate) page_cluster: AtomicU32,
+    pub(crate) swap_cache: AtomicU32,
     pub(crate) swap_kind: AtomicU32,
     pub(crate) strict: AtomicU32,
     pub(crate) align_mappings: AtomicU32,
