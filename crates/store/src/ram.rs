@@ -20,6 +20,10 @@ pub struct Config {
     pub algorithm: Algorithm,
     /// Bytes of a segment: rounded up to a power of two from 16 KiB to 16 MiB.
     pub segment_bytes: u32,
+    /// Bytes of a new segment in a shard with live bytes of 8 such: rounded and limited likewise,
+    /// at least `segment_bytes`. A huge page costs less to map than its pages one by one, and
+    /// less than that in memory that was just freed whole.
+    pub large_segment_bytes: u32,
     /// Parts with a lock, an open segment and a compaction of their own: rounded up to a
     /// power of two, at most 64. One lock is held about 0.2 us for a page that takes ten
     /// times that to compress, so one shard carries about as many CPUs; each further one
@@ -28,11 +32,12 @@ pub struct Config {
 }
 
 impl Config {
-    /// One shard and segments of 256 KiB.
+    /// One shard and segments of 256 KiB, however much is stored.
     pub fn new(algorithm: Algorithm) -> Config {
         Config {
             algorithm,
             segment_bytes: 256 << 10,
+            large_segment_bytes: 0,
             shards: 1,
         }
     }
@@ -53,6 +58,8 @@ pub struct Counts {
     pub dead_bytes: u64,
     /// Segments mapped.
     pub segments: u64,
+    /// Their bytes.
+    pub segment_bytes: u64,
     /// Bytes that compaction copied since the start.
     pub moved_bytes: u64,
     /// Segments that compaction cannot empty because a header in them was damaged.
@@ -69,7 +76,7 @@ pub struct Counts {
 /// encoding, 30 for same-filled ones. A `get` verifies it after decoding; it gives the bytes
 /// that were put, or an error.
 ///
-/// RAM follows what is stored: with segments of S bytes, n shards and no damaged segment,
+/// RAM follows what is stored: with segments of at most S bytes, n shards and no damaged segment,
 /// the segments take at most 1.27 x live bytes + n x 4 S at any time. The table takes 12
 /// bytes a slot for each run of 512 slots that has one in use, the scratch memory 13 KiB
 /// (lz4) for each call at once.
@@ -103,17 +110,17 @@ impl<S: Segments> Ram<S> {
     /// A store with these sizes over segments from `hooks`. Allocates only a few hundred
     /// bytes; everything else comes with the first page.
     pub fn with(config: Config, hooks: S) -> Ram<S> {
+        let round = |bytes: u32| bytes.clamp(16 << 10, 16 << 20).next_power_of_two();
+        let small = round(config.segment_bytes);
         let config = Config {
-            segment_bytes: config
-                .segment_bytes
-                .clamp(16 << 10, 16 << 20)
-                .next_power_of_two(),
+            segment_bytes: small,
+            large_segment_bytes: round(config.large_segment_bytes).max(small),
             shards: config.shards.clamp(1, 64).next_power_of_two(),
             ..config
         };
         let bits = config.shards.trailing_zeros();
         let part = |number| {
-            let shard = Shard::new(config.segment_bytes, bits, number);
+            let shard = Shard::new(small, config.large_segment_bytes, bits, number);
             let bytes = AtomicU64::new(shard.bytes());
             Part {
                 shard: Mutex::new(shard),
@@ -252,6 +259,7 @@ impl<S: Segments> Ram<S> {
             c.live_bytes += shard.segments.live_bytes();
             c.dead_bytes += shard.segments.dead_bytes();
             c.segments += shard.segments.mapped();
+            c.segment_bytes += shard.segments.mapped_bytes();
             c.moved_bytes += shard.tally.moved_bytes;
             c.damaged_segments += shard.tally.damaged;
         }

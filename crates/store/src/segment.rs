@@ -5,6 +5,7 @@
 //! of live bytes; a sealed segment without any is unmapped at once.
 
 mod share;
+mod verify;
 
 use crate::table::Place;
 use share::Share;
@@ -95,6 +96,8 @@ enum State {
 struct Segment {
     share: Share,
     base: NonNull<u8>,
+    /// Bytes mapped.
+    size: u32,
     /// Bytes appended.
     used: u32,
     /// Bytes of objects that are not freed.
@@ -104,6 +107,12 @@ struct Segment {
     prev: u32,
     next: u32,
 }
+impl Segment {
+    /// Bytes that can be appended.
+    fn room(&self) -> u32 {
+        self.size - self.used
+    }
+}
 // SAFETY: the segment owns the memory at `base`; all access goes through the set that owns
 // the segment.
 unsafe impl Send for Segment {}
@@ -112,14 +121,20 @@ const NIL: u32 = u32::MAX;
 /// Sealed segments stand in buckets by their share of live bytes, in 1/64.
 const BUCKETS: usize = 64;
 
+/// With live bytes of so many large segments new segments are large: what is not used of the
+/// open one is little beside them.
+const LARGE_FROM: u64 = 8;
+
 /// All segments of a shard.
 pub(crate) struct SegmentSet {
-    size: u32,
+    /// Bytes of a segment while little is stored, and when much is.
+    sizes: [u32; 2],
     segments: Vec<Segment>,
     free: u32,
     buckets: [u32; BUCKETS + 1],
     open: Option<u32>,
     mapped: u64,
+    mapped_bytes: u64,
     live: u64,
     /// Bytes of segments that a parent is charged for.
     borrowed: u64,
@@ -128,24 +143,26 @@ pub(crate) struct SegmentSet {
 }
 
 impl SegmentSet {
-    /// No segments yet; each will have `size` bytes.
-    pub(crate) fn new(size: u32) -> SegmentSet {
+    /// No segments yet; each will have `small` bytes, or `large` when much is stored.
+    pub(crate) fn new(small: u32, large: u32) -> SegmentSet {
         SegmentSet {
-            size,
+            sizes: [small, large],
             segments: Vec::new(),
             free: NIL,
             buckets: [NIL; BUCKETS + 1],
             open: None,
             mapped: 0,
+            mapped_bytes: 0,
             live: 0,
             borrowed: 0,
             ghost: 0,
         }
     }
 
-    /// Bytes of each segment.
-    pub(crate) fn size(&self) -> u32 {
-        self.size
+    /// Bytes that may be dead whatever is live: compaction does not reach the open segment.
+    pub(crate) fn allowance(&self) -> u64 {
+        let open = self.open.map_or(0, |i| self.segments[i as usize].size);
+        u64::from(open.max(self.sizes[0]))
     }
 
     /// Bytes of live objects with their headers.
@@ -156,10 +173,10 @@ impl SegmentSet {
     /// Bytes of segments that no live object uses and none can be appended to.
     pub(crate) fn dead_bytes(&self) -> u64 {
         let room = match self.open {
-            Some(i) => self.size - self.segments[i as usize].used,
+            Some(i) => self.segments[i as usize].room(),
             None => 0,
         };
-        self.mapped * u64::from(self.size) - self.live - u64::from(room)
+        self.mapped_bytes - self.live - u64::from(room)
     }
 
     /// Segments mapped now.
@@ -167,10 +184,14 @@ impl SegmentSet {
         self.mapped
     }
 
+    /// Their bytes.
+    pub(crate) fn mapped_bytes(&self) -> u64 {
+        self.mapped_bytes
+    }
+
     /// Bytes of segments and of what describes them.
     pub(crate) fn bytes(&self) -> u64 {
-        self.mapped * u64::from(self.size)
-            + (self.segments.capacity() * size_of::<Segment>()) as u64
+        self.mapped_bytes + (self.segments.capacity() * size_of::<Segment>()) as u64
     }
 
     /// Copies an object to the open segment, opening another one as needed; `None` without
@@ -222,9 +243,8 @@ impl SegmentSet {
     /// Books room for an object of `len` bytes.
     fn room(&mut self, hooks: &dyn Segments, len: u32) -> Option<Place> {
         let need = footprint(len);
-        let fits = |s: &SegmentSet, i: u32| s.size - s.segments[i as usize].used >= need;
         let i = match self.open {
-            Some(i) if fits(self, i) => i,
+            Some(i) if self.segments[i as usize].room() >= need => i,
             full => {
                 let fresh = self.map(hooks)?;
                 if let Some(i) = full {
@@ -253,10 +273,14 @@ impl SegmentSet {
                 return None;
             }
         }
-        let base = hooks.map(self.size as usize)?;
+        let [small, large] = self.sizes;
+        let much = self.live >= LARGE_FROM * u64::from(large);
+        let size = if much { large } else { small };
+        let base = hooks.map(size as usize)?;
         let new = Segment {
             share: Share::Own,
             base,
+            size,
             used: 0,
             live: 0,
             state: State::Open,
@@ -264,6 +288,7 @@ impl SegmentSet {
             next: NIL,
         };
         self.mapped += 1;
+        self.mapped_bytes += u64::from(size);
         if self.free == NIL {
             self.segments.push(new);
             Some(self.segments.len() as u32 - 1)
@@ -280,15 +305,16 @@ impl SegmentSet {
         segment.state = State::Free;
         match core::mem::replace(&mut segment.share, Share::Own) {
             Share::Own => {}
-            Share::Lent => self.ghost += u64::from(self.size),
-            Share::Borrowed => self.borrowed -= u64::from(self.size),
+            Share::Lent => self.ghost += u64::from(segment.size),
+            Share::Borrowed => self.borrowed -= u64::from(segment.size),
         }
         segment.next = self.free;
         self.free = i;
         self.mapped -= 1;
+        self.mapped_bytes -= u64::from(segment.size);
         // SAFETY: the segment was mapped by `map` with this size, its state says that it is
         // unmapped only once, and no object of it is live.
-        unsafe { hooks.unmap(segment.base, self.size as usize) }
+        unsafe { hooks.unmap(segment.base, segment.size as usize) }
     }
 
     fn seal(&mut self, hooks: &dyn Segments, i: u32) {
@@ -298,7 +324,7 @@ impl SegmentSet {
             return;
         }
         segment.state = State::Sealed;
-        hooks.sealed(segment.base, self.size as usize);
+        hooks.sealed(segment.base, segment.size as usize);
         self.link(i);
     }
 
@@ -361,7 +387,12 @@ impl SegmentSet {
         }
         self.segments[i as usize].live = left;
         match state {
-            // Nobody refers to its bytes: start over. It is not sealed.
+            // Nobody refers to its bytes. It is not sealed: start over, or with a small one.
+            State::Open if left == 0 && self.segments[i as usize].size > self.sizes[0] => {
+                self.open = None;
+                self.unmap(hooks, i);
+                return true;
+            }
             State::Open if left == 0 => self.segments[i as usize].used = 0,
             State::Sealed | State::Damaged if left == 0 => {
                 self.unmap(hooks, i);
@@ -438,63 +469,6 @@ impl SegmentSet {
             if self.segments[i as usize].state != State::Free {
                 self.unmap(hooks, i);
             }
-        }
-    }
-
-    /// Checks lists and sums; `live[i]` is what the table says segment `i` should hold.
-    pub(crate) fn verify(&self, live: &[u64]) -> Result<(), String> {
-        let mut mapped = 0;
-        let mut sealed = 0;
-        for (i, s) in self.segments.iter().enumerate() {
-            let expected = live.get(i).copied().unwrap_or(0);
-            if s.state == State::Free {
-                if expected != 0 {
-                    return Err(format!("segment {i} is free but holds {expected} bytes"));
-                }
-                continue;
-            }
-            mapped += 1;
-            sealed += u32::from(s.state == State::Sealed);
-            if u64::from(s.live) != expected || s.live > s.used || s.used > self.size {
-                let Segment { live, used, .. } = s;
-                return Err(format!(
-                    "segment {i}: live {live} of {used}, table: {expected}"
-                ));
-            }
-            if (s.state == State::Open) != (self.open == Some(i as u32)) {
-                return Err(format!(
-                    "segment {i} is {:?}, open is {:?}",
-                    s.state, self.open
-                ));
-            }
-            if s.live == 0 && s.state != State::Open {
-                return Err(format!("segment {i} is mapped for nothing"));
-            }
-        }
-        if mapped != self.mapped || live.iter().sum::<u64>() != self.live {
-            return Err(format!("{mapped} segments mapped, counted {}", self.mapped));
-        }
-        for (bucket, &head) in self.buckets.iter().enumerate() {
-            let (mut i, mut prev) = (head, NIL);
-            while i != NIL {
-                let s = &self.segments[i as usize];
-                if s.state != State::Sealed
-                    || s.prev != prev
-                    || self.bucket(s.live, s.used) != bucket
-                {
-                    return Err(format!("segment {i} does not belong in bucket {bucket}"));
-                }
-                if sealed == 0 {
-                    return Err(format!("bucket {bucket} has a segment twice"));
-                }
-                sealed -= 1;
-                (prev, i) = (i, s.next);
-            }
-        }
-        if sealed == 0 {
-            Ok(())
-        } else {
-            Err(format!("{sealed} sealed segments in no bucket"))
         }
     }
 }

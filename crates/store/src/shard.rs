@@ -49,10 +49,10 @@ pub(crate) struct Shard {
 }
 
 impl Shard {
-    pub(crate) fn new(segment_bytes: u32, bits: u32, number: u32) -> Shard {
+    pub(crate) fn new(small: u32, large: u32, bits: u32, number: u32) -> Shard {
         Shard {
             table: Table::default(),
-            segments: SegmentSet::new(segment_bytes),
+            segments: SegmentSet::new(small, large),
             tally: Tally::default(),
             victim: None,
             bits,
@@ -190,14 +190,10 @@ impl Shard {
     /// One step of compaction when more than a quarter of the live bytes and a segment are
     /// dead: RAM then follows the live bytes at 1.25 times plus a constant.
     fn relieve(&mut self, hooks: &dyn Segments) {
-        let limit = self.segments.live_bytes() / 4 + self.segment_bytes();
+        let limit = self.segments.live_bytes() / 4 + self.segments.allowance();
         if self.segments.dead_bytes() > limit {
             self.compact(hooks, STEP_BYTES);
         }
-    }
-
-    fn segment_bytes(&self) -> u64 {
-        u64::from(self.segments.size())
     }
 
     /// Moves live objects out of the emptiest segments until about `budget` bytes are copied or
@@ -220,7 +216,7 @@ impl Shard {
             };
             let len = u32::from(header.len);
             if len as usize > MAX_ENCODED {
-                self.victim = Some((segment, self.segment_bytes() as u32));
+                self.victim = Some((segment, u32::MAX));
                 continue;
             }
             self.victim = Some((segment, offset + footprint(len)));

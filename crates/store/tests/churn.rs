@@ -14,7 +14,7 @@ const SLOTS: u32 = 4096;
 
 fn bounded(store: &Ram, when: &str) {
     let c = store.counts();
-    let segments = c.segments * SEGMENT;
+    let segments = c.segment_bytes;
     assert!(
         segments <= c.live_bytes * 127 / 100 + 4 * SEGMENT,
         "{when}: {segments} for {c:?}"
@@ -42,7 +42,33 @@ fn small_segments() -> Ram {
 
 #[test]
 fn ram_is_at_most_1_35_of_live_bytes_after_any_churn() {
-    let store = small_segments();
+    churn(&small_segments());
+}
+
+/// What little is stored is in small segments, and when most has gone it is again.
+#[test]
+fn ram_follows_live_bytes_with_segments_of_two_sizes() {
+    let config = Config {
+        segment_bytes: 16 << 10,
+        large_segment_bytes: SEGMENT as u32,
+        ..Config::new(Algorithm::Lz4)
+    };
+    let store = Ram::with(config, Heap);
+    for i in 0..16 {
+        store.put(Slot(i), &page(3, u64::from(i))).unwrap();
+    }
+    let c = store.counts();
+    assert!(
+        c.segments * (16 << 10) <= c.live_bytes + (16 << 10),
+        "{c:?}"
+    );
+    store.free(Slot(0), 16);
+    churn(&store);
+    let left = store.ram_bytes();
+    assert!(left <= (16 << 10) + (32 << 10), "{left} bytes for nothing");
+}
+
+fn churn(store: &Ram) {
     let mut rng = Rng(1);
     let mut held = vec![None; SLOTS as usize];
     for round in 0..6u64 {
@@ -60,7 +86,7 @@ fn ram_is_at_most_1_35_of_live_bytes_after_any_churn() {
             store.put(Slot(slot), &page(kind, u64::from(i))).unwrap();
             held[slot as usize] = Some((kind, u64::from(i)));
             if i % 64 == 0 {
-                bounded(&store, "filling");
+                bounded(store, "filling");
             }
         }
         // Free most, in three patterns: every other one, at random, all but a few.
@@ -74,7 +100,7 @@ fn ram_is_at_most_1_35_of_live_bytes_after_any_churn() {
                 store.free(Slot(slot), 1);
             }
             if slot % 64 == 0 {
-                bounded(&store, "freeing");
+                bounded(store, "freeing");
             }
         }
         store.verify().unwrap();
@@ -223,6 +249,12 @@ fn no_byte_lost_between_threads() {
     threads(Config {
         segment_bytes: 16 << 10,
         shards: 4,
+        ..config
+    });
+    threads(Config {
+        segment_bytes: 16 << 10,
+        large_segment_bytes: 64 << 10,
+        shards: 2,
         ..config
     });
 }

@@ -167,6 +167,8 @@ proptest! {
     fn no_byte_lost_sharded(steps in proptest::collection::vec(step(), 1..120)) {
         let config = Config::new(Algorithm::Lz4);
         run(Config { segment_bytes: 16 << 10, shards: 4, ..config }, &steps);
+        let large_segment_bytes = 32 << 10;
+        run(Config { segment_bytes: 16 << 10, large_segment_bytes, ..config }, &steps);
     }
 
     #[cfg(feature = "zstd")]

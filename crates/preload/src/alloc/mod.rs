@@ -13,6 +13,7 @@ pub mod exports;
 mod head;
 mod heap;
 pub mod internal;
+pub mod segments;
 
 /// mimalloc 2's option `allow_thp`, which the binding has no name for.
 const ALLOW_THP: libmimalloc_sys::mi_option_t = 37;

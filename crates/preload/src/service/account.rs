@@ -1,12 +1,13 @@
 //! The group's account as the manager of this process sees it, and where its pages go.
 
+use crate::alloc::segments::{HUGE, Mapped};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64};
 use core::time::Duration;
 use deckle_group::{Answer, Group, GroupCharge, LineId, SwapKind};
 use deckle_mm::units::bytes_to_pages;
 use deckle_mm::{Charge, Item, OverLimit, Slot, Store, StoreError};
-use deckle_store::{Algorithm, Disabled, Ram};
+use deckle_store::{Algorithm, Config, Disabled, Ram};
 
 /// How long a process that was asked for memory may take to answer.
 const ANSWER_TIME: Duration = Duration::from_secs(5);
@@ -310,17 +311,24 @@ pub enum Swap {
     /// Nowhere.
     Off(Disabled),
     /// Compressed RAM.
-    Ram(Ram),
+    Ram(Ram<Mapped>),
 }
 
 impl Swap {
     /// The store of this kind.
     pub fn new(kind: SwapKind) -> Swap {
-        match kind {
-            SwapKind::None => Swap::Off(Disabled),
-            SwapKind::Lz4 => Swap::Ram(Ram::new(Algorithm::Lz4)),
-            SwapKind::Zstd => Swap::Ram(Ram::new(Algorithm::Zstd(3))),
-        }
+        let algorithm = match kind {
+            SwapKind::None => return Swap::Off(Disabled),
+            SwapKind::Lz4 => Algorithm::Lz4,
+            SwapKind::Zstd => Algorithm::Zstd(3),
+        };
+        let config = Config {
+            large_segment_bytes: HUGE as u32,
+            // As many as tasks reclaim at once.
+            shards: 2,
+            ..Config::new(algorithm)
+        };
+        Swap::Ram(Ram::with(config, Mapped))
     }
 
     fn inner(&self) -> &dyn Store {

@@ -42,7 +42,8 @@ impl SegmentSet {
         self.ghost = 0;
         self.share(Share::Borrowed, |s| s.share == Share::Lent);
         let lent = |s: &&Segment| s.share == Share::Borrowed && s.state != State::Free;
-        self.borrowed = self.segments.iter().filter(lent).count() as u64 * u64::from(self.size);
+        let bytes = |s: &Segment| u64::from(s.size);
+        self.borrowed = self.segments.iter().filter(lent).map(bytes).sum();
         if let Some(open) = self.open.take() {
             self.seal(hooks, open);
         }
