@@ -6,6 +6,7 @@ use crate::zeroed::{Zeroable, zeroed_box};
 use deckle_mm::{PAGE_SIZE, StoreStop};
 use lz4_flex::block::{CompressTable, compress_into_with_table, decompress_into};
 use std::fmt;
+use std::ops::Range;
 
 /// How pages are compressed that are neither same-filled nor sparse.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -32,13 +33,16 @@ impl fmt::Display for Algorithm {
 /// where it needs less.
 const LZ4_ROOM: usize = lz4_flex::block::get_maximum_output_size(PAGE_SIZE);
 
+/// Encodings of a few pages, and room for one more whatever it is.
+const ROOM: usize = LZ4_ROOM + (8 << 10);
+
 struct Bytes<const N: usize>([u8; N]);
 // SAFETY: an array of bytes is valid when they are zero.
 unsafe impl<const N: usize> Zeroable for Bytes<N> {}
 
 /// What a put works in. Kept between calls, so that a put allocates nothing.
 pub(crate) struct Writer {
-    out: Box<Bytes<LZ4_ROOM>>,
+    out: Box<Bytes<ROOM>>,
     engine: Packer,
 }
 
@@ -77,26 +81,37 @@ impl Writer {
         }))
     }
 
-    /// Room for an encoding made without the compressor.
-    pub(crate) fn room(&mut self) -> &mut [u8; SPARSE_ROOM] {
+    /// Whether one more page can be encoded behind the first `at` bytes.
+    pub(crate) fn fits(&self, at: usize) -> bool {
+        at + LZ4_ROOM <= ROOM
+    }
+
+    /// Room from byte `at` on, which [fits](Self::fits), for an encoding made without the
+    /// compressor.
+    pub(crate) fn room(&mut self, at: usize) -> &mut [u8; SPARSE_ROOM] {
         const { assert!(SPARSE_ROOM <= LZ4_ROOM) };
-        // Never too short, by the line above.
-        self.out.0.first_chunk_mut().expect("the room is larger")
+        let at = at.min(ROOM - LZ4_ROOM);
+        // Never too short, by the lines above.
+        self.out.0[at..]
+            .first_chunk_mut()
+            .expect("the room is larger")
     }
 
-    /// The first `len` bytes of the room.
-    pub(crate) fn written(&self, len: usize) -> &[u8] {
-        &self.out.0[..len.min(LZ4_ROOM)]
+    /// Bytes of the room.
+    pub(crate) fn written(&self, range: Range<usize>) -> &[u8] {
+        self.out.0.get(range).unwrap_or_default()
     }
 
-    /// Compresses a page into the room. `Incompressible` beyond [`MAX_ENCODED`] bytes.
-    pub(crate) fn pack(&mut self, page: &Page) -> Result<usize, StoreStop> {
+    /// Compresses a page into the room from byte `at` on, which [fits](Self::fits).
+    /// `Incompressible` beyond [`MAX_ENCODED`] bytes.
+    pub(crate) fn pack(&mut self, at: usize, page: &Page) -> Result<usize, StoreStop> {
+        let out = &mut self.out.0[at.min(ROOM - LZ4_ROOM)..];
         let len = match &mut self.engine {
-            Packer::Lz4(table) => compress_into_with_table(page, &mut self.out.0, table)
+            Packer::Lz4(table) => compress_into_with_table(page, &mut out[..LZ4_ROOM], table)
                 .map_err(|_| StoreStop::Incompressible)?,
             #[cfg(feature = "zstd")]
             Packer::Zstd(context) => context
-                .compress2(&mut self.out.0[..MAX_ENCODED], page)
+                .compress2(&mut out[..MAX_ENCODED], page)
                 .map_err(zstd_stop)?,
         };
         if len > MAX_ENCODED {
@@ -124,7 +139,7 @@ impl Scratch for Writer {
             #[cfg(feature = "zstd")]
             Packer::Zstd(context) => context.sizeof(),
         };
-        size_of::<Writer>() + LZ4_ROOM + engine
+        size_of::<Writer>() + ROOM + engine
     }
 }
 

@@ -6,8 +6,8 @@
 //!
 //! The crate runs inside programs that deckle manages. It allocates only through the global
 //! allocator (zstd's C code too) and through the [`Segments`] hook, starts no thread, does no
-//! input or output and keeps no thread-local state. Locks are futex mutexes, held for one
-//! lookup and one copy of at most a page, or for a bounded step of compaction; never while a
+//! input or output and keeps no thread-local state. Locks are futex mutexes, held for the
+//! look-up and copy of a few encoded pages, or for a bounded step of compaction; never while a
 //! page is compressed or decompressed.
 #![deny(unsafe_op_in_unsafe_fn)]
 
@@ -15,6 +15,7 @@ mod codec;
 mod disabled;
 mod encode;
 pub mod faulty;
+mod packed;
 mod pool;
 mod ram;
 mod segment;

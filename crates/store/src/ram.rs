@@ -1,10 +1,11 @@
 //! The store in RAM.
 
 use crate::codec::{Algorithm, Reader, Writer};
-use crate::encode::{Page, Shape, decode_sparse, fill_same, page_sum, same_sum, shape, sparse_sum};
+use crate::encode::{Page, decode_sparse, fill_same, page_sum, same_sum, sparse_sum};
+use crate::packed::Packed;
 use crate::pool::{Lent, Pool};
 use crate::segment::{Heap, Segments};
-use crate::shard::{Encoding, Shard, entry_sum, header_sum};
+use crate::shard::{Shard, entry_sum, header_sum};
 use crate::table::Kind;
 use deckle_mm::{PAGE_SIZE, Slot, Store, StoreError, StoreStop};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -78,7 +79,7 @@ pub struct Counts {
 ///
 /// RAM follows what is stored: with segments of at most S bytes, n shards and no damaged segment,
 /// the segments take at most 1.27 x live bytes + n x 4 S at any time. The table takes 12
-/// bytes a slot for each run of 512 slots that has one in use, the scratch memory 13 KiB
+/// bytes a slot for each run of 512 slots that has one in use, the scratch memory 21 KiB
 /// (lz4) for each call at once.
 ///
 /// Locks: one per shard, then none. A segment hook runs under it.
@@ -148,23 +149,52 @@ impl<S: Segments> Ram<S> {
         &self.shards[Shard::of(slot, self.bits) as usize]
     }
 
-    fn put_page(&self, writer: &mut Writer, slot: u32, page: &Page) -> Result<(), StoreStop> {
-        let shape = shape(page, writer.room());
-        let (sum, len) = match shape {
-            Shape::Same(word) => (same_sum(slot, word), 0),
-            Shape::Sparse(len) => (sparse_sum(slot, writer.written(len)), len),
-            Shape::Dense => {
-                let len = writer.pack(page)?;
-                (page_sum(slot, page), len)
+    /// Encodes pages from `first` on, of one part and a few at most, and stores them under one
+    /// hold of its lock. How many of them are stored, and why not the next one.
+    fn put_few(
+        &self,
+        writer: &mut Writer,
+        first: u32,
+        pages: &[Page],
+    ) -> (usize, Option<StoreStop>) {
+        let mut few = [const { Packed::NOTHING }; AT_ONCE];
+        let (mut n, mut end, mut why) = (0, 0, None);
+        for (page, packed) in pages.iter().zip(&mut few) {
+            let slot = match first.checked_add(n as u32) {
+                Some(slot) if Shard::of(slot, self.bits) == Shard::of(first, self.bits) => slot,
+                Some(_) => break,
+                None => {
+                    why = Some(StoreStop::Full);
+                    break;
+                }
+            };
+            if !writer.fits(end) {
+                break;
             }
+            match Packed::new(writer, end, slot, page) {
+                Ok(new) => *packed = new,
+                Err(stop) => {
+                    why = Some(stop);
+                    break;
+                }
+            }
+            end = packed.end;
+            n += 1;
+        }
+        if n == 0 {
+            return (0, why);
+        }
+        let put = |shard: &mut Shard| {
+            for (i, packed) in few[..n].iter().enumerate() {
+                let encoding = packed.encoding(writer);
+                let slot = first + i as u32;
+                if let Err(stop) = shard.put(&self.hooks, slot, packed.sum, encoding) {
+                    return (i, Some(stop));
+                }
+            }
+            (n, why)
         };
-        let encoding = match shape {
-            Shape::Same(word) => Encoding::Same(word),
-            Shape::Sparse(_) => Encoding::Sparse(writer.written(len)),
-            Shape::Dense => Encoding::Block(writer.written(len)),
-        };
-        self.part(slot)
-            .change(|shard| shard.put(&self.hooks, slot, sum, encoding))
+        self.part(first).change(put)
     }
 
     fn get_page<'a>(
@@ -313,6 +343,9 @@ impl Part {
     }
 }
 
+/// Most pages that are stored, and slots that are freed, under one hold of a lock.
+const AT_ONCE: usize = 16;
+
 /// Slot `first + i`, if there is one.
 fn nth(first: Slot, i: usize) -> Option<u32> {
     first.0.checked_add(u32::try_from(i).ok()?)
@@ -349,10 +382,14 @@ impl<S: Segments> Store for Ram<S> {
             .lend(|| Writer::new(algorithm))
             .ok_or_else(|| stop(0, StoreStop::NoMemory))?;
         let (pages, rest) = pages.as_chunks::<PAGE_SIZE>();
-        for (i, page) in pages.iter().enumerate() {
-            let slot = nth(first, i).ok_or_else(|| stop(i, StoreStop::Full))?;
-            self.put_page(&mut writer, slot, page)
-                .map_err(|why| stop(i, why))?;
+        let mut done = 0;
+        while done < pages.len() {
+            let slot = nth(first, done).ok_or_else(|| stop(done, StoreStop::Full))?;
+            let (more, why) = self.put_few(&mut writer, slot, &pages[done..]);
+            done += more;
+            if let Some(why) = why {
+                return Err(stop(done, why));
+            }
         }
         ragged(pages.len(), rest)
     }
@@ -373,8 +410,7 @@ impl<S: Segments> Store for Ram<S> {
     }
 
     fn free(&self, first: Slot, count: u32) {
-        /// Slots freed under one hold of the lock.
-        const AT_ONCE: u32 = 16;
+        const AT_ONCE: u32 = self::AT_ONCE as u32;
         let end = u64::from(first.0) + u64::from(count);
         let mut at = u64::from(first.0);
         while at < end.min(1 << 32) {
