@@ -65,7 +65,7 @@ fn ram_follows_live_bytes_with_segments_of_two_sizes() {
     store.free(Slot(0), 16);
     churn(&store);
     let left = store.ram_bytes();
-    assert!(left <= (16 << 10) + (32 << 10), "{left} bytes for nothing");
+    assert!(left <= (16 << 10) + (48 << 10), "{left} bytes for nothing");
 }
 
 fn churn(store: &Ram) {
