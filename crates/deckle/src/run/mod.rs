@@ -3,6 +3,7 @@
 mod child;
 mod ending;
 mod front;
+mod leaving;
 mod report;
 mod services;
 mod signals;

@@ -5,22 +5,18 @@
 //! memory into zeros. When a service dies while its program lives, the program would wait for
 //! ever at its next fault: it is killed, with one line.
 //!
-//! A service that has nothing left to serve is no part of the program: nobody waits for it. It
-//! has [`LINGER`] to end by itself, then it is killed. Until it is gone it holds the memory of
-//! a program that is not there any more.
+//! What becomes of a service whose program has ended: see [`super::leaving`].
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use deckle_group::proto::{HELLO_FDS, Message, PACKET_MAX, address, receive};
 use deckle_group::sys::{Errno, Fd, pidfd_ended, pidfd_kill, pidfd_open};
 use deckle_group::{Group, Name};
 
+use super::leaving::Leavings;
 use super::tree::is_service_task;
 use crate::fail::Fail;
 use crate::say;
-
-/// How long a service may take to end after its program.
-const LINGER: Duration = Duration::from_secs(1);
 
 struct Service {
     program: u32,
@@ -38,19 +34,11 @@ struct Connection {
     bye: bool,
 }
 
-/// A service that has nothing to serve any more.
-struct Leaving {
-    pid: u32,
-    pidfd: Fd,
-    since: Instant,
-    killed: bool,
-}
-
 /// All of them.
 pub struct Services {
     listener: Fd,
     connections: Vec<Connection>,
-    leaving: Vec<Leaving>,
+    leaving: Leavings,
     buffer: Vec<u8>,
     /// Lines that services had printed.
     pub said: u64,
@@ -79,7 +67,7 @@ impl Services {
         Ok(Services {
             listener,
             connections: Vec::new(),
-            leaving: Vec::new(),
+            leaving: Leavings::default(),
             buffer: vec![0; PACKET_MAX],
             said: 0,
         })
@@ -104,57 +92,27 @@ impl Services {
                 add(s.program_pidfd.raw());
             }
         }
-        for l in &self.leaving {
-            add(l.pidfd.raw());
-        }
+        self.leaving.fds().for_each(add);
     }
 
     /// When [`work`](Services::work) has something to do without any event.
     pub fn deadline(&self) -> Option<Instant> {
-        let waiting = self.leaving.iter().filter(|l| !l.killed);
-        waiting.map(|l| l.since + LINGER).min()
+        self.leaving.deadline()
     }
 
     /// Whether `pid`, a child of this process, is a service whose program has ended, not a
     /// part of the program; its time to end runs from the first look.
     pub fn is_leaving(&mut self, pid: u32) -> bool {
-        let known = self.leaving.iter().any(|l| l.pid == pid);
         let serves = |c: &Connection| c.service.as_ref().is_some_and(|s| s.pid == pid);
-        if known || self.connections.iter().any(serves) {
+        if self.leaving.has(pid) || self.connections.iter().any(serves) {
             return true;
         }
         // One that never got as far as its first message.
         let found = is_service_task(pid);
         if found && let Ok(pidfd) = pidfd_open(pid) {
-            self.leave(pid, pidfd);
+            self.leaving.add(pid, pidfd);
         }
         found
-    }
-
-    fn leave(&mut self, pid: u32, pidfd: Fd) {
-        self.leaving.push(Leaving {
-            pid,
-            pidfd,
-            since: Instant::now(),
-            killed: false,
-        });
-    }
-
-    fn see_off(&mut self) {
-        self.leaving.retain_mut(|l| {
-            if pidfd_ended(&l.pidfd) {
-                return false;
-            }
-            if !l.killed && l.since.elapsed() >= LINGER {
-                l.killed = true;
-                say(format_args!(
-                    "process {}: a memory manager outlived its program: killed",
-                    l.pid
-                ));
-                let _ = pidfd_kill(&l.pidfd, libc::SIGKILL);
-            }
-            true
-        });
     }
 
     /// Does whatever is to be done; never waits.
@@ -168,7 +126,7 @@ impl Services {
         connections.retain(|c| c.socket.is_some() || c.service.is_some());
         connections.append(&mut self.connections);
         self.connections = connections;
-        self.see_off();
+        self.leaving.see_off();
     }
 
     fn accept(&mut self) {
@@ -226,7 +184,7 @@ impl Services {
                 Some(Message::Bye) => {
                     c.bye = true;
                     if let Some(s) = c.service.take() {
-                        self.leave(s.pid, s.service_pidfd);
+                        self.leaving.add(s.pid, s.service_pidfd);
                     }
                 }
                 None => say(format_args!("a message that is none of ours; ignored")),
@@ -250,7 +208,7 @@ impl Services {
             let _ = pidfd_kill(&s.program_pidfd, libc::SIGKILL);
         }
         if let Some(s) = c.service.take() {
-            self.leave(s.pid, s.service_pidfd);
+            self.leaving.add(s.pid, s.service_pidfd);
         }
     }
 }

@@ -1,0 +1,241 @@
+//! Services that have nothing left to serve.
+//!
+//! Such a service is no part of the program: nobody waits for it. Until it is gone it holds the
+//! memory of a program that is not there any more. Where CPUs are few it may take long to end,
+//! though nothing is wrong: it waits for a CPU, or the kernel takes its memory apart, gigabytes
+//! of it. So the clock runs only while it could go on and does not: it has [`LINGER`] asleep, or
+//! as much time on a CPU. Then something is wrong, and it is killed.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use deckle_group::sys::{Fd, pidfd_ended, pidfd_kill};
+
+use crate::say;
+
+/// How long a service may sleep, or work, after the end of its program.
+const LINGER: Duration = Duration::from_secs(1);
+/// How often it is looked what a service does.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// What the tasks of a process do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Doing {
+    /// Some task runs or waits for a CPU.
+    runs: bool,
+    /// Some task has not begun to end.
+    lives: bool,
+    /// What all of them have used of CPUs, also those that have ended.
+    cpu: Duration,
+}
+
+impl Doing {
+    /// Of the process `pid`; `None` if it cannot be read.
+    fn of(pid: u32) -> Option<Doing> {
+        let read = |path: &Path| Doing::parse(&fs::read_to_string(path.join("stat")).ok()?);
+        let process = PathBuf::from(format!("/proc/{pid}"));
+        // The first task stays until the last has ended, and its line has the sum of the times.
+        let mut doing = read(&process)?;
+        // One that is gone has ended.
+        for task in fs::read_dir(process.join("task")).ok()?.flatten() {
+            if let Some(task) = read(&task.path()) {
+                doing.runs |= task.runs;
+                doing.lives |= task.lives;
+            }
+        }
+        Some(doing)
+    }
+
+    /// From one line of `stat`. The name, in brackets, may hold anything.
+    fn parse(text: &str) -> Option<Doing> {
+        /// The kernel's flag of a task that ends.
+        const PF_EXITING: u64 = 4;
+        let fields: Vec<&str> = text[text.rfind(')')? + 1..].split_whitespace().collect();
+        // The state is field 3 of the line and the first here.
+        let number = |field: usize| fields.get(field - 3)?.parse::<u64>().ok();
+        let ticks = number(14)? + number(15)?;
+        Some(Doing {
+            runs: fields.first() == Some(&"R"),
+            lives: number(9)? & PF_EXITING == 0,
+            cpu: Duration::from_secs_f64(ticks as f64 / ticks_per_second()),
+        })
+    }
+}
+
+fn ticks_per_second() -> f64 {
+    // SAFETY: a call on a number.
+    let ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
+    ticks.max(1) as f64
+}
+
+/// How long a service has been at rest or at work for nothing.
+#[derive(Clone, Copy, Debug)]
+struct Patience {
+    /// When it was last seen to use a CPU, or to want one.
+    awake: Instant,
+    /// What it has used of CPUs then, and at the first look.
+    cpu: Duration,
+    first: Option<Duration>,
+}
+
+impl Patience {
+    fn new(now: Instant) -> Patience {
+        Patience {
+            awake: now,
+            cpu: Duration::ZERO,
+            first: None,
+        }
+    }
+
+    /// Notes what it does now; true: it will not end by itself.
+    fn is_over(&mut self, doing: Doing, now: Instant) -> bool {
+        let first = *self.first.get_or_insert(doing.cpu);
+        if doing.runs || !doing.lives || doing.cpu != self.cpu {
+            self.awake = now;
+        }
+        self.cpu = doing.cpu;
+        let works = doing.lives && doing.cpu.saturating_sub(first) >= LINGER;
+        works || now.saturating_duration_since(self.awake) >= LINGER
+    }
+}
+
+/// A service that has nothing to serve any more.
+struct Leaving {
+    pid: u32,
+    pidfd: Fd,
+    patience: Patience,
+    killed: bool,
+}
+
+/// All of them.
+#[derive(Default)]
+pub struct Leavings(Vec<Leaving>);
+
+impl Leavings {
+    /// Adds one, whose time runs from now on.
+    pub fn add(&mut self, pid: u32, pidfd: Fd) {
+        self.0.push(Leaving {
+            pid,
+            pidfd,
+            patience: Patience::new(Instant::now()),
+            killed: false,
+        });
+    }
+
+    /// Whether `pid` is one of them.
+    pub fn has(&self, pid: u32) -> bool {
+        self.0.iter().any(|l| l.pid == pid)
+    }
+
+    /// Their descriptors: readable once they have ended.
+    pub fn fds(&self) -> impl Iterator<Item = i32> + '_ {
+        self.0.iter().map(|l| l.pidfd.raw())
+    }
+
+    /// When to look at them without any event.
+    pub fn deadline(&self) -> Option<Instant> {
+        let waiting = self.0.iter().any(|l| !l.killed);
+        waiting.then(|| Instant::now() + LOOK)
+    }
+
+    /// Forgets those that have ended, kills those that will not.
+    pub fn see_off(&mut self) {
+        self.0.retain_mut(|l| {
+            if pidfd_ended(&l.pidfd) {
+                return false;
+            }
+            // Without a pid here, or without /proc, nothing is seen of it: as if it slept.
+            let doing = Doing::of(l.pid).unwrap_or(Doing {
+                lives: true,
+                ..Doing::default()
+            });
+            if !l.killed && l.patience.is_over(doing, Instant::now()) {
+                l.killed = true;
+                say(format_args!(
+                    "process {}: a memory manager outlived its program: killed",
+                    l.pid
+                ));
+                let _ = pidfd_kill(&l.pidfd, libc::SIGKILL);
+            }
+            true
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ASLEEP: Doing = Doing {
+        runs: false,
+        lives: true,
+        cpu: Duration::from_millis(30),
+    };
+
+    /// Looks every 100 ms; after how many patience is over, at most 100.
+    fn looks(doing: impl Fn(u32) -> Doing) -> Option<u32> {
+        let begin = Instant::now();
+        let mut patience = Patience::new(begin);
+        (1..=100).find(|n| patience.is_over(doing(*n), begin + *n * LOOK))
+    }
+
+    #[test]
+    fn p22_a_service_that_sleeps_for_a_second_does_not_end_by_itself() {
+        // The first look finds what it has used before.
+        assert_eq!(looks(|_| ASLEEP), Some(11));
+    }
+
+    #[test]
+    fn p22_a_service_that_waits_for_a_cpu_or_for_the_kernel_is_waited_for() {
+        let waits = Doing {
+            runs: true,
+            ..ASLEEP
+        };
+        let ends = Doing {
+            lives: false,
+            ..ASLEEP
+        };
+        assert_eq!(looks(|_| waits), None);
+        assert_eq!(looks(|_| ends), None);
+        // Seen to want one from time to time only; then not any more.
+        let starved = |n| if n % 7 == 0 { waits } else { ASLEEP };
+        assert_eq!(looks(starved), None);
+        let stuck = |n| if n <= 35 { starved(n) } else { ASLEEP };
+        assert_eq!(looks(stuck), Some(45));
+    }
+
+    #[test]
+    fn p22_a_service_that_works_for_a_second_does_not_end_by_itself() {
+        let spins = |n| Doing {
+            runs: true,
+            cpu: ASLEEP.cpu + n * Duration::from_millis(50),
+            ..ASLEEP
+        };
+        assert_eq!(looks(spins), Some(21));
+        // The kernel may take as long as it needs.
+        let ends = |n| Doing {
+            lives: false,
+            ..spins(n)
+        };
+        assert_eq!(looks(ends), None);
+    }
+
+    #[test]
+    fn what_a_task_does_is_read_past_any_name() {
+        let text = "7 (a) R (b) S 1 7 7 0 -1 4194308 0 0 0 0 25 75 0 0 39 19 3 0 99 0 0";
+        let tick = 1.0 / ticks_per_second();
+        assert_eq!(
+            Doing::parse(text),
+            Some(Doing {
+                runs: false,
+                lives: false,
+                cpu: Duration::from_secs_f64(100.0 * tick)
+            })
+        );
+        assert_eq!(Doing::parse("7 (cut"), None);
+        let me = Doing::of(std::process::id()).unwrap();
+        assert!(me.runs && me.lives);
+        assert_eq!(Doing::of(u32::MAX), None);
+    }
+}
