@@ -216,3 +216,44 @@ print('all right')";
         assert_eq!(ran.stats["oom_kills"], 0);
     }
 }
+
+#[test]
+fn p20_memory_outside_of_the_limit_is_told_from_what_a_fork_shares() {
+    let _turn = turn();
+    let script = "
+import ctypes, time
+libc = ctypes.CDLL(None); libc.syscall.restype = ctypes.c_void_p
+def raw(n):
+    # No library sees this mapping, so no limit holds it.
+    a = libc.syscall(9, 0, ctypes.c_size_t(n), 3, 0x22, -1, 0)
+    ctypes.memset(a, 1, n)
+r, w = os.pipe(); r2, w2 = os.pipe()
+def waits():
+    os.write(w, b'.'); os.read(r2, 1)
+    return right(b, 1)
+p = child(waits)
+os.read(r, 1)
+if sys.argv[1:]: fill(b, 5); raw(40 * M)
+time.sleep(2.5)
+os.write(w2, b'.')
+well(p)
+print('all right')";
+    if !have("p20_memory_outside_of_the_limit_is_told", "python3") {
+        return;
+    }
+    let script = format!("{SHARING}{script}");
+    let outside = |more: &[&str]| {
+        let program = [&["python3", "-c", &script], more].concat();
+        let ran = run("--memory-max 400M", &program);
+        ran.expect("all right");
+        let bytes = ran.peak("unmanaged_anon_bytes");
+        eprintln!("outside of the limit: {} KiB", bytes >> 10);
+        bytes
+    };
+    // Two processes with the same 120 MiB, which the limit holds once; then the parent has
+    // others in their place, and its own charge for the child's hides nothing.
+    let little = outside(&[]);
+    assert!(little < 24 << 20, "{little}");
+    let more = outside(&["raw"]);
+    assert!((40 << 20..64 << 20).contains(&more), "{more}");
+}

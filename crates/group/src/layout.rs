@@ -9,7 +9,7 @@ use deckle_mm::Item;
 /// "deckle" and the sort of file.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"deckleGP");
 /// Changed with every change of the layout.
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 8;
 /// Processes of one group.
 pub const LINES: usize = 256;
 /// Slots per line between which the CPUs of a process are spread.
@@ -39,7 +39,8 @@ pub struct Line {
     pub(crate) service: AtomicU32,
     /// Set when it was chosen by the out-of-memory killer.
     pub(crate) killed: AtomicU32,
-    pub(crate) pad: AtomicU32,
+    /// Set when all that it had at its start is charged.
+    pub(crate) settled: AtomicU32,
     /// Swap charged, pages.
     pub(crate) swap: AtomicU64,
     /// Who pays for memory that this process shares since a fork, see `lend`; 0: nobody.
@@ -48,6 +49,8 @@ pub struct Line {
     pub(crate) borrowed: AtomicU64,
     /// Resident pages that it shares still at its sponsor's charge, see `lend`.
     pub(crate) shared: AtomicU64,
+    /// Pages charged here that only those have who share them with it, see `lend`.
+    pub(crate) unbacked: AtomicU64,
     // Gauges, published by the service.
     pub(crate) resident: AtomicU64,
     pub(crate) inactive: AtomicU64,

@@ -82,7 +82,34 @@ impl Group {
         mine.sponsor.store(word(sponsor), SeqCst);
         // Either this sees that the sponsor's line is being folded, or who folds it sees us.
         fence(SeqCst);
-        self.line(sponsor).is_some() || mine.sponsor.swap(0, SeqCst) == 0
+        if self.line(sponsor).is_some() || mine.sponsor.swap(0, SeqCst) == 0 {
+            return true;
+        }
+        mine.shared.store(0, SeqCst);
+        false
+    }
+
+    /// What a process has and another pays for: of the store what it got at the fork, of
+    /// resident pages what it shares still.
+    pub(crate) fn borrowed_of(&self, line: &Line) -> u64 {
+        let resident = match line.shared.load(SeqCst) {
+            SETTLED => 0,
+            pages => pages.min(MOST),
+        };
+        let stored = match line.sponsor.load(SeqCst) {
+            0 => 0,
+            _ => line.borrowed.load(SeqCst).min(MOST),
+        };
+        resident + stored
+    }
+
+    /// `pages` more, or less if negative, are charged to the process of `line` that only others
+    /// have, with whom it shared them. After they were charged, and before they are returned.
+    pub fn note_unbacked(&self, line: LineId, pages: i64) {
+        if let Some(line) = self.line(line) {
+            let sum = |now: u64| Some(now.saturating_add_signed(pages));
+            let _ = line.unbacked.fetch_update(SeqCst, SeqCst, sum);
+        }
     }
 
     /// Whether somebody pays for what the process of `line` borrowed.

@@ -79,12 +79,27 @@ pub struct Process {
     pub service: u32,
     /// Pages charged, without unspent batches.
     pub charged: u64,
+    /// Pages of its memory that another pays for since a fork, at most (it may have given back
+    /// some of what the store held then).
+    pub borrowed: u64,
+    /// Pages charged here that only others have since a fork.
+    pub unbacked: u64,
+    /// Whether all that it had at its start is charged; see [`Group::note_settled`].
+    pub settled: bool,
     /// Pages of swap charged.
     pub swap: u64,
     /// What it published last.
     pub gauges: Gauges,
     /// Chosen by the out-of-memory killer.
     pub killed: bool,
+}
+
+impl Process {
+    /// Pages of its memory that the limit holds, at whoever's charge.
+    pub fn held(&self) -> u64 {
+        let own = self.charged.saturating_sub(self.unbacked);
+        own.saturating_add(self.borrowed)
+    }
 }
 
 /// Why a process could not get a line.
@@ -162,6 +177,8 @@ impl Group {
         line.sponsor.store(0, Relaxed);
         line.borrowed.store(0, Relaxed);
         line.shared.store(0, Relaxed);
+        line.unbacked.store(0, Relaxed);
+        line.settled.store(0, Relaxed);
         let generation = page.generation.fetch_add(1, Relaxed).wrapping_add(1);
         line.generation.store(generation, Release);
         page.joins.fetch_add(1, Relaxed);
@@ -205,6 +222,14 @@ impl Group {
         let line = self.page().lines.get(usize::from(id.index))?;
         let live = line.state.load(Acquire) & 0xff == LIVE;
         (live && line.generation.load(Acquire) == id.generation).then_some(line)
+    }
+
+    /// Says that the process of `id` has charged all that it had at its start: its own
+    /// metadata, in a child of fork the copy of its parent's memory.
+    pub fn note_settled(&self, id: LineId) {
+        if let Some(line) = self.line(id) {
+            line.settled.store(1, Release);
+        }
     }
 
     /// Whether the tenancy of `id` lasts still (its process may have ended all the same).
@@ -271,6 +296,7 @@ impl Group {
             &line.oldest_inactive,
             &line.refaults,
             &line.unmanaged_anon,
+            &line.unbacked,
             &line.request,
         ] {
             gauge.store(0, Relaxed);
@@ -353,6 +379,9 @@ impl Group {
     pub fn processes(&self) -> impl Iterator<Item = Process> + '_ {
         self.lines().iter().enumerate().filter_map(|(index, line)| {
             let state = line.state.load(Acquire);
+            // First: whoever changes one of these has changed the charge before.
+            let settled = line.settled.load(Acquire) != 0;
+            let (borrowed, unbacked) = (self.borrowed_of(line), line.unbacked.load(SeqCst));
             (state & 0xff == LIVE).then(|| Process {
                 line: LineId {
                     index: index as u16,
@@ -361,6 +390,9 @@ impl Group {
                 pid: pid_of(state),
                 service: line.service.load(Relaxed),
                 charged: crate::charge::spent_of(line),
+                borrowed,
+                unbacked,
+                settled,
                 swap: line.swap.load(Relaxed),
                 gauges: Gauges {
                     resident: line.resident.load(Relaxed),
@@ -406,7 +438,7 @@ impl Gauges {
     }
 }
 
-/// Whether the process that put `line` into its state is gone. A process of another pid
+/// Whether the process that put `line` into its state is gone. A process of another pid or time
 /// namespace cannot be judged from here and counts as there. A failed read of /proc proves
 /// nothing: only ESRCH from kill, another start time or a finished zombie do.
 fn gone(line: &Line, state: u64, namespace: u64) -> bool {

@@ -84,3 +84,35 @@ fn p20_a_sponsor_hears_that_its_last_borrower_is_gone() {
     end(g, sponsor);
     assert_eq!(g.fold_stale(), 1);
 }
+
+#[test]
+fn p20_what_the_limit_holds_of_a_process_is_told_whoever_pays_for_it() {
+    let group = group(u64::MAX);
+    let g = group.0;
+    let (sponsor, child) = (member(g, 500), member(g, 10));
+    let of = |who: (u32, LineId)| g.processes().find(|p| p.line == who.1).unwrap();
+    let held = |who| of(who).held();
+    assert!(!of(child).settled);
+    assert!(g.borrow_from(child.1, sponsor.1, (100, 40)));
+    g.note_settled(child.1);
+    assert!(of(child).settled && !of(sponsor).settled);
+    assert_eq!((held(sponsor), held(child)), (500, 150));
+    // The sponsor writes 30 of what they share: the child's are still at its charge.
+    GroupCharge::new(g, sponsor.1).force_charge(30);
+    g.note_unbacked(sponsor.1, 30);
+    assert_eq!((of(sponsor).charged, held(sponsor)), (530, 500));
+    // The child writes 15.
+    GroupCharge::new(g, child.1).force_charge(15);
+    assert!(g.take_over(child.1, 15));
+    assert_eq!((of(child).charged, held(child)), (25, 150));
+    g.note_unbacked(sponsor.1, -30);
+    assert_eq!(held(sponsor), 530);
+    end(g, sponsor);
+    assert_eq!(g.fold_stale(), 1);
+    assert_eq!((of(child).charged, held(child)), (150, 150));
+    // Nobody to pay: it borrows nothing.
+    assert!(!g.borrow_from(child.1, sponsor.1, (70, 80)));
+    assert_eq!(held(child), 150);
+    end(g, child);
+    assert_eq!((g.fold_stale(), g.usage()), (1, 0));
+}

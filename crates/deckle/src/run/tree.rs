@@ -60,12 +60,23 @@ pub fn descendants() -> Vec<Process> {
 /// Anonymous pages of the tree that the limit does not hold: stacks, .bss, shared anonymous
 /// memory, and all of programs without management.
 ///
-/// A sample. Of a managed process: RssAnon less what it has charged, and its RssShmem. Both
-/// sides count memory that a fork shares in full, so the difference is right where one of
-/// Pss_Anon would fall short. Of any other process: Pss_Anon and Pss_Shmem. RssAnon may lag
-/// by a few dozen pages per CPU, and memory that was charged but not used yet (a forced or
-/// a shared charge) hides as much that is unmanaged.
+/// A sample. What would be a new peak is looked at twice: each look takes time, more where
+/// there are few CPUs, and a process may start, fork or grow between two of its reads.
 pub fn unmanaged_anon_pages(group: &Group) -> u64 {
+    let first = look(group);
+    if first <= group.peak_gauges().unmanaged_anon {
+        return first;
+    }
+    first.min(look(group))
+}
+
+/// Of a managed process: RssAnon less what of it the limit holds, at its own charge or at that
+/// of whom it shares it with since a fork, and its RssShmem. Both sides count memory that a fork
+/// shares in full, so the difference is right where one of Pss_Anon would fall short. Of any
+/// other process: Pss_Anon and Pss_Shmem. RssAnon may lag by a few dozen pages per CPU, and
+/// memory that was charged but not used yet (a forced or a shared charge) hides as much that is
+/// unmanaged.
+fn look(group: &Group) -> u64 {
     let lines: Vec<_> = group.processes().collect();
     let line_of = |pid: u32| lines.iter().find(|p| p.pid == pid);
     let mut sum = 0u64;
@@ -84,16 +95,24 @@ pub fn unmanaged_anon_pages(group: &Group) -> u64 {
                     much if much > 1024 => Amounts::of(pid, "smaps_rollup").kib("Pss_Shmem:"),
                     little => little,
                 };
-                // It may have grown since, or be gone.
+                // It may have grown since, or be gone. One that has just joined (a forked
+                // child with all its parent's memory) has not charged all of it yet.
                 let after = group.processes().find(|p| p.line == before.line);
-                let after = after.map_or(u64::MAX, |p| p.charged);
-                (rss.kib("RssAnon:") / 4).saturating_sub(before.charged.max(after)) + shared / 4
+                let held = match after {
+                    Some(after) if after.settled => before.held().max(after.held()),
+                    _ => u64::MAX,
+                };
+                (rss.kib("RssAnon:") / 4).saturating_sub(held) + shared / 4
             }
             // A fork that has not announced itself yet: its memory is still its parent's.
             None if line_of(parent).is_some() && same_program(pid, parent) => 0,
             None => {
                 let pss = Amounts::of(pid, "smaps_rollup");
-                (pss.kib("Pss_Anon:") + pss.kib("Pss_Shmem:")) / 4
+                // It may be managed since a moment, and have grown within the limit.
+                match group.processes().any(|p| p.pid == pid) {
+                    true => 0,
+                    false => (pss.kib("Pss_Anon:") + pss.kib("Pss_Shmem:")) / 4,
+                }
             }
         };
     }

@@ -156,6 +156,7 @@ impl Account {
         let more = |ghost: u64| (ghost > left).then_some(left);
         let before = self.ghost.fetch_update(AcqRel, Acquire, more);
         let vain = before.map_or(0, |ghost| ghost - left);
+        self.group.note_unbacked(self.line(), -(vain as i64));
         self.charge().uncharge(vain);
         better |= vain > 0;
         if self.group.has_borrowers(self.line()) {
@@ -197,6 +198,7 @@ impl Account {
     fn unshared(&self, role: u8, pages: u64) {
         if role == role::SPONSOR {
             self.ghost.fetch_add(pages, AcqRel);
+            self.group.note_unbacked(self.line(), pages as i64);
         } else if !self.group.take_over(self.line(), pages) {
             // Whoever returned the parent's charge was faster.
             self.charge().uncharge(pages);

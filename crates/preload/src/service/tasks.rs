@@ -133,7 +133,7 @@ fn set_up(start: &Start) -> Result<&'static Process, String> {
         .map_err(|e| e.to_string())?;
     pager.set_forcing(crate::config::forcing());
     pager.set_program(start.program.pid());
-    Ok(Box::leak(Box::new(Process {
+    let process = Box::leak(Box::new(Process {
         pid: start.program.pid(),
         pager,
         account,
@@ -141,7 +141,9 @@ fn set_up(start: &Start) -> Result<&'static Process, String> {
         watch,
         align_mappings,
         history: Mutex::default(),
-    })))
+    }));
+    process.settle();
+    Ok(process)
 }
 
 fn look_after(process: &'static Process) -> ! {
@@ -309,6 +311,7 @@ impl Process {
         let ours =
             (crate::alloc::internal::mapped_bytes() as u64).saturating_sub(store.ram_bytes());
         self.account.settle_own(ours.div_ceil(PAGE as u64));
+        self.account.group().note_settled(self.account.line());
         if self.pager.mm().stats().get(deckle_mm::Item::NrSwapped) > 0 {
             store.compact();
         }
