@@ -89,6 +89,23 @@ fn p22_a_panic_of_the_service_ends_its_program_with_one_line() {
 }
 
 #[test]
+fn p22_a_program_whose_place_in_the_group_is_lost_ends_with_one_line() {
+    let _turn = turn();
+    for mode in ["loop", "wait"] {
+        let (run, program) = start(mode);
+        let group = accept::gauges::group_below(run.pid()).expect("a group");
+        let line = group.processes().find(|p| p.pid == program);
+        // As if somebody took it for dead.
+        group.leave(line.expect("its line").line);
+        let (code, _, err) = ends(run, "line lost");
+        assert_eq!(code, 137, "{err}");
+        assert_eq!(err.lines().count(), 1, "{err}");
+        assert!(err.contains("place in the group is lost"), "{err}");
+        assert!(matches!(state(program), '-' | 'Z'));
+    }
+}
+
+#[test]
 fn p22_a_service_stopped_for_ten_seconds_is_waited_for() {
     let first_turn = turn();
     let (run, program) = start("loop");

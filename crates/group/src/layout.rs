@@ -32,7 +32,7 @@ pub struct Line {
     pub(crate) state: AtomicU64,
     /// Start time of the process in clock ticks since boot.
     pub(crate) start: AtomicU64,
-    /// Its pid namespace.
+    /// Its pid and time namespaces.
     pub(crate) namespace: AtomicU64,
     /// Changes whenever the line gets a new tenant: another process, or another program after exec.
     pub(crate) generation: AtomicU32,

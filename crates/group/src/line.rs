@@ -11,7 +11,7 @@ use deckle_mm::{Item, Stats};
 
 use crate::attach::Group;
 use crate::layout::{LINES, Line};
-use crate::sys::{futex_wake_all, pid_namespace, proc_stat};
+use crate::sys::{futex_wake_all, namespaces, proc_stat};
 
 const FREE: u64 = 0;
 const JOINING: u64 = 1;
@@ -150,7 +150,7 @@ impl Group {
     /// pid of its service task, 0 if it has none yet.
     pub fn join(&self, pid: u32, service: u32) -> Result<LineId, JoinError> {
         let start = proc_stat(pid).map_err(|_| JoinError::NoProcess(pid))?.start;
-        let namespace = pid_namespace();
+        let namespace = namespaces();
         for line in self.lines() {
             let before = line.state.load(Acquire);
             if pid_of(before) == pid
@@ -250,7 +250,7 @@ impl Group {
     /// Returns the charge of processes that are gone; how many lines were folded.
     /// Costs one `kill(pid, 0)` and one read of /proc per live line.
     pub fn fold_stale(&self) -> usize {
-        let namespace = pid_namespace();
+        let namespace = namespaces();
         let mut folded = 0;
         for line in self.lines() {
             let before = line.state.load(Acquire);
@@ -264,7 +264,7 @@ impl Group {
     /// Whether the process of `id` is gone (or never was).
     pub fn is_gone(&self, id: LineId) -> bool {
         match self.line(id) {
-            Some(line) => gone(line, line.state.load(Acquire), pid_namespace()),
+            Some(line) => gone(line, line.state.load(Acquire), namespaces()),
             None => true,
         }
     }

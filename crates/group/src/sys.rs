@@ -202,14 +202,23 @@ fn parse_stat(text: &[u8]) -> Option<ProcStat> {
     })
 }
 
-/// Identity of the caller's pid namespace (its inode), 0 if it cannot be read. Pids compare
-/// only within one.
-pub fn pid_namespace() -> u64 {
-    // SAFETY: stat is plain data, and all zeros is a value of it.
-    let mut st: libc::stat = unsafe { core::mem::zeroed() };
-    // SAFETY: the path is a NUL-terminated literal and `st` a live stat.
-    let rc = unsafe { libc::stat(c"/proc/self/ns/pid".as_ptr(), &mut st) };
-    if rc == 0 { st.st_ino } else { 0 }
+/// Identity of the caller's pid and time namespaces (their inodes), 0 if it cannot be read. Pids
+/// compare only within one of the former, and start times, which are told by the clock of who
+/// asks, only within one of the latter.
+pub fn namespaces() -> u64 {
+    let inode = |path: &CStr| {
+        // SAFETY: stat is plain data, and all zeros is a value of it.
+        let mut st: libc::stat = unsafe { core::mem::zeroed() };
+        // SAFETY: the path is a NUL-terminated string and `st` a live stat.
+        let rc = unsafe { libc::stat(path.as_ptr(), &mut st) };
+        (rc == 0).then_some(st.st_ino)
+    };
+    let Some(pids) = inode(c"/proc/self/ns/pid") else {
+        return 0;
+    };
+    // Kernels without time namespaces have but one clock. Inodes of namespaces have 32 bits.
+    let clock = inode(c"/proc/self/ns/time").unwrap_or(0);
+    pids ^ clock << 32
 }
 
 /// Opens a pidfd, close-on-exec.

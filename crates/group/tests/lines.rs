@@ -201,3 +201,41 @@ fn the_ticket_of_a_dead_holder_lapses() {
     assert_eq!(g.kill(ticket), Kill::Sent);
     wait(hog);
 }
+
+/// Start times are told by the clock of who asks.
+#[test]
+fn p22_a_process_in_another_time_namespace_is_not_taken_for_a_dead_one() {
+    let group = group(u64::MAX);
+    let g = group.0;
+    let outer = spawn(|| {
+        // SAFETY: a system call on a number.
+        if unsafe { libc::unshare(libc::CLONE_NEWTIME) } != 0 {
+            return 77;
+        }
+        std::fs::write("/proc/self/timens_offsets", "boottime 100000 0").unwrap();
+        // Only children are in it.
+        let inner = spawn(|| {
+            let id = g.join(std::process::id(), 0).unwrap();
+            GroupCharge::new(g, id).force_charge(10);
+            loop {
+                sleep_ms(1000);
+            }
+        });
+        wait(inner)
+    });
+    while g.usage() != 10 {
+        let mut status = 0;
+        // SAFETY: a live status word.
+        if unsafe { libc::waitpid(outer as i32, &mut status, libc::WNOHANG) } == outer as i32 {
+            assert_eq!(libc::WEXITSTATUS(status), 77, "ended: {status:#x}");
+            eprintln!("SKIPPED p22_a_process_in_another_time_namespace: may not make one");
+            return;
+        }
+        sleep_ms(1);
+    }
+    let inner = g.processes().next().unwrap();
+    assert!(!g.is_gone(inner.line));
+    assert_eq!((g.fold_stale(), g.usage()), (0, 10));
+    kill(inner.pid, libc::SIGKILL);
+    wait(outer);
+}

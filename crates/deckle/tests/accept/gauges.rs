@@ -98,7 +98,7 @@ pub struct Moment {
 }
 
 /// The group of the programs under the `deckle run` with this pid.
-fn group_below(root: u32) -> Option<Group> {
+pub fn group_below(root: u32) -> Option<Group> {
     let below = pss::tree(root).ok()?;
     below.into_iter().find_map(|pid| {
         let environ = std::fs::read(format!("/proc/{pid}/environ")).ok()?;

@@ -49,6 +49,7 @@ impl Hooks for Last {
 }
 
 fn out_of_memory(process: &Process, report: &OomReport) {
+    process.end_if_lost();
     let group = process.account.group();
     if group.fold_stale() > 0 || process.account.stop_lending(process.pager.mm()) {
         return;

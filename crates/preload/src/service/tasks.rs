@@ -155,6 +155,7 @@ fn look_after(process: &'static Process) -> ! {
             // Not past a closed gate: a program that is killed in the middle of a fork never
             // opens it, and its end must be seen all the same.
             Ok(State::Running) => {
+                process.end_if_lost();
                 if let Some(_inside) = process.pager.gate().try_enter() {
                     process.settle();
                     process.account.stop_borrowing(process.pager.mm(), false);
@@ -315,6 +316,21 @@ impl Process {
         if self.pager.mm().stats().get(deckle_mm::Item::NrSwapped) > 0 {
             store.compact();
         }
+    }
+
+    /// Ends the program and this service, with one line, if the group has taken them for dead:
+    /// what they had charged was given to others, nothing can be charged to them any more, and
+    /// each fault that needs a charge would be tried for ever. Returns if all is well, or if the
+    /// program has just ended or executed another, which has a line of its own.
+    pub fn end_if_lost(&self) {
+        let (group, line) = (self.account.group(), self.account.line());
+        if group.is_current(line) || !matches!(self.watch.state(), Ok(State::Running)) {
+            return;
+        }
+        self.kill("its place in the group is lost");
+        // It has been said: our own end is not news.
+        let _ = self.link.bye();
+        end::exit_all(1)
     }
 
     /// Ends the program, with one line.
