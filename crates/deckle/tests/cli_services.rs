@@ -267,8 +267,9 @@ fn memory_outside_the_limit_is_measured_once_per_page() {
     const MIB: u64 = 256; // pages
     let s = Scratch::new("anon");
     let stats = s.0.join("stats");
-    // tail keeps what it is given in its heap, until its input ends.
-    let script = "echo $$; (head -c 67108864 /dev/zero; exec sleep 1000) | tail -c 67108864";
+    // dd fills a buffer and waits for somebody to read it. (What tail keeps of a pipe is not
+    // known: each short read takes a buffer of its own.)
+    let script = "echo $$; dd if=/dev/zero bs=67108864 count=1 | sleep 1000";
     let (mut run, _, group) = start_script(stats.to_str().unwrap(), &["--quiet"], script);
     let peak = || group.peak_gauges().unmanaged_anon;
     until("the sample shows it", || peak() >= 64 * MIB);
