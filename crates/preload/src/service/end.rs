@@ -115,7 +115,8 @@ pub fn on_panic() {
             .location()
             .map_or(String::new(), |l| format!(" at {}:{}", l.file(), l.line()));
         let text = text_of(info.payload());
-        match process() {
+        // A child's own thread says it when its service has died before it ran.
+        match process().filter(|_| !super::fork::is_rebuilding()) {
             Some(process) => {
                 process.kill(&format!("internal error{place}: {text}"));
                 // It has been said once: our own end is not news.

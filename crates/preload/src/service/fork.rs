@@ -223,7 +223,10 @@ pub extern "C" fn first_in_child(start: *mut c_void) -> ! {
     // SAFETY: a leaked value; no other task of the child runs yet, and the program's thread
     // waits for this one.
     let process = unsafe { &mut *PROCESS.load(Acquire) };
-    match rebuild(process, start) {
+    REBUILDING.store(true, Relaxed);
+    let rebuilt = rebuild(process, start);
+    REBUILDING.store(false, Relaxed);
+    match rebuilt {
         Ok(()) => tasks::run(process, start),
         Err(why) => {
             start.fail(&why);
@@ -232,7 +235,18 @@ pub extern "C" fn first_in_child(start: *mut c_void) -> ! {
     }
 }
 
+/// Whether what is copied from the parent is not the child's own yet.
+static REBUILDING: AtomicBool = AtomicBool::new(false);
+
+/// In a child: whether the process that the state tells of is its parent still.
+pub fn is_rebuilding() -> bool {
+    REBUILDING.load(Relaxed)
+}
+
 fn rebuild(process: &mut Process, start: &super::Start) -> Result<(), String> {
+    if crate::config::fault() == Some(b"child") {
+        panic!("as DECKLE_FAULT asks");
+    }
     let platform = process.pager.platform();
     platform.reserve_after_fork().map_err(|e| e.to_string())?;
     let handed = process.pager.platform().fork_events();
