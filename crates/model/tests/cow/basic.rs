@@ -176,3 +176,37 @@ fn r91_of_a_huge_page_that_a_child_has_too_nothing_is_given_up() {
     m.mm.destroy_space(child).unwrap();
     m.verify(&"the child is gone");
 }
+
+/// A huge page is on the queue from birth; what it becomes when a part goes is a state of its own.
+#[test]
+fn r128_r133_a_queued_huge_page_that_loses_a_part_is_marked_and_counted_once() {
+    let m = Bare::simple(ThpMode::Always);
+    m.map(0, 512);
+    fill(&m, 512);
+    let folio = || m.mm.folio_at(m.space, BASE).unwrap();
+    let stat = |item| m.mm.stats().get(item);
+    assert!(folio().order == 9 && folio().queued && !folio().partial);
+    // Somebody holds it, so that it cannot be taken apart at once.
+    let pin = m.mm.pin(m.space, BASE, true).unwrap();
+    for (gone, page) in [7, 8, 300].into_iter().enumerate() {
+        m.mm.munmap(m.space, BASE.add(page), 1).unwrap();
+        assert!(
+            folio().order == 9 && folio().queued && folio().partial,
+            "{gone}"
+        );
+        assert_eq!(m.mm.queued(), 1);
+        assert_eq!(stat(Item::ThpDeferredSplitPage), 1);
+        assert_eq!(stat(Item::NrAnonPartiallyMapped), 1);
+        m.verify(&page);
+    }
+    // Not while it is held; then without a look at what it holds, and not for underuse.
+    assert_eq!(m.mm.shrink_underused(10, 10), 0);
+    assert!(folio().queued && folio().partial);
+    m.mm.unpin(pin);
+    assert_eq!(m.mm.shrink_underused(10, 10), 3);
+    assert_eq!((m.mm.queued(), stat(Item::NrAnonPartiallyMapped)), (0, 0));
+    assert_eq!(stat(Item::ThpUnderusedSplitPage), 0);
+    assert_eq!(stat(Item::ThpUnderusedScan), 0);
+    assert_eq!(m.charge.usage(), 509);
+    m.verify(&"split");
+}

@@ -1,0 +1,64 @@
+//! Page-out by advice, beside reclaim.
+
+#[allow(dead_code, unused_imports)]
+mod common;
+
+use common::Rig;
+use common::hand::{BLOCK, byte_of};
+use deckle_mm::{Advice, Item, Profile, Tunables, Vpn};
+
+/// Huge pages with zeros and without, small pages of bytes and of zeros.
+fn mixed() -> (Rig, Vpn) {
+    let t = Tunables {
+        shrink_underused: false,
+        ..Tunables::of_profile(Profile::Deckle)
+    };
+    let rig = Rig::new(64, 1, 1, true, t);
+    let start = rig.huge(0, 0..100);
+    rig.huge(BLOCK, 0..BLOCK);
+    rig.huge(2 * BLOCK, [511]);
+    let small = rig.mmap(3 * BLOCK, 64);
+    rig.advise(small, 64, Advice::NoHugePage);
+    for i in 0..64 {
+        rig.write(small.add(i), if i % 2 == 0 { byte_of(i) } else { 0 });
+    }
+    (rig, start)
+}
+
+#[test]
+fn r97_r111_page_out_by_advice_does_what_reclaim_does() {
+    let fates = [true, false].map(|advised| {
+        let (rig, start) = mixed();
+        match advised {
+            true => rig.advise(start, 3 * BLOCK + 64, Advice::PageOut),
+            // The second chance of what was just used takes rounds.
+            false => while rig.mm.reclaim(10_000) > 0 {},
+        }
+        assert_eq!(rig.resident(), 0, "advised: {advised}");
+        let counted = [
+            Item::Pswpout,
+            Item::SwpoutZero,
+            Item::ThpSwpout,
+            Item::ThpSplitPage,
+            Item::ThpSplitUnmap,
+            Item::ThpSplitFree,
+            Item::ThpUnderusedSplitPage,
+            Item::NrSwapped,
+            Item::NrZero,
+        ];
+        let counted = counted.map(|item| (item.name(), rig.stat(item)));
+        let moved = rig.model.counters();
+        rig.verify(&advised);
+        for (at, live) in [(0, 100), (BLOCK, BLOCK), (2 * BLOCK, 0)] {
+            for i in 0..BLOCK {
+                let used = i < live || live == 0 && i == 511;
+                let byte = if used { byte_of(i) } else { 0 };
+                assert!(rig.holds(start.add(at + i), byte), "page {at} + {i}");
+            }
+        }
+        (counted, moved.copied)
+    });
+    assert_eq!(fates[0], fates[1]);
+    let stored = fates[0].0[0].1;
+    assert_eq!(stored, 100 + BLOCK + 1 + 32);
+}
