@@ -2,9 +2,9 @@
 //!
 //! The work of the zero scan is reading memory at full speed: 64 bytes at a time where the
 //! compiler vectorises, with a test every 256 bytes so that a page with bytes costs almost
-//! nothing. The last word is asked first: many pages that begin with zeros do not end with
-//! them, and it costs the others next to nothing. CPUs with AVX2 are found at run time; the
-//! baseline is the fallback.
+//! nothing. Of each page the first word and the last are asked first: many pages that begin with
+//! zeros do not end with them, and it costs the others next to nothing. CPUs with AVX2 are
+//! found at run time; the baseline is the fallback.
 
 use deckle_mm::{BLOCK_PAGES, PageMask};
 
@@ -15,7 +15,7 @@ const STRIDE: usize = 32;
 
 #[inline(always)]
 fn is_zero(page: &[u64; PAGE / 8]) -> bool {
-    if page[PAGE / 8 - 1] != 0 {
+    if page[0] != 0 || page[PAGE / 8 - 1] != 0 {
         return false;
     }
     page.as_chunks::<STRIDE>().0.iter().all(|chunk| {

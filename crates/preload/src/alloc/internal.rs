@@ -9,15 +9,31 @@ use core::sync::atomic::Ordering::Relaxed;
 /// Bytes that the heap has from the kernel.
 static MAPPED: AtomicUsize = AtomicUsize::new(0);
 
+/// Those of them that are not mappings of large blocks.
+static GROWN: AtomicUsize = AtomicUsize::new(0);
+
 /// Memory by raw system calls.
 pub struct Raw(());
+
+fn grew(old: usize, new: usize) {
+    for count in [&MAPPED, &GROWN] {
+        count.fetch_add(new.wrapping_sub(old), Relaxed);
+    }
+}
 
 // SAFETY: mappings of the kernel, handed out once and given back whole or from the end.
 unsafe impl dlmalloc::Allocator for Raw {
     fn alloc(&self, size: usize) -> (*mut u8, usize, u32) {
+        if GROWN.load(Relaxed) >= GROWS_HUGE {
+            let huge = size.next_multiple_of(HUGE);
+            if let Ok(start) = map_huge(huge) {
+                GROWN.fetch_add(huge, Relaxed);
+                return (start as *mut u8, huge, 0);
+            }
+        }
         match sys::map_anonymous(size) {
             Ok(start) => {
-                MAPPED.fetch_add(size, Relaxed);
+                grew(0, size);
                 (start as *mut u8, size, 0)
             }
             Err(_) => (core::ptr::null_mut(), 0, 0),
@@ -29,7 +45,7 @@ unsafe impl dlmalloc::Allocator for Raw {
         // SAFETY: a mapping of this heap, whose owner asks for the change.
         match unsafe { sys::call(libc::SYS_mremap, [ptr as usize, old, new, how, 0, 0]) } {
             Ok(start) => {
-                MAPPED.fetch_add(new.wrapping_sub(old), Relaxed);
+                grew(old, new);
                 start as *mut u8
             }
             Err(_) => core::ptr::null_mut(),
@@ -40,7 +56,7 @@ unsafe impl dlmalloc::Allocator for Raw {
         // SAFETY: the end of a mapping of this heap, which the heap does not use any more.
         let done = unsafe { sys::unmap(ptr as usize + new, old - new) };
         if done {
-            MAPPED.fetch_sub(old - new, Relaxed);
+            grew(old, new);
         }
         done
     }
@@ -49,7 +65,7 @@ unsafe impl dlmalloc::Allocator for Raw {
         // SAFETY: a mapping of this heap, which the heap does not use any more.
         let done = unsafe { sys::unmap(ptr as usize, size) };
         if done {
-            MAPPED.fetch_sub(size, Relaxed);
+            grew(size, 0);
         }
         done
     }
@@ -82,16 +98,36 @@ pub fn mapped_bytes() -> usize {
 /// alignments cost no memory.
 const LARGE: usize = 64 << 10;
 
+/// Bytes of a huge page.
+pub const HUGE: usize = 2 << 20;
+
+/// From so many bytes on the heap grows by huge pages: this is the metadata of half a GiB, of
+/// which one huge page is little.
+const GROWS_HUGE: usize = 4 << 20;
+
+/// A mapping that is to consist of huge pages, where the system has some.
+///
+/// # Errors
+/// The errno of mmap.
+pub fn map_huge(bytes: usize) -> Result<usize, i32> {
+    let at = map_aligned(bytes, HUGE)?;
+    let words = [at, bytes, libc::MADV_HUGEPAGE as usize, 0, 0, 0];
+    // SAFETY: the advice changes no byte of the mapping, which is ours.
+    let _ = unsafe { sys::call(libc::SYS_madvise, words) };
+    Ok(at)
+}
+
 /// A mapping for a large block.
 fn map_large(layout: Layout) -> *mut u8 {
-    let Some(bytes) = layout.size().checked_next_multiple_of(sys::PAGE) else {
-        return core::ptr::null_mut();
-    };
-    let slack = layout.align().max(sys::PAGE) - sys::PAGE;
-    let Ok(start) = sys::map_anonymous(bytes + slack) else {
-        return core::ptr::null_mut();
-    };
-    let at = start.next_multiple_of(layout.align());
+    let bytes = layout.size().checked_next_multiple_of(sys::PAGE);
+    let mapped = bytes.and_then(|bytes| map_aligned(bytes, layout.align()).ok());
+    mapped.map_or(core::ptr::null_mut(), |at| at as *mut u8)
+}
+
+fn map_aligned(bytes: usize, align: usize) -> Result<usize, i32> {
+    let slack = align.max(sys::PAGE) - sys::PAGE;
+    let start = sys::map_anonymous(bytes + slack)?;
+    let at = start.next_multiple_of(align);
     for (from, to) in [(start, at), (at + bytes, start + bytes + slack)] {
         if to > from {
             // SAFETY: an edge of the mapping just made, which nobody uses.
@@ -99,7 +135,7 @@ fn map_large(layout: Layout) -> *mut u8 {
         }
     }
     MAPPED.fetch_add(bytes, Relaxed);
-    at as *mut u8
+    Ok(at)
 }
 
 /// Gives a large block back.

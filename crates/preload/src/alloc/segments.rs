@@ -1,12 +1,10 @@
 //! Memory for the segments of the store.
 
+use super::internal::{HUGE, map_huge};
 use core::alloc::Layout;
 use core::ptr::NonNull;
 use deckle_store::Segments;
 use std::alloc::{alloc, dealloc};
-
-/// Bytes of a huge page.
-pub const HUGE: usize = 2 << 20;
 
 /// Segments that are mapped whole at once, by the page or as huge pages: they are charged whole,
 /// and most are filled within milliseconds.
@@ -26,26 +24,29 @@ fn layout(bytes: usize) -> Option<Layout> {
 // layout.
 unsafe impl Segments for Mapped {
     fn map(&self, bytes: usize) -> Option<NonNull<u8>> {
-        // SAFETY: the size is above zero.
-        let base = NonNull::new(unsafe { alloc(layout(bytes)?) })?;
-        let at = base.addr().get();
-        let advise = |advice: i32| {
-            let words = [at, bytes, advice as usize, 0, 0, 0];
-            // SAFETY: neither advice changes a byte of the mapping, which is ours. Where one is
-            // refused, pages come when they are touched.
-            let _ = unsafe { crate::sys::call(libc::SYS_madvise, words) };
-        };
-        if bytes.is_multiple_of(HUGE) {
+        let base = match bytes.is_multiple_of(HUGE) && bytes > 0 {
             // A huge page that was just freed is warm, and is what the system gives next.
-            advise(libc::MADV_HUGEPAGE);
-        }
-        advise(libc::MADV_POPULATE_WRITE);
+            true => map_huge(bytes).ok()? as *mut u8,
+            // SAFETY: the size is above zero.
+            false => unsafe { alloc(layout(bytes)?) },
+        };
+        let base = NonNull::new(base)?;
+        let whole = libc::MADV_POPULATE_WRITE as usize;
+        // SAFETY: changes no byte of the mapping, which is ours. Where it is refused, pages come
+        // when they are touched.
+        let _ = unsafe {
+            crate::sys::call(
+                libc::SYS_madvise,
+                [base.addr().get(), bytes, whole, 0, 0, 0],
+            )
+        };
         Some(base)
     }
 
     unsafe fn unmap(&self, base: NonNull<u8>, bytes: usize) {
         if let Some(layout) = layout(bytes) {
-            // SAFETY: the caller says `base` came from `map(bytes)`, which used this layout.
+            // SAFETY: the caller says `base` came from `map(bytes)`, which used this layout; a
+            // block of huge pages is one that the heap would have mapped likewise.
             unsafe { dealloc(base.as_ptr(), layout) }
         }
     }

@@ -1,6 +1,7 @@
 //! The group's account as the manager of this process sees it, and where its pages go.
 
-use crate::alloc::segments::{HUGE, Mapped};
+use crate::alloc::internal::HUGE;
+use crate::alloc::segments::Mapped;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64};
 use core::time::Duration;
