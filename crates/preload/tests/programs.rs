@@ -98,6 +98,15 @@ fn p19_calls_on_managed_memory_mean_what_the_kernel_means() {
 }
 
 #[test]
+fn r121_r125_what_is_written_is_not_missing_for_a_userfaultfd_of_the_programs_own() {
+    let program = compile("received", &[]);
+    expect(
+        &run(&LIMIT, &[program.to_str().expect("path")]),
+        "received right",
+    );
+}
+
+#[test]
 fn p18_p19_what_the_kernel_refuses_for_want_of_mappings_changes_nothing() {
     let program = compile("mappings", &[]);
     let ran = run(&LIMIT, &[program.to_str().expect("path")]);

@@ -16,8 +16,10 @@ use crate::units::{BLOCK_PAGES, PageMask, PageRun, SpaceId, Vpn};
 use alloc::vec::Vec;
 
 impl<E: Env> Mm<E> {
-    /// Makes every page of a range that has bytes present in the program, then forgets the
-    /// range: its pages stay where they are, uncharged; its VMA becomes one without access.
+    /// Makes every page of a range that has bytes present in the program, zeros too: a page that
+    /// the program has written is no hole for a userfaultfd of its own, whatever was made of it
+    /// here. Then forgets the range: its pages stay where they are, uncharged; its VMA becomes
+    /// one without access. Holes stay holes.
     /// The platform's rights are left as they were. From here on faults in the range find no
     /// access: the caller ends their delivery next.
     ///
@@ -88,7 +90,8 @@ impl<E: Env> Mm<E> {
         Ok(())
     }
 
-    /// Faults in what is in the store or at rest.
+    /// Makes present all that the books hold: faults in what is in the store or at rest, and maps
+    /// the zero page where a page of zeros was dropped, which else would be a hole for the kernel.
     fn bring_in(
         &self,
         space: &Space,
@@ -103,7 +106,11 @@ impl<E: Env> Mm<E> {
                     .lock_settled(block, page.index(), 1)
                     .entry(page.index())
                     .kind();
-                if !matches!(kind, Kind::Swapped(_) | Kind::Inactive(_)) {
+                let absent = matches!(
+                    kind,
+                    Kind::Swapped(_) | Kind::Inactive(_) | Kind::Zero { mapped: false, .. }
+                );
+                if !absent {
                     break;
                 }
                 match self.fault(space.id, page, false, FaultMode::MayWait) {
@@ -148,11 +155,14 @@ impl<E: Env> Mm<E> {
                 *state = BlockState::Empty;
                 self.put_folio(pfn, 1);
             }
-            BlockState::Table(table) => {
-                self.drop_entries(PageRun::new(space.id, first, n), table);
+            // A record of a huge page in the store is none any more once a page was brought in.
+            BlockState::Table(_) | BlockState::HugeSwapped(_) => {
+                if let Some(table) = state.table() {
+                    self.drop_entries(PageRun::new(space.id, first, n), table);
+                }
                 state.tidy();
             }
-            BlockState::Empty | BlockState::HugeSwapped(_) | BlockState::Busy => {}
+            BlockState::Empty | BlockState::Busy => {}
         }
     }
 

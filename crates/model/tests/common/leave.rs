@@ -36,6 +36,8 @@ impl Program<'_> {
             let Some(Known { bytes, lazy }) = known else {
                 continue;
             };
+            let there = self.rig.model.translation(self.rig.space, page);
+            assert!(lazy || there.is_some(), "{page} is a hole for the kernel");
             let shown = self.shown(page);
             let mut should = [0; PAGE_SIZE];
             bytes.iter().for_each(|(&i, &b)| should[usize::from(i)] = b);
