@@ -9,31 +9,15 @@ use core::sync::atomic::Ordering::Relaxed;
 /// Bytes that the heap has from the kernel.
 static MAPPED: AtomicUsize = AtomicUsize::new(0);
 
-/// Those of them that are not mappings of large blocks.
-static GROWN: AtomicUsize = AtomicUsize::new(0);
-
 /// Memory by raw system calls.
 pub struct Raw(());
-
-fn grew(old: usize, new: usize) {
-    for count in [&MAPPED, &GROWN] {
-        count.fetch_add(new.wrapping_sub(old), Relaxed);
-    }
-}
 
 // SAFETY: mappings of the kernel, handed out once and given back whole or from the end.
 unsafe impl dlmalloc::Allocator for Raw {
     fn alloc(&self, size: usize) -> (*mut u8, usize, u32) {
-        if GROWN.load(Relaxed) >= GROWS_HUGE {
-            let huge = size.next_multiple_of(HUGE);
-            if let Ok(start) = map_huge(huge) {
-                GROWN.fetch_add(huge, Relaxed);
-                return (start as *mut u8, huge, 0);
-            }
-        }
         match sys::map_anonymous(size) {
             Ok(start) => {
-                grew(0, size);
+                MAPPED.fetch_add(size, Relaxed);
                 (start as *mut u8, size, 0)
             }
             Err(_) => (core::ptr::null_mut(), 0, 0),
@@ -45,7 +29,7 @@ unsafe impl dlmalloc::Allocator for Raw {
         // SAFETY: a mapping of this heap, whose owner asks for the change.
         match unsafe { sys::call(libc::SYS_mremap, [ptr as usize, old, new, how, 0, 0]) } {
             Ok(start) => {
-                grew(old, new);
+                MAPPED.fetch_add(new.wrapping_sub(old), Relaxed);
                 start as *mut u8
             }
             Err(_) => core::ptr::null_mut(),
@@ -56,7 +40,7 @@ unsafe impl dlmalloc::Allocator for Raw {
         // SAFETY: the end of a mapping of this heap, which the heap does not use any more.
         let done = unsafe { sys::unmap(ptr as usize + new, old - new) };
         if done {
-            grew(old, new);
+            MAPPED.fetch_sub(old - new, Relaxed);
         }
         done
     }
@@ -65,7 +49,7 @@ unsafe impl dlmalloc::Allocator for Raw {
         // SAFETY: a mapping of this heap, which the heap does not use any more.
         let done = unsafe { sys::unmap(ptr as usize, size) };
         if done {
-            grew(size, 0);
+            MAPPED.fetch_sub(size, Relaxed);
         }
         done
     }
@@ -100,10 +84,6 @@ const LARGE: usize = 64 << 10;
 
 /// Bytes of a huge page.
 pub const HUGE: usize = 2 << 20;
-
-/// From so many bytes on the heap grows by huge pages: this is the metadata of half a GiB, of
-/// which one huge page is little.
-const GROWS_HUGE: usize = 4 << 20;
 
 /// A mapping that is to consist of huge pages, where the system has some.
 ///
