@@ -185,10 +185,7 @@ fn r140_what_cannot_be_moved_is_left_as_it_was() {
     let other = small(&rig, BLOCK, 200);
     rig.charge.set_max(rig.charge.usage() + 100);
     let failed = rig.stat(Item::ThpCollapseAllocFailed);
-    assert_eq!(
-        rig.mm.collapse(rig.space, other),
-        Err(CollapseError::NoMemory)
-    );
+    assert_eq!(rig.mm.collapse(rig.space, other), Err(CollapseError::Limit));
     assert_eq!(rig.stat(Item::ThpCollapseAllocFailed), failed + 1);
     intact(&rig, other, 200);
     rig.verify(&"the limit");

@@ -107,6 +107,14 @@ fn r121_r125_what_is_written_is_not_missing_for_a_userfaultfd_of_the_programs_ow
 }
 
 #[test]
+fn p19_huge_pages_that_a_program_asks_for_are_made_at_once() {
+    let program = compile("collapse", &[]);
+    let program = program.to_str().expect("path");
+    let never = [LIMIT[0], LIMIT[1], "--thp", "never"];
+    expect(&run(&never, &[program, "64"]), "collapse right");
+}
+
+#[test]
 fn p18_p19_what_the_kernel_refuses_for_want_of_mappings_changes_nothing() {
     let program = compile("mappings", &[]);
     let ran = run(&LIMIT, &[program.to_str().expect("path")]);

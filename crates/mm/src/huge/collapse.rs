@@ -1,5 +1,5 @@
 //! Collapse: small folios of a block become one huge page (khugepaged's work, and
-//! MADV_COLLAPSE's).
+//! MADV_COLLAPSE's: see `asked`).
 //!
 //! A block is worth it while not too many of its entries are holes or zeros: more than
 //! `max_ptes_none` of them is what the shrinker takes a huge page apart for, so what it has
@@ -18,9 +18,9 @@ use crate::platform::{Cow, Platform, Prot};
 use crate::reclaim::lru::Which;
 use crate::space::block::{BlockState, HugeMap, Table};
 use crate::space::entry::Kind;
-use crate::space::fault::FaultMode;
+use crate::space::fault::{FaultError, FaultMode};
 use crate::space::marks::Marks;
-use crate::space::vma::Vma;
+use crate::space::vma::{ThpAdvice, Vma};
 use crate::space::{BlockRef, MapError, Space};
 use crate::stat::Item;
 use crate::tunables::Tunables;
@@ -53,8 +53,10 @@ pub enum CollapseError {
     Page(Vpn),
     /// A page that the program has protected against writes.
     Protected(Vpn),
-    /// No huge page was to be had, or the limit refused it.
+    /// No huge page was to be had.
     NoMemory,
+    /// The limit refused it.
+    Limit,
 }
 
 impl fmt::Display for CollapseError {
@@ -69,6 +71,7 @@ impl fmt::Display for CollapseError {
             CollapseError::Page(p) => write!(f, "{p} cannot be moved"),
             CollapseError::Protected(p) => write!(f, "the program has protected {p}"),
             CollapseError::NoMemory => f.write_str("there is no huge page"),
+            CollapseError::Limit => f.write_str("the limit refuses the huge page"),
         }
     }
 }
@@ -88,6 +91,8 @@ pub(super) struct Worth {
     pub fits: bool,
     /// Whether to reclaim for it.
     pub defrag: bool,
+    /// The program itself has asked for it: whatever is `enabled`, and also of what is cold.
+    pub asked: bool,
 }
 
 impl Worth {
@@ -99,6 +104,7 @@ impl Worth {
             shared: u32::from(t.max_ptes_shared),
             fits: false,
             defrag: false,
+            asked: false,
         }
     }
 }
@@ -133,7 +139,7 @@ impl<E: Env> Mm<E> {
         let block = space.block(self, nr);
         for _ in 0..RETRIES {
             let t = self.tunables();
-            let (vma, seq) = self.vma_of_block(&space, nr, &t)?;
+            let (vma, seq) = self.vma_of_block(&space, nr, &t, worth.asked)?;
             let found = {
                 let mut state = self.lock_settled(&block, 0, BLOCK_PAGES);
                 self.judge(&space, worth, &vma, nr, &mut state)?
@@ -141,13 +147,17 @@ impl<E: Env> Mm<E> {
             for k in (0..BLOCK_PAGES).filter(|&k| found.swapped.get(k)) {
                 let page = nr.start().add(u64::from(k));
                 let back = self.fault(id, page, false, FaultMode::MayWait);
-                back.map_err(|_| CollapseError::NoMemory)?;
+                back.map_err(|why| match why {
+                    FaultError::Oom(_) => CollapseError::Limit,
+                    FaultError::Access | FaultError::NoMapping => CollapseError::Vma,
+                    _ => CollapseError::NoMemory,
+                })?;
             }
             let new = match self.folio_for_collapse(worth, (id, nr.start())) {
-                Some(pfn) => pfn,
-                None => {
+                Ok(pfn) => pfn,
+                Err(why) => {
                     self.stats().add(Item::ThpCollapseAllocFailed, 1);
-                    return Err(CollapseError::NoMemory);
+                    return Err(why);
                 }
             };
             let done = self.collapse_into(&space, &block, nr, worth, (&vma, seq), new);
@@ -167,25 +177,32 @@ impl<E: Env> Mm<E> {
     }
 
     /// The huge page. The small ones stay charged until it has their bytes.
-    fn folio_for_collapse(&self, worth: &Worth, owner: (SpaceId, Vpn)) -> Option<Pfn> {
+    fn folio_for_collapse(
+        &self,
+        worth: &Worth,
+        owner: (SpaceId, Vpn),
+    ) -> Result<Pfn, CollapseError> {
         let pages = u64::from(BLOCK_PAGES);
         let room = || {
             let usage = self.charge().usage().saturating_add(pages);
             usage <= self.charge().high()
         };
         if worth.fits && !room() && !(worth.defrag && self.reclaim(pages) > 0 && room()) {
-            return None;
+            return Err(CollapseError::Limit);
         }
-        match self.alloc_folio(BLOCK_ORDER, 1, owner) {
-            Ok(pfn) => Some(pfn),
+        let got = match self.alloc_folio(BLOCK_ORDER, 1, owner) {
             Err(failed) if worth.defrag => {
                 if let AllocError::Charge(_) = failed {
                     self.reclaim(pages);
                 }
-                self.alloc_folio(BLOCK_ORDER, 1, owner).ok()
+                self.alloc_folio(BLOCK_ORDER, 1, owner)
             }
-            Err(_) => None,
-        }
+            got => got,
+        };
+        got.map_err(|failed| match failed {
+            AllocError::Charge(_) => CollapseError::Limit,
+            AllocError::NoFrame { .. } => CollapseError::NoMemory,
+        })
     }
 
     fn vma_of_block(
@@ -193,10 +210,15 @@ impl<E: Env> Mm<E> {
         space: &Space,
         nr: BlockNr,
         t: &Tunables,
+        asked: bool,
     ) -> Result<(Vma, u64), CollapseError> {
         let (vma, seq) = space.vma(self, nr.start());
         let last = nr.start().add(u64::from(BLOCK_PAGES - 1));
-        let whole = vma.filter(|v| v.contains(last) && enabled(t, v, BLOCK_ORDER));
+        let may = |v: &Vma| match asked {
+            true => v.advice != ThpAdvice::NoHuge,
+            false => enabled(t, v, BLOCK_ORDER),
+        };
+        let whole = vma.filter(|v| v.contains(last) && may(v));
         whole.map(|v| (v, seq)).ok_or(CollapseError::Vma)
     }
 
@@ -209,6 +231,10 @@ impl<E: Env> Mm<E> {
         nr: BlockNr,
         state: &mut BlockState,
     ) -> Result<Found, CollapseError> {
+        if worth.asked && matches!(state, BlockState::HugeSwapped(_)) {
+            // From here on it is read back page by page.
+            state.table();
+        }
         let table = match state {
             BlockState::Table(table) => table,
             BlockState::Huge(_) | BlockState::HugeSwapped(_) => return Err(CollapseError::Huge),
@@ -225,7 +251,7 @@ impl<E: Env> Mm<E> {
         for k in 0..BLOCK_PAGES {
             let e = table.get(k);
             let stuck = CollapseError::Page(nr.start().add(u64::from(k)));
-            if e.locked() || e.lazy() {
+            if e.locked() || e.lazy() && !worth.asked {
                 return Err(stuck);
             }
             if e.marks().uffd_wp {
@@ -260,7 +286,7 @@ impl<E: Env> Mm<E> {
             Err(CollapseError::ExceedSwap(swapped))
         } else if shared > may_share {
             Err(CollapseError::ExceedShared(shared))
-        } else if found.mapped == PageMask::EMPTY {
+        } else if found.mapped == PageMask::EMPTY && !worth.asked {
             Err(CollapseError::Cold)
         } else {
             Ok(found)

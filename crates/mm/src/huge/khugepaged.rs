@@ -123,7 +123,7 @@ impl<E: Env> Mm<E> {
     fn count_tried(&self, tried: Result<(), CollapseError>, done: &mut Khugepage) {
         match tried {
             Ok(()) => done.collapsed += 1,
-            Err(CollapseError::NoMemory) => done.failed = true,
+            Err(CollapseError::NoMemory | CollapseError::Limit) => done.failed = true,
             Err(CollapseError::ExceedNone(_)) => {
                 self.stats().add(Item::ThpScanExceedNonePte, 1);
             }

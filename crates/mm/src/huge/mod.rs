@@ -1,6 +1,7 @@
 //! Huge pages: which order a fault gets, which huge pages are underused, and how one is
 //! taken apart.
 
+pub mod asked;
 pub mod collapse;
 pub mod force;
 pub mod isolated;

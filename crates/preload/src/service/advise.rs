@@ -3,7 +3,7 @@
 use super::serve::{Calls, pages, raw, vpn};
 use crate::sys;
 use core::ffi::c_int;
-use deckle_mm::Advice;
+use deckle_mm::{Advice, CollapseError};
 
 /// Advice that the C library's names may not have yet, by the kernel's numbers.
 const POPULATE_READ: c_int = 22;
@@ -18,6 +18,8 @@ const SOFT_OFFLINE: c_int = 101;
 enum By {
     /// The core.
     Core(Advice),
+    /// The core, which makes huge pages now.
+    Collapse,
     /// Nobody: managed memory is so already.
     Nobody,
     /// The kernel, and the memory stays managed.
@@ -40,12 +42,28 @@ fn sort(advice: c_int) -> By {
         libc::MADV_FREE => By::Core(Advice::Free),
         libc::MADV_COLD => By::Core(Advice::Cold),
         libc::MADV_PAGEOUT => By::Core(Advice::PageOut),
-        libc::MADV_HUGEPAGE | COLLAPSE => By::Core(Advice::HugePage),
+        COLLAPSE => By::Collapse,
+        libc::MADV_HUGEPAGE => By::Core(Advice::HugePage),
         libc::MADV_NOHUGEPAGE => By::Core(Advice::NoHugePage),
         POPULATE_READ => By::Core(Advice::PopulateRead),
         POPULATE_WRITE => By::Core(Advice::PopulateWrite),
         // DONTFORK, WIPEONFORK, MERGEABLE, guard pages, and what comes after us.
         _ => By::KernelAlone,
+    }
+}
+
+/// Why not every block is a huge page, as madvise(2) has it.
+fn refusal(why: CollapseError) -> i32 {
+    match why {
+        CollapseError::NoMemory => libc::ENOMEM,
+        CollapseError::Limit | CollapseError::ExceedNone(_) | CollapseError::ExceedSwap(_) => {
+            libc::EBUSY
+        }
+        CollapseError::Page(_) | CollapseError::ExceedShared(_) => libc::EAGAIN,
+        CollapseError::Vma
+        | CollapseError::Huge
+        | CollapseError::Cold
+        | CollapseError::Protected(_) => libc::EINVAL,
     }
 }
 
@@ -94,6 +112,7 @@ impl Calls {
             By::Core(core) => self.on(libc::SYS_madvise, args, |mm, space, start, n| {
                 mm.madvise(space, start, n, core)
             }),
+            By::Collapse => self.collapse(addr, bytes),
             By::Nobody => {
                 self.on(libc::SYS_madvise, args, |_, _, _, _| Ok(()))?;
                 self.mapped(addr, bytes)
@@ -108,6 +127,24 @@ impl Calls {
                 raw(libc::SYS_madvise, [addr, bytes, word, 0, 0, 0])
             }
         }
+    }
+
+    /// MADV_COLLAPSE: huge pages of all whole blocks of the range.
+    fn collapse(&mut self, addr: usize, bytes: usize) -> Result<usize, i32> {
+        let process = self.process;
+        let (mm, space) = (process.pager.mm(), process.pager.space());
+        for (start, len, foreign) in self.parts(addr, bytes) {
+            if foreign {
+                let args = [start, len, COLLAPSE as usize, 0, 0, 0];
+                raw(libc::SYS_madvise, args)?;
+            } else {
+                let done = mm.collapse_range(space, vpn(start), pages(len));
+                // No fault has told that there is something new to be published.
+                process.publish();
+                done.map_err(refusal)?;
+            }
+        }
+        self.mapped(addr, bytes)
     }
 
     /// EINVAL for advice that takes pages away, on a range of which a part is locked.
