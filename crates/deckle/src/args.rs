@@ -38,7 +38,7 @@ Examples:
   deckle run --memory-max 256M -- python3 job.py
       The script and everything it starts share 256 MiB. Cold pages are kept compressed.
   deckle run --memory-max 2G --swap zram:zstd --stats out.json -- make -j4
-      Compress harder, and write all counters to out.json at the end.
+      Compress harder, and write all counters and settings to out.json.
   deckle run --memory-max 1G --swap none -- ./server
       No compression: zero pages are dropped, nothing else; killed when that is not enough.
   deckle run --memory-max auto -- ./service
@@ -56,7 +56,8 @@ Settings file (--config), with the kernel's names; options on the command line w
   transparent_hugepage.shrink_underused = true
   transparent_hugepage.khugepaged.max_ptes_none = 409
   transparent_hugepage.khugepaged.scan_sleep_millisecs = 10000    (and alloc_sleep_millisecs)
-  transparent_hugepage.khugepaged.pages_to_scan = 4096    (and max_ptes_swap, defrag)
+  transparent_hugepage.khugepaged.pages_to_scan = 4096    (max_ptes_swap,
+                                                       max_ptes_shared, defrag)
   transparent_hugepage.thp_waste_max = \"64M\"    (zeros in huge pages, of each process)
   vm.page-cluster = 6    (order of the largest window that is read back at once)
   vm.swap_cache = true    (what was read back is not compressed again unless it changes)
@@ -116,7 +117,8 @@ pub struct RunArgs {
     /// Read settings from a TOML file (see below).
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Write all counters to FILE as JSON at the end.
+    /// Write all counters, those of each size of folio too, and the settings in force to FILE as
+    /// JSON: at the end, and before that anew every second.
     #[arg(long, value_name = "FILE")]
     pub stats: Option<PathBuf>,
     /// Refuse programs that cannot be managed (statically linked, setuid) instead of running

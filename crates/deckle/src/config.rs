@@ -168,6 +168,9 @@ pub struct Khugepaged {
     pub max_ptes_none: Option<i64>,
     /// Most pages of a block that are read back to make it huge. Default: 64.
     pub max_ptes_swap: Option<u16>,
+    /// Most pages of a block that are shared since a fork and are copied to make it huge. Default:
+    /// 256. Here the kernel copies what a fork shares, and a block with such a page is left alone.
+    pub max_ptes_shared: Option<u16>,
     /// Pages to look at between two rests. Default: 4096. 0: never makes huge pages of small.
     pub pages_to_scan: Option<u32>,
     /// How long to rest. Default: 10000.

@@ -230,6 +230,7 @@ fn tunables(args: &RunArgs, file: &Config) -> Result<Tunables, Fail> {
 fn khugepaged(t: &mut Tunables, file: &Khugepaged) {
     let ticks = |millisecs: u32| millisecs.div_ceil(Tunables::TICK_MILLISECS);
     t.max_ptes_swap = file.max_ptes_swap.unwrap_or(t.max_ptes_swap);
+    t.max_ptes_shared = file.max_ptes_shared.unwrap_or(t.max_ptes_shared);
     t.khugepaged_pages_to_scan = file.pages_to_scan.unwrap_or(t.khugepaged_pages_to_scan);
     let sleep = file.scan_sleep_millisecs.map(ticks);
     t.khugepaged_scan_sleep = sleep.unwrap_or(t.khugepaged_scan_sleep);

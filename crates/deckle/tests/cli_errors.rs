@@ -157,6 +157,11 @@ fn settings_files_are_refused_with_the_line() {
             "transparent_hugepage.khugepaged.max_ptes_swap = 512\n",
             &["512", "0 to 511"],
         ),
+        (
+            "o",
+            "transparent_hugepage.khugepaged.max_ptes_shared = 512\n",
+            &["512", "0 to 511"],
+        ),
         ("n", "vm.page-cluster = 9\n", &["9", "0 to 8"]),
         ("h", "memory.max = \"2M\"\n", &["too small"]),
     ];
@@ -175,6 +180,7 @@ fn settings_files_are_refused_with_the_line() {
                transparent_hugepage.shrink_underused = true\n\
                transparent_hugepage.khugepaged.max_ptes_none = 450\n\
                transparent_hugepage.khugepaged.max_ptes_swap = 32\n\
+               transparent_hugepage.khugepaged.max_ptes_shared = 16\n\
                transparent_hugepage.khugepaged.pages_to_scan = 8192\n\
                transparent_hugepage.khugepaged.scan_sleep_millisecs = 500\n\
                transparent_hugepage.khugepaged.alloc_sleep_millisecs = 5000\n\

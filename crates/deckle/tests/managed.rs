@@ -205,3 +205,103 @@ fn the_library_comes_before_the_users_own_and_the_self_test_is_passed_on() {
     let words = group.unwrap().capabilities().expect("recorded");
     assert_eq!(words[0], deckle_live::self_test().bits());
 }
+
+/// The file is whole whenever it is read, and has every name that users know.
+#[test]
+fn r149_all_counters_and_knobs_can_be_read_while_the_program_runs() {
+    if !library("r149_all_counters_and_knobs_can_be_read_while_the_program_runs") {
+        return;
+    }
+    let s = Scratch::new("r149");
+    let stats = s.0.join("stats");
+    let config = s.file(
+        "config",
+        b"transparent_hugepage.khugepaged.max_ptes_shared = 17\n\
+          transparent_hugepage.hugepages-64kB.enabled = \"madvise\"\n",
+        0o644,
+    );
+    let script = format!(
+        "{} lab program fill 32M; echo up; until [ -e {} ]; do sleep 0.05; done",
+        env!("CARGO_BIN_EXE_deckle"),
+        s.0.join("stop").display()
+    );
+    let mut args = vec!["run", "--memory-max", "64M", "--max-ptes-none", "400"];
+    args.extend(["--config", &config, "--stats", stats.to_str().unwrap()]);
+    args.extend(["--", "sh", "-c", &script]);
+    let mut run = Running::start(&args);
+    run.wait_for("up");
+    let read = || -> Option<serde_json::Value> {
+        let text = std::fs::read_to_string(&stats).unwrap();
+        // Empty until it is written first; half of it: never.
+        (!text.is_empty()).then(|| serde_json::from_str(&text).unwrap())
+    };
+    let filled = 32 << 20 >> 12;
+    let all = |json: &serde_json::Value, name: &str| -> u64 {
+        let orders = 2..=9;
+        let of = |o| json["sizes"][format!("hugepages-{}kB", 4 << o)][name].as_u64();
+        orders.map(|o| of(o).unwrap() << o).sum()
+    };
+    until("the file says what was filled", || {
+        read().is_some_and(|json| {
+            assert_eq!(json["exit_status"], serde_json::Value::Null);
+            all(&json, "anon_fault_alloc") > filled / 2
+        })
+    });
+    s.file("stop", b"", 0o644);
+    let (code, _, err) = run.end();
+    assert_eq!(code, 0, "{err}");
+    let json = read().unwrap();
+    assert_eq!(
+        (&json["schema"], &json["exit_status"]),
+        (&1.into(), &0.into())
+    );
+    let counters = "thp_fault_alloc thp_fault_fallback thp_split_page thp_deferred_split_page \
+                    thp_underused_split_page thp_split_free thp_split_unmap thp_swpout pswpin \
+                    pswpout swpin_zero swpout_zero pgfault pgmajfault pgscan_direct \
+                    pgsteal_direct allocstall thp_oom_split_page";
+    for name in counters.split_whitespace() {
+        assert!(json["counters"][name].is_u64(), "{name}");
+    }
+    assert!(json["counters"]["thp_fault_alloc"].as_u64() > Some(0));
+    for order in 2..=9 {
+        let size = format!("hugepages-{}kB", 4 << order);
+        for name in "anon_fault_alloc anon_fault_fallback split split_deferred nr_anon \
+                     nr_anon_partially_mapped"
+            .split_whitespace()
+        {
+            assert!(json["sizes"][&size][name].is_u64(), "{size} {name}");
+        }
+        let enabled = &json["knobs"]["transparent_hugepage"][&size]["enabled"];
+        assert!(enabled.is_string(), "{size}");
+    }
+    assert!(
+        all(&json, "anon_fault_alloc") > filled / 2,
+        "it outlives the process"
+    );
+    assert_eq!(all(&json, "nr_anon"), 0, "a gauge does not");
+    for (at, want) in [
+        ("/transparent_hugepage/enabled", "always".into()),
+        ("/transparent_hugepage/shrink_underused", true.into()),
+        (
+            "/transparent_hugepage/hugepages-64kB/enabled",
+            "madvise".into(),
+        ),
+        ("/transparent_hugepage/khugepaged/max_ptes_none", 400.into()),
+        ("/transparent_hugepage/khugepaged/max_ptes_swap", 64.into()),
+        (
+            "/transparent_hugepage/khugepaged/max_ptes_shared",
+            17.into(),
+        ),
+        ("/transparent_hugepage/khugepaged/defrag", false.into()),
+        ("/memory/max", (64u64 << 20).into()),
+        ("/memory/high", (60u64 << 20).into()),
+        ("/memory/swap/max", serde_json::Value::Null),
+    ] {
+        assert_eq!(json["knobs"].pointer(at), Some(&want), "{at}");
+    }
+    for entry in std::fs::read_dir(&s.0).unwrap().flatten() {
+        let name = entry.file_name();
+        let name = name.to_str().unwrap();
+        assert!(name == "stats" || !name.contains("stats"), "{name} is left");
+    }
+}

@@ -85,6 +85,8 @@ impl Group {
             .store(u32::from(t.max_ptes_none), Relaxed);
         page.max_ptes_swap
             .store(u32::from(t.max_ptes_swap), Relaxed);
+        page.max_ptes_shared
+            .store(u32::from(t.max_ptes_shared), Relaxed);
         page.khugepaged_pages_to_scan
             .store(t.khugepaged_pages_to_scan, Relaxed);
         page.khugepaged_scan_sleep
@@ -127,6 +129,7 @@ impl Group {
             },
             max_ptes_none: narrow(page.max_ptes_none.load(Relaxed)),
             max_ptes_swap: narrow(page.max_ptes_swap.load(Relaxed)),
+            max_ptes_shared: narrow(page.max_ptes_shared.load(Relaxed)),
             khugepaged_pages_to_scan: page.khugepaged_pages_to_scan.load(Relaxed),
             khugepaged_scan_sleep: page.khugepaged_scan_sleep.load(Relaxed),
             khugepaged_alloc_sleep: page.khugepaged_alloc_sleep.load(Relaxed),

@@ -4,18 +4,23 @@
 //! nothing read from here is used as an index or a size without a check.
 
 use core::sync::atomic::{AtomicU32, AtomicU64};
-use deckle_mm::Item;
+use deckle_mm::{Item, SIZE_ORDERS, SizeItem};
 
 /// "deckle" and the sort of file.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"deckleGP");
 /// Changed with every change of the layout.
-pub const VERSION: u32 = 8;
+pub const VERSION: u32 = 9;
 /// Processes of one group.
 pub const LINES: usize = 256;
 /// Slots per line between which the CPUs of a process are spread.
 pub const SLOTS: usize = 8;
 /// Words for the result of the start-up self-test; their meaning is the platform's.
 pub const CAPS: usize = 8;
+/// Sizes of folios that are counted apart.
+pub const SIZES: usize = (*SIZE_ORDERS.end() - *SIZE_ORDERS.start()) as usize + 1;
+
+/// Counters of every size of folio.
+pub(crate) type SizeCounters = [[AtomicU64; SIZES]; SizeItem::COUNT];
 
 /// One CPU slot of a line, alone in its cache line: `charged << 24 | unspent`, where
 /// `charged` is signed (pages may be returned on another slot than they were charged on).
@@ -69,6 +74,7 @@ pub struct Line {
     /// Futex word: number of the last request answered.
     pub(crate) answered: AtomicU32,
     pub(crate) counters: [AtomicU64; Item::COUNT],
+    pub(crate) sizes: SizeCounters,
     pub(crate) slots: [Slot; SLOTS],
 }
 
@@ -90,6 +96,7 @@ pub struct Page {
     pub(crate) thp: AtomicU32,
     pub(crate) max_ptes_none: AtomicU32,
     pub(crate) max_ptes_swap: AtomicU32,
+    pub(crate) max_ptes_shared: AtomicU32,
     pub(crate) khugepaged_pages_to_scan: AtomicU32,
     pub(crate) khugepaged_scan_sleep: AtomicU32,
     pub(crate) khugepaged_alloc_sleep: AtomicU32,
@@ -129,9 +136,10 @@ pub struct Page {
     pub(crate) unmanaged_programs: AtomicU32,
     /// Counters of processes that are gone.
     pub(crate) dead: [AtomicU64; Item::COUNT],
+    pub(crate) dead_sizes: SizeCounters,
     pub(crate) lines: [Line; LINES],
 }
 
-// 256 lines of a little over 1 KiB; the file is sparse, only used lines take memory.
+// 256 lines of less than 2 KiB; the file is sparse, only used lines take memory.
 const _: () = assert!(size_of::<Page>() <= 512 * 1024);
 const _: () = assert!(size_of::<Slot>() == 64);

@@ -23,8 +23,8 @@ pub mod lend;
 pub mod line;
 pub mod oom;
 pub mod program;
-
 pub mod proto;
+pub mod publish;
 pub mod sys;
 
 pub use ask::{Answer, Request};
@@ -32,5 +32,6 @@ pub use attach::{AttachError, Group, Name};
 pub use charge::GroupCharge;
 pub use estimate::{History, droppable};
 pub use knobs::{Limits, SwapKind};
-pub use line::{Gauges, JoinError, LineId, Process, is_gauge};
+pub use line::{JoinError, LineId, Process};
 pub use oom::{Kill, OomError, OomTicket};
+pub use publish::{Gauges, is_gauge};

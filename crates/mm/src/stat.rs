@@ -1,6 +1,7 @@
 //! Event counters and gauges, under the kernel's names where the kernel has the thing.
 
 use crate::units::BLOCK_ORDER;
+use core::ops::RangeInclusive;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 macro_rules! items {
@@ -174,7 +175,10 @@ items! {
     }
 }
 
-/// Sizes of folios that are counted apart: every order up to the huge one.
+/// Orders of the sizes that users see: those that a folio of more than one page may have.
+pub const SIZE_ORDERS: RangeInclusive<u8> = 2..=BLOCK_ORDER;
+
+/// Orders that are counted apart: every one up to the huge one.
 const SIZES: usize = BLOCK_ORDER as usize + 1;
 
 /// The counters of one manager. Relaxed atomics: each is exact, a set of them is not a

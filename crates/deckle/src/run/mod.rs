@@ -3,24 +3,28 @@
 mod child;
 mod ending;
 mod front;
+mod knobs;
 mod leaving;
 mod report;
 mod services;
 mod signals;
+mod stats_file;
 mod supervise;
 mod tree;
 
 use std::ffi::{CString, OsString};
-use std::fs::File;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use deckle_group::program::{self, PATH_MAX, Verdict};
 use deckle_group::{Group, Name};
 use deckle_live::{Capabilities, Capability};
 
 use self::front::{Link, Side};
+use self::report::Report;
 use self::signals::Signals;
+use self::stats_file::StatsFile;
 use crate::access::Facts;
 use crate::args::RunArgs;
 use crate::fail::{Fail, plain};
@@ -53,8 +57,8 @@ fn supervisor(
 ) -> Result<i32, Fail> {
     let settings = Settings::of(args)?;
     let (path, verdict) = find_program(&args.program)?;
-    let stats = match &args.stats {
-        Some(file) => Some(File::create(file).map_err(|e| {
+    let mut stats = match &args.stats {
+        Some(file) => Some(StatsFile::create(file, name.as_str()).map_err(|e| {
             Fail::own(format!(
                 "--stats: {}: cannot be written: {}",
                 file.display(),
@@ -104,14 +108,20 @@ fn supervisor(
         argv: args.program.clone(),
         library,
     };
-    let Some(end) = supervise::supervise(&group, &program, signals, front)? else {
+    let start = Instant::now();
+    let now = || Report::gather(&group, &settings, Err(start.elapsed()), args.unmanaged).json();
+    let Some(end) = supervise::supervise(&group, &program, signals, front, &mut || {
+        let file = stats.as_mut()?;
+        file.work(now);
+        file.deadline()
+    })?
+    else {
         // Nobody is there who would want to know.
         return Ok(137);
     };
-    let report = report::Report::gather(&group, &settings, &end, args.unmanaged);
+    let report = Report::gather(&group, &settings, Ok(&end), args.unmanaged);
     if let Some(file) = stats {
-        report
-            .write_json(file)
+        file.end(&report.json())
             .map_err(|e| Fail::own(format!("--stats: cannot be written: {}", plain(&e))))?;
     }
     if !args.quiet {

@@ -1,12 +1,13 @@
 //! What is said at the end: a summary for people, JSON for programs.
 
-use std::fs::File;
 use std::io::{self, Write};
+use std::time::Duration;
 
 use deckle_group::Group;
-use deckle_mm::{Item, PAGE_SIZE};
+use deckle_mm::{Item, PAGE_SIZE, SIZE_ORDERS, SizeItem};
 use serde_json::{Map, Value, json};
 
+use super::knobs;
 use super::supervise::End;
 use crate::settings::Settings;
 use crate::size::show;
@@ -18,7 +19,8 @@ pub struct Report {
     unmanaged: bool,
     max: Option<u64>,
     swap_max: Option<u64>,
-    status: i32,
+    /// None: it runs still.
+    status: Option<i32>,
     signal: Option<i32>,
     wall_s: f64,
     usage: u64,
@@ -35,11 +37,18 @@ pub struct Report {
     killed: u64,
     swap: &'static str,
     counters: Vec<(Item, u64)>,
+    sizes: Map<String, Value>,
+    knobs: Value,
 }
 
 impl Report {
-    /// Reads the group at its end.
-    pub fn gather(group: &Group, settings: &Settings, end: &End, unmanaged: bool) -> Report {
+    /// Reads the group: at its end, or as it is `wall` after its start.
+    pub fn gather(
+        group: &Group,
+        settings: &Settings,
+        end: Result<&End, Duration>,
+        unmanaged: bool,
+    ) -> Report {
         let (now, peak) = (group.gauges(), group.peak_gauges());
         let limit = |pages: u64| (pages != u64::MAX).then(|| pages.saturating_mul(PAGE));
         // Whoever may write the group's page can lie in it.
@@ -48,9 +57,9 @@ impl Report {
             unmanaged,
             max: limit(settings.limits.max),
             swap_max: limit(settings.limits.swap_max),
-            status: end.status,
-            signal: end.signal,
-            wall_s: end.wall.as_secs_f64(),
+            status: end.ok().map(|end| end.status),
+            signal: end.ok().and_then(|end| end.signal),
+            wall_s: end.map_or_else(|wall| wall, |end| end.wall).as_secs_f64(),
             usage: bytes(group.usage()),
             peak: bytes(group.peak()),
             resident: bytes(now.resident),
@@ -65,6 +74,8 @@ impl Report {
             killed: group.oom_kills(),
             swap: settings.swap.name(),
             counters: Item::ALL.iter().map(|i| (*i, group.counter(*i))).collect(),
+            sizes: sizes(group),
+            knobs: knobs::json(group),
         }
     }
 
@@ -77,6 +88,7 @@ impl Report {
 
     /// JSON with raw integers; amounts of memory in bytes, counters as the kernel counts them.
     /// `stored` is what swapped pages take in the store, `swapped` what the program sees.
+    /// `exit_status` is null while the program runs. New members may come without a new schema.
     pub fn json(&self) -> Value {
         let counters: Map<String, Value> = self
             .counters
@@ -113,13 +125,9 @@ impl Report {
             "programs_unmanaged": self.programs_unmanaged,
             "oom_kills": self.killed,
             "counters": counters,
+            "sizes": self.sizes,
+            "knobs": self.knobs,
         })
-    }
-
-    /// Writes the JSON.
-    pub fn write_json(&self, mut file: File) -> io::Result<()> {
-        serde_json::to_writer_pretty(&mut file, &self.json())?;
-        file.write_all(b"\n")
     }
 
     /// Prints the summary on standard error.
@@ -209,6 +217,18 @@ impl Report {
         }
         out
     }
+}
+
+/// What is counted for each size of folio, under the kernel's name of the size.
+fn sizes(group: &Group) -> Map<String, Value> {
+    let size = |order| -> Map<String, Value> {
+        let one = |i: &SizeItem| (i.name().to_owned(), json!(group.size_counter(order, *i)));
+        SizeItem::ALL.iter().map(one).collect()
+    };
+    let name = knobs::size_name;
+    SIZE_ORDERS
+        .map(|order| (name(order), Value::Object(size(order))))
+        .collect()
 }
 
 fn ratio(logical: u64, stored: u64) -> String {

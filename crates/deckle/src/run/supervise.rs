@@ -44,12 +44,14 @@ struct Supervisor {
 }
 
 /// Starts the program and stays until the last process of its tree has ended. `None`: the
-/// front was gone before, and the tree has been ended.
+/// front was gone before, and the tree has been ended. `tell` writes of what goes on, and says
+/// when it wants to do so again.
 pub fn supervise(
     group: &Group,
     program: &Program,
     signals: &Signals,
     front: Option<Link>,
+    tell: &mut dyn FnMut() -> Option<Instant>,
 ) -> Result<Option<End>, Fail> {
     let start = Instant::now();
     if front.is_some() {
@@ -93,7 +95,7 @@ pub fn supervise(
             next_sample = now + sample;
         }
         patience = patience.min(next_sample.saturating_duration_since(now));
-        if let Some(at) = services.deadline() {
+        for at in [services.deadline(), tell()].into_iter().flatten() {
             patience = patience.min(at.saturating_duration_since(now));
         }
         set.clear();

@@ -1,0 +1,117 @@
+//! The file of `--stats`: written anew from time to time, so that it can be read while the
+//! program runs, and at the end.
+//!
+//! Who reads it must never see half of it, so a new file takes the place of the old one. Only a
+//! file that nothing is lost by replacing is replaced: a regular one, ours, with one name, in a
+//! directory where another can be made. Anything else (a pipe, say) is written once, at the end.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// When the file is written first, after the start, and how often from then on.
+const EVERY: Duration = Duration::from_secs(1);
+
+/// The file, open since the start: what cannot be written fails before the program runs.
+pub struct StatsFile {
+    file: File,
+    /// Where it is, and the name of the next one until that is whole.
+    replace: Option<(PathBuf, PathBuf)>,
+    next: Instant,
+}
+
+impl StatsFile {
+    /// Opens and empties `path`. `unique` is a word that no other `deckle run` has now.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn create(path: &Path, unique: &str) -> io::Result<StatsFile> {
+        let file = File::create(path)?;
+        // SAFETY: a call without arguments.
+        let me = unsafe { libc::geteuid() };
+        let of = file.metadata()?;
+        let ours = of.is_file() && of.nlink() == 1 && of.uid() == me;
+        // Its own place, also where a symbolic link led there.
+        let at = ours.then(|| path.canonicalize().ok()).flatten();
+        let replace = at.and_then(|at| {
+            let name = at.file_name()?.to_str()?;
+            let next = at.with_file_name(format!(".{name}.{unique}"));
+            Some((at, next))
+        });
+        Ok(StatsFile {
+            file,
+            replace,
+            next: Instant::now() + EVERY,
+        })
+    }
+
+    /// When [`work`](StatsFile::work) has something to do next.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.replace.as_ref().map(|_| self.next)
+    }
+
+    /// Writes what `now` says if it is time. A failure is no reason to disturb the program:
+    /// the file is written at the end then, or its error told.
+    pub fn work(&mut self, now: impl FnOnce() -> Value) {
+        if self.replace.is_none() || Instant::now() < self.next {
+            return;
+        }
+        if self.put(&now()).is_err() {
+            self.replace = None;
+        }
+        self.next = Instant::now() + EVERY;
+    }
+
+    /// Writes the last one.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn end(mut self, last: &Value) -> io::Result<()> {
+        if self.replace.is_some() && self.put(last).is_ok() {
+            return Ok(());
+        }
+        self.file.set_len(0).or_else(not_a_file)?;
+        write(&mut self.file, last)
+    }
+
+    fn put(&mut self, value: &Value) -> io::Result<()> {
+        let Some((at, next)) = &self.replace else {
+            return Ok(());
+        };
+        let mode = self.file.metadata()?.permissions();
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(next)?;
+        let done = file
+            .set_permissions(mode)
+            .and_then(|()| write(&mut file, value))
+            .and_then(|()| fs::rename(next, at));
+        if let Err(e) = done {
+            let _ = fs::remove_file(next);
+            return Err(e);
+        }
+        // What is written after this, if no other file can be made, goes where readers look.
+        self.file = file;
+        Ok(())
+    }
+}
+
+/// A pipe has no length, and needs none.
+fn not_a_file(e: io::Error) -> io::Result<()> {
+    match e.raw_os_error() {
+        Some(libc::EINVAL) => Ok(()),
+        _ => Err(e),
+    }
+}
+
+fn write(file: &mut File, value: &Value) -> io::Result<()> {
+    let mut text = serde_json::to_vec_pretty(value)?;
+    text.push(b'\n');
+    file.write_all(&text)
+}
