@@ -75,6 +75,11 @@ const REASONS: &[(char, u32, &str)] = &[
     ),
     (
         'r',
+        117,
+        "each process has a queue, and a limit is one group's: no other queue can be reached",
+    ),
+    (
+        'r',
         136,
         "no machine here keeps metadata beside a page (memory tags)",
     ),

@@ -3,8 +3,9 @@
 //! `cargo bench -p deckle-live --bench zero_drop -- [MiB]`.
 //!
 //! The series found +8.8 % in its worst case: the last byte of each page is set, so that each is
-//! read to its end. Here the last word is asked first, so a second case sets a byte before it. Both settings take turns; the median of the turns counts. The model's times
-//! are those of a simulation on this machine, of which only the ratio says something.
+//! read to its end. Here the last word is asked first, so a second case sets a byte before it.
+//! Both settings take turns; the median of the turns counts. The model's times are those of a
+//! simulation on this machine, of which only the ratio says something.
 
 use std::sync::Arc;
 use std::time::Instant;
