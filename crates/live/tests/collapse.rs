@@ -6,7 +6,8 @@ mod trim;
 
 use common::{PAGE, case};
 use deckle_live::{Capability, Die, Limit, LiveConfig, Pager, Region, Service};
-use deckle_mm::{Advice, BlockNr, Charge, CollapseError, Item, Platform, ThpMode, Tunables, Vpn};
+use deckle_mm::{Advice, BlockNr, Charge, CollapseError, Item, Platform, SplitFlags, ThpMode};
+use deckle_mm::{Tunables, Vpn};
 use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -306,5 +307,104 @@ fn p20_r140_what_a_fork_shares_is_not_collapsed() {
         // What was written is charged beside what the fork left, which a group settles.
         pager.set_tunables(knobs(ThpMode::Never)).unwrap();
         mm.verify(false).expect("reconciled");
+    });
+}
+
+/// Pages in the store are read back for a huge page as long as there are no more of them than
+/// `max_ptes_swap`.
+#[test]
+fn r140_pages_in_the_store_are_read_back_up_to_their_limit_and_no_further() {
+    case(|| {
+        let test = "r140_pages_in_the_store_are_read_back_up_to_their_limit_and_no_further";
+        let Some((service, _)) = service(test, 128) else {
+            return;
+        };
+        let mut region = service.map(8 * MIB).expect("map");
+        let pages = region.pages() as usize;
+        // The store takes what has nothing in its second half.
+        for p in 0..pages {
+            region[p * PAGE..][..8].copy_from_slice(&word(p, 6).to_ne_bytes());
+        }
+        let pager = service.pager();
+        let (mm, space) = (pager.mm(), pager.space());
+        let at_limit = u32::from(knobs(ThpMode::Always).max_ptes_swap);
+        let away = |block: usize| at_limit + block as u32 % 2;
+        for block in 0..4 {
+            let first = region.start().add((block * BLOCK) as u64);
+            let n = u64::from(away(block));
+            assert_eq!(mm.page_out(space, first, n), Ok(n));
+        }
+        let reads = mm.stats().get(Item::Pswpin);
+        // Asked for here, since khugepaged, in time, would look at them too.
+        let always = Tunables {
+            khugepaged_scan_sleep: u32::MAX,
+            ..knobs(ThpMode::Always)
+        };
+        pager.set_tunables(always).unwrap();
+        for block in 0..4 {
+            let first = region.start().add((block * BLOCK) as u64);
+            let should = match away(block) > at_limit {
+                true => Err(CollapseError::ExceedSwap(at_limit + 1)),
+                false => Ok(()),
+            };
+            assert_eq!(mm.collapse(space, first), should, "block {block}");
+        }
+        let read = mm.stats().get(Item::Pswpin) - reads;
+        assert_eq!(
+            (read, huge(&service, &region)),
+            (2 * u64::from(at_limit), 2)
+        );
+        for p in 0..pages {
+            let got = u64::from_ne_bytes(region[p * PAGE..][..8].try_into().unwrap());
+            assert_eq!(got, word(p, 6), "page {p}");
+        }
+        sound(&service);
+    });
+}
+
+/// What huge pages of zeros held is the system's again once they are split, in truth: by what
+/// the kernel says of this process.
+#[test]
+fn r97_r104_huge_pages_of_zeros_that_are_split_give_their_memory_back() {
+    case(|| {
+        let test = "r97_r104_huge_pages_of_zeros_that_are_split_give_their_memory_back";
+        let Some((service, limit)) = service(test, 128) else {
+            return;
+        };
+        let pager = service.pager();
+        let (mm, space) = (pager.mm(), pager.space());
+        let always = Tunables {
+            khugepaged_scan_sleep: u32::MAX,
+            ..knobs(ThpMode::Always)
+        };
+        pager.set_tunables(always).unwrap();
+        let mut region = service.map(8 * MIB).expect("map");
+        (0..4).for_each(|block| region[block * BLOCK * PAGE] = 0);
+        assert_eq!(huge(&service, &region), 4);
+        let anon = || {
+            pager.platform().nursery().drain();
+            let text = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap();
+            let line = text.lines().find(|l| l.starts_with("Pss_Anon:")).unwrap();
+            line.split_whitespace()
+                .nth(1)
+                .unwrap()
+                .parse::<u64>()
+                .unwrap()
+        };
+        let (before, charged) = (anon(), limit.usage());
+        for block in 0..4 {
+            let first = region.start().add((block * BLOCK) as u64);
+            mm.split_page(space, first, 0, SplitFlags::DROP_ZERO)
+                .expect("split");
+        }
+        let (after, left) = (anon(), limit.usage());
+        assert!(before >= after + 7 * 1024, "{before} to {after} KiB");
+        assert!(charged >= left + 4 * BLOCK as u64, "{charged} to {left}");
+        assert_eq!(mm.stats().get(Item::NrZero), 4 * BLOCK as u64);
+        assert!(region.iter().all(|b| *b == 0));
+        let pages = region.pages() as usize;
+        (0..pages).step_by(7).for_each(|p| write(&mut region, p, 8));
+        (0..pages).step_by(7).for_each(|p| holds(&region, p, 8));
+        sound(&service);
     });
 }
