@@ -16,9 +16,11 @@ use crate::{LabError, Side, floor};
 
 mod measure;
 mod report;
+mod wanted;
 
 use measure::{Bench, Measured};
 pub use report::{PageoutReport, PageoutRow, Ratio};
+pub use wanted::Target;
 
 /// Anonymous memory that may be left beside the store after paging out, as a part of the size.
 pub(crate) const LEFT: f64 = 0.02;

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::Case;
 use super::measure::Measured;
+use super::wanted::Target;
 use crate::Side;
 use crate::model::ModelPageout;
 use crate::size;
@@ -123,6 +124,8 @@ struct Json<'a> {
     rows: &'a [PageoutRow],
     ratios: BTreeMap<Case, Ratio>,
     floor_s: BTreeMap<Case, f64>,
+    live_to_floor: BTreeMap<Case, f64>,
+    wanted: Vec<Target>,
 }
 
 impl PageoutReport {
@@ -168,6 +171,8 @@ impl PageoutReport {
             rows: &self.rows,
             ratios: self.ratios(),
             floor_s: self.floor.iter().copied().collect(),
+            live_to_floor: self.live_to_floor(),
+            wanted: self.targets(),
         };
         serde_json::to_string(&json).unwrap_or_else(|e| format!("{{\"error\":\"{e}\"}}"))
     }
@@ -217,13 +222,19 @@ impl PageoutReport {
                 ratio.cpu_live_to_kernel
             );
         }
+        let live = self.live_to_floor();
         for (case, seconds) in &self.floor {
-            let _ = writeln!(
+            let _ = write!(
                 text,
                 "{:5}  floor: {seconds:.3} s to zero and scan it once with all CPUs",
                 case.name()
             );
+            let _ = match live.get(case) {
+                Some(times) => writeln!(text, "; live takes {times:.2} times as long"),
+                None => writeln!(text),
+            };
         }
+        self.wanted_text(&mut text);
         text
     }
 }
@@ -265,7 +276,10 @@ mod tests {
                 + r#"{"on":"kernel","case":"best","median_s":4.0,"runs_s":[4.0],"cpu_s":2.0,"#
                 + r#""zero_pages":511,"stored_pages":1,"stored_bytes":20,"discarded":0}],"#
                 + r#""ratios":{"best":{"live_to_kernel":0.25,"cpu_live_to_kernel":1.0}},"#
-                + r#""floor_s":{"best":0.25}}"#
+                + r#""floor_s":{"best":0.25},"live_to_floor":{"best":4.0},"wanted":["#
+                + r#"{"case":"best","what":"of the kernel's time","want":0.4,"found":0.25,"#
+                + r#""holds":true},{"case":"best","what":"of its CPU time","want":1.0,"#
+                + r#""found":1.0,"holds":true}]}"#
         );
         assert!(!report.failed());
         assert!(
