@@ -235,3 +235,63 @@ fn r140_khugepaged_looks_at_so_many_pages_in_so_many_ticks() {
     (0..7).for_each(|k| intact(&rig, BASE.add(k * BLOCK), 200));
     rig.verify(&"ticks");
 }
+
+#[test]
+fn r140_what_the_program_asks_for_is_collapsed_whatever_the_knobs_say() {
+    let off = Tunables {
+        thp: ThpMode::Never,
+        max_ptes_swap: 0,
+        ..tunables(0)
+    };
+    let rig = Rig::new(64, 1, 1, true, off);
+    let one = small(&rig, 0, 1);
+    let away = small(&rig, BLOCK, 300);
+    let empty = rig.mmap(2 * BLOCK, BLOCK);
+    rig.mm.page_out(rig.space, away, BLOCK).unwrap();
+    let range = |start, pages| rig.mm.collapse_range(rig.space, start, pages);
+    let is_huge = |start| {
+        let there = rig.model.translation(rig.space, start);
+        there.is_some_and(|t| t.huge)
+    };
+    assert_eq!(
+        rig.mm.collapse(rig.space, one),
+        Err(CollapseError::Vma),
+        "it is not enabled"
+    );
+    // No whole block is in it.
+    assert_eq!(range(one.add(1), BLOCK), Ok(()));
+    assert!(!is_huge(one) && !is_huge(away));
+    for _ in 0..2 {
+        assert_eq!(range(one, 2 * BLOCK), Ok(()));
+        assert!(is_huge(one) && is_huge(away));
+        assert_eq!(rig.stat(Item::ThpCollapseAlloc), 2);
+        rig.verify(&"collapsed");
+    }
+    intact(&rig, one, 1);
+    intact(&rig, away, 300);
+    // One that was paged out whole.
+    rig.mm.page_out(rig.space, one, BLOCK).unwrap();
+    assert_eq!(range(one, BLOCK), Ok(()));
+    assert!(is_huge(one));
+    intact(&rig, one, 1);
+    // The others are done, whatever keeps one from it.
+    rig.mm.page_out(rig.space, one, BLOCK).unwrap();
+    assert_eq!(range(one, 3 * BLOCK), Err(CollapseError::Cold));
+    assert!(is_huge(one));
+    rig.write(empty, 9);
+    rig.mm.lock_present(rig.space, empty, BLOCK).unwrap();
+    assert_eq!(range(empty, BLOCK), Err(CollapseError::Page(empty)));
+    rig.mm.munlock(rig.space, empty, BLOCK).unwrap();
+    let advise = |advice| rig.mm.madvise(rig.space, empty, BLOCK, advice).unwrap();
+    advise(Advice::NoHugePage);
+    assert_eq!(range(empty, BLOCK), Err(CollapseError::Vma));
+    advise(Advice::HugePage);
+    // There is no room, and nothing that could make any.
+    rig.mm.lock_present(rig.space, one, 2 * BLOCK).unwrap();
+    rig.charge.set_max(rig.charge.usage() + 100);
+    assert_eq!(range(empty, BLOCK), Err(CollapseError::Limit));
+    rig.charge.set_max(rig.charge.usage() + BLOCK);
+    assert_eq!(range(empty, BLOCK), Ok(()));
+    assert!(is_huge(empty) && rig.holds(empty, 9) && rig.holds(empty.add(1), 0));
+    rig.verify(&"all");
+}
