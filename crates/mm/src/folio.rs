@@ -166,7 +166,7 @@ impl<E: Env> Mm<E> {
         self.lru_del(pfn);
         self.unqueue(pfn);
         self.no_longer_partial(pfn);
-        meta.clear(Flags::ACTIVE | Flags::UNEVICTABLE);
+        meta.clear(Flags::ACTIVE | Flags::UNEVICTABLE | Flags::REJECTED);
         self.uncount_folio(order);
         meta.clear_owner();
         self.release_discarded(pfn, order, &PageMask::EMPTY);

@@ -108,7 +108,7 @@ impl Flags {
     pub const UNEVICTABLE: Flags = Flags(1 << (FLAG_SHIFT + 5));
     /// Somebody holds a page of it by [`crate::Mm::pin`]: it is neither moved nor split.
     pub const PINNED: Flags = Flags(1 << (FLAG_SHIFT + 6));
-    /// The store refused its content; not offered again before it was accessed.
+    /// The store refused its content; not offered again before it may be another.
     pub const REJECTED: Flags = Flags(1 << (FLAG_SHIFT + 7));
     /// The frame must never be used again; its folio is not taken back (R2).
     pub const BAD: Flags = Flags(1 << (FLAG_SHIFT - 1));

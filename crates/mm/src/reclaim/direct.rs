@@ -77,7 +77,10 @@ impl<E: Env> Mm<E> {
                 }
                 fruitless += 1;
                 if fruitless == FRUITLESS {
-                    break;
+                    if !self.offer_again() {
+                        break;
+                    }
+                    fruitless = 0;
                 }
                 continue;
             }

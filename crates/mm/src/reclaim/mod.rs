@@ -9,3 +9,4 @@ pub mod oom;
 pub mod pageout;
 pub(crate) mod places;
 pub mod refault;
+mod rejected;

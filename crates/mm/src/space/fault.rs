@@ -254,6 +254,7 @@ impl<E: Env> Mm<E> {
                     .map_err(FaultError::Platform)?;
                 self.stats().add(Item::Pgactivate, BLOCK_PAGES as u64);
                 self.lru_move(h.pfn, Which::Active);
+                self.forget_refusal(h.pfn, write);
                 return Ok(Step::Done(Served::Mapped(BLOCK_PAGES)));
             }
             BlockState::Empty | BlockState::HugeSwapped(_) | BlockState::Table(_) => {}
@@ -278,6 +279,7 @@ impl<E: Env> Mm<E> {
                 let n = self
                     .take_back(space, table, page, pfn)
                     .map_err(FaultError::Platform)?;
+                self.forget_refusal(self.head_of(pfn), write);
                 Ok(Step::Done(Served::Mapped(n)))
             }
             Kind::None if vma.uffd_missing => Err(FaultError::ToProgram),

@@ -1,0 +1,98 @@
+//! Pages that the store has refused, and that hold zeros by now: nothing is out of memory while
+//! they are there.
+
+#[allow(dead_code, unused_imports)]
+mod common;
+
+use common::Rig;
+use common::hand::{BLOCK, byte_of};
+use deckle_mm::{Advice, Charge, FaultError, Item, Profile, ThpMode, Tunables, Vpn};
+
+/// What the store of the tests refuses.
+const REFUSED: u8 = 0xee;
+
+fn rig(thp: ThpMode) -> Rig {
+    let t = Tunables {
+        thp,
+        fault_max: 0,
+        ..Tunables::of_profile(Profile::Deckle)
+    };
+    Rig::new(64, 1, 1, true, t)
+}
+
+/// Pages that were paged out in vain.
+fn refused(rig: &Rig, pages: u64) -> Vpn {
+    let start = rig.mmap(0, pages);
+    (0..pages).for_each(|i| rig.write(start.add(i), REFUSED));
+    rig.advise(start, pages, Advice::PageOut);
+    assert_eq!(
+        (rig.stat(Item::StoreReject), rig.resident()),
+        (pages, pages)
+    );
+    start
+}
+
+/// Other pages need the room of those at `start`, which hold `byte` now.
+fn make_way(rig: &Rig, start: Vpn, pages: u64, byte: u8) {
+    rig.charge.set_max(rig.charge.usage() + 8);
+    let more = rig.mmap(4 * BLOCK, pages);
+    (0..pages).for_each(|i| rig.write(more.add(i), REFUSED));
+    assert_eq!(rig.stat(Item::OomKill), 0);
+    rig.verify(&"grown");
+    (0..pages).for_each(|i| assert!(rig.holds(more.add(i), REFUSED)));
+    (0..pages).for_each(|i| assert!(rig.holds(start.add(i), byte)));
+    rig.verify(&"read");
+}
+
+#[test]
+fn r137_pages_that_were_refused_and_are_zeros_now_are_dropped_before_anything_is_out() {
+    let rig = rig(ThpMode::Never);
+    let start = refused(&rig, 256);
+    (0..256).for_each(|i| rig.write(start.add(i), 0));
+    make_way(&rig, start, 256, 0);
+}
+
+#[test]
+fn r137_pages_that_were_only_read_and_then_changed_with_no_fault_are_looked_at_again() {
+    for byte in [0, byte_of(0)] {
+        let rig = rig(ThpMode::Never);
+        let start = refused(&rig, 256);
+        (0..256).for_each(|i| assert!(rig.holds(start.add(i), REFUSED)));
+        for i in 0..256 {
+            let addr = start.add(i).addr();
+            rig.model.store(0, rig.space, addr, &[byte]).unwrap();
+        }
+        // Half of them: what is stored takes room, too.
+        make_way(&rig, start, 128, byte);
+    }
+}
+
+#[test]
+fn r137_a_refused_huge_page_that_holds_zeros_now_is_dropped() {
+    let rig = rig(ThpMode::Always);
+    let start = rig.huge(0, []);
+    (0..BLOCK).for_each(|i| rig.write(start.add(i), REFUSED));
+    rig.advise(start, BLOCK, Advice::PageOut);
+    assert_eq!(rig.folio(start).order, 9);
+    (0..BLOCK).for_each(|i| rig.write(start.add(i), 0));
+    make_way(&rig, start, 256, 0);
+}
+
+#[test]
+fn r137_what_was_refused_and_has_not_changed_is_not_offered_again() {
+    let rig = rig(ThpMode::Never);
+    let start = refused(&rig, 256);
+    (0..256).for_each(|i| assert!(rig.holds(start.add(i), REFUSED)));
+    let before = rig.stat(Item::StoreReject);
+    (0..8).for_each(|_| assert_eq!(rig.mm.reclaim(64), 0));
+    assert_eq!(rig.stat(Item::StoreReject), before);
+    // Only who is out of memory has every page that was touched looked at again: once.
+    rig.charge.set_max(rig.charge.usage());
+    let more = rig.mmap(4 * BLOCK, 8);
+    for i in 0..8 {
+        let done = rig.fault(more.add(i), true);
+        assert!(matches!(done, Err(FaultError::Oom(_))), "{done:?}");
+    }
+    assert_eq!(rig.stat(Item::StoreReject), before + 256);
+    rig.verify(&"refused");
+}
