@@ -61,3 +61,25 @@ fn r150_the_hog_is_killed_and_the_shell_goes_on() {
     assert_eq!(ran.stats["oom_kills"], 1);
     assert_eq!(ran.err.matches("deckle: out of memory").count(), 1);
 }
+
+#[test]
+fn r137_few_zeros_in_the_huge_pages_of_another_process_go_before_anybody_is_killed() {
+    let _turn = turn();
+    let zeros = compile("zeros", &[]);
+    let s = common::Scratch::new("zeros");
+    let said = s.0.join("said");
+    // 96 MiB of which 11 are zeros, and 98 more: 5 too many, but for the zeros.
+    let script = "
+        $0 hold 96 60 >$1 & holder=$!
+        until grep -q ready $1; do sleep 0.05; done
+        $0 grow 98 || exit 2
+        kill -USR1 $holder
+        wait $holder || exit 3
+        cat $1";
+    let program = ["bash", "-c", script, &zeros, said.to_str().unwrap()];
+    let ran = run("--memory-max 190M --swap none", &program);
+    ran.tell("96M with few zeros idle, 98M growing, in 190M without swap");
+    ran.ended(0);
+    assert_eq!(ran.out.matches("all right").count(), 2, "{}", ran.out);
+    assert_eq!(ran.stats["oom_kills"], 0);
+}

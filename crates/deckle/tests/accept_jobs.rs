@@ -193,3 +193,13 @@ fn r137_lab_oom_agrees_on_all_sides() {
         assert_eq!(live, kernel);
     }
 }
+
+#[test]
+fn r137_zeros_in_pages_that_were_refused_before_go_before_anybody_is_killed() {
+    let _turn = turn();
+    let zeros = compile("zeros", &[]);
+    let ran = run("--memory-max 32M", &[&zeros, "refused", "24", "20"]);
+    ran.tell("24M refused and zeroed, 20M growing, in 32M");
+    ran.expect("all right");
+    assert_eq!(ran.stats["oom_kills"], 0);
+}

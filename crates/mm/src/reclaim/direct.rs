@@ -114,6 +114,19 @@ impl<E: Env> Mm<E> {
         self.reclaim_round(pages, Who::Direct)
     }
 
+    /// The same for who has run out of memory: if nothing goes, all is tried that is tried
+    /// before this manager's own memory counts as out.
+    pub fn reclaim_hard(&self, pages: u64) -> u64 {
+        let mut freed = self.reclaim_round(pages, Who::Direct);
+        if freed == 0 && self.offer_again() {
+            freed = self.reclaim_round(pages, Who::Direct);
+        }
+        if freed == 0 && self.tunables().oom_zero_drop {
+            freed = self.oom_drop_zeros(pages.max(CLUSTER));
+        }
+        freed
+    }
+
     /// The same for who asks in good time: young huge pages sit out this round, and where there is
     /// no swap nothing is unmapped for it, since pages that hold something could not go anywhere.
     pub fn reclaim_gently(&self, pages: u64) -> u64 {

@@ -264,7 +264,7 @@ pub extern "C" fn donor(_: *mut c_void) -> ! {
             process.account.stop_lending(mm);
             let hard = request.last || last;
             let freed = match hard {
-                true => mm.reclaim(pages),
+                true => mm.reclaim_hard(pages),
                 false => mm.reclaim_gently(pages),
             };
             let freed = match freed {
