@@ -154,7 +154,8 @@ fn r137_stress_survives_the_default_profile_at_all_thresholds() {
     }
     let words: Vec<&str> = STRESS[..8].iter().copied().chain(["2"]).collect();
     let limit = "--thp always --memory-max 20M --swap none --max-ptes-none";
-    for more in ["450", "470", "490", "450 --shrink-underused off"] {
+    let shrinking = ["450", "470", "471", "490", "510", "511"];
+    for more in shrinking.into_iter().chain(["450 --shrink-underused off"]) {
         let ran = run(&format!("{limit} {more}"), &words);
         ran.tell(&format!("stress, profile deckle, max_ptes_none {more}"));
         ran.ended(0);
