@@ -60,7 +60,8 @@ items! {
         ThpOomSplitPage = "thp_oom_split_page",
         /// Frames freed because a split found them empty.
         ThpSplitFree = "thp_split_free",
-        /// Mappings of zero-filled subpages dropped.
+        /// Mappings of zero-filled subpages dropped by a split that is not reclaim's (which counts
+        /// them in `swpout_zero`).
         ThpSplitUnmap = "thp_split_unmap",
         /// Subpages looked at by the underused test.
         ThpUnderusedScan = "thp_underused_scan",

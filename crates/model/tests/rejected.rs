@@ -96,3 +96,23 @@ fn r137_what_was_refused_and_has_not_changed_is_not_offered_again() {
     assert_eq!(rig.stat(Item::StoreReject), before + 256);
     rig.verify(&"refused");
 }
+
+#[test]
+fn r104_a_page_of_zeros_that_is_dropped_is_counted_once() {
+    // By reclaim; by the shrinker; before memory is out.
+    for (zeros, max_ptes_none) in [(100, 511), (450, 409), (10, 511)] {
+        let t = Tunables {
+            max_ptes_none,
+            ..Tunables::of_profile(Profile::Deckle)
+        };
+        let rig = Rig::new(64, 1, 1, false, t);
+        rig.huge(0, zeros..BLOCK);
+        rig.charge.set_max(BLOCK);
+        let more = rig.mmap(4 * BLOCK, 1);
+        rig.write(more, 1);
+        let dropped = rig.stat(Item::SwpoutZero) + rig.stat(Item::ThpSplitUnmap);
+        assert_eq!(dropped, zeros, "{max_ptes_none}");
+        assert_eq!(dropped, rig.stat(Item::NrZero));
+        rig.verify(&zeros);
+    }
+}

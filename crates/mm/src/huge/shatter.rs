@@ -211,6 +211,7 @@ impl<E: Env> Mm<E> {
     ///
     /// Where that cannot be had, or is not wanted, the folio is split where it is. `list`: the
     /// caller has isolated the folio; it is its only one, and its parts, if any, are there then.
+    /// It is reclaim, which counts the pages that it drops itself.
     pub(crate) fn shatter(
         &self,
         space: &Space,
@@ -248,7 +249,9 @@ impl<E: Env> Mm<E> {
             }
             self.charge().uncharge(stay.count() as u64);
         }
-        self.stats().add(Item::ThpSplitUnmap, dropped);
+        if list.is_none() {
+            self.stats().add(Item::ThpSplitUnmap, dropped);
+        }
         self.stats().add(Item::ThpSplitFree, gone.count() as u64);
         self.stats().add(Item::NrZero, dropped);
         self.stats()
