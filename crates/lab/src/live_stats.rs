@@ -13,7 +13,7 @@ const STORED_PAGES: &str = "/counters/pswpout";
 const STORED_BYTES: &str = "/peak/stored_bytes";
 const SPLITS: &str = "/counters/thp_split_page";
 const UNDERUSED_SPLITS: &str = "/counters/thp_underused_split_page";
-const RETOUCHES: &str = "/counters/swpin_zero";
+const RETOUCHES: &str = "/counters/thp_underused_retouch";
 
 /// Figures of one live run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,7 +28,7 @@ pub struct LiveStats {
     pub splits: u64,
     /// Huge pages split because they were underused.
     pub underused_splits: u64,
-    /// Dropped zero pages that were written to again.
+    /// Pages dropped by the shrinker that were written again soon after.
     pub retouches: u64,
 }
 
@@ -72,7 +72,7 @@ mod tests {
     fn r149_live_figures_come_from_the_statistics_file() {
         let text = r#"{"schema":1,"peak":{"resident_bytes":9,"stored_bytes":3},
             "counters":{"swpout_zero":511,"pswpout":1,"thp_split_page":7,
-            "thp_underused_split_page":5,"swpin_zero":2}}"#;
+            "thp_underused_split_page":5,"swpin_zero":9,"thp_underused_retouch":2}}"#;
         let stats = LiveStats::parse(text).unwrap();
         assert_eq!(
             (stats.zero_pages, stats.stored_pages, stats.stored_bytes),

@@ -65,7 +65,8 @@ items! {
         ThpSplitUnmap = "thp_split_unmap",
         /// Subpages looked at by the underused test.
         ThpUnderusedScan = "thp_underused_scan",
-        /// Pages dropped by the shrinker that were written again soon after.
+        /// Pages dropped by the shrinker that were written again soon after; what such a write
+        /// brings back besides is not counted.
         ThpUnderusedRetouch = "thp_underused_retouch",
         /// Subpages looked at to estimate what huge pages waste.
         ThpWasteScan = "thp_waste_scan",

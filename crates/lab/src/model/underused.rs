@@ -89,6 +89,6 @@ pub(super) fn run(
         huge: settled.1 * BLOCK as u64,
         splits: process.count(Item::ThpSplitPage),
         underused_splits: process.count(Item::ThpUnderusedSplitPage),
-        retouches: Some(process.count(Item::SwpinZero)),
+        retouches: Some(process.count(Item::ThpUnderusedRetouch)),
     }))
 }

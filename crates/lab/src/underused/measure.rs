@@ -35,7 +35,7 @@ pub struct Run {
     pub splits: u64,
     /// Huge pages split because they were underused.
     pub underused_splits: u64,
-    /// Dropped zero pages that were written to again; none where nobody counts them.
+    /// Pages dropped by the shrinker that were soon written again; none where nobody counts them.
     pub retouches: Option<u64>,
 }
 

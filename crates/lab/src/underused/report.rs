@@ -44,7 +44,8 @@ pub struct UnderusedRow {
     pub splits: u64,
     /// Huge pages split because they were underused.
     pub underused_splits: u64,
-    /// Dropped zero pages that were written to again; none on the kernel, which does not count.
+    /// Pages dropped by the shrinker that were soon written again; none on the kernel, which
+    /// does not count them.
     pub retouches: Option<u64>,
     /// Above this there was pressure, in bytes.
     pub high_bytes: u64,

@@ -114,8 +114,9 @@ impl<E: Env> Mm<E> {
         }
         block.back.fetch_add(order_pages(order), Relaxed);
         if dropped && self.retouch.pass.load(Relaxed).wrapping_sub(at) < SOON {
+            self.stats().add(Item::ThpUnderusedRetouch, 1);
+            // The share is one of memory: what came back in vain was dropped in vain.
             let pages = u64::from(order_pages(order));
-            self.stats().add(Item::ThpUnderusedRetouch, pages);
             self.retouch.back.fetch_add(pages, Relaxed);
         }
     }
