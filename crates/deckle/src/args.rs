@@ -105,7 +105,8 @@ pub struct RunArgs {
     #[arg(long, value_name = "always|madvise|never")]
     pub thp: Option<String>,
     /// A huge page with more zero-filled subpages than this, 0 to 511, is split under pressure.
-    /// Default: 409; with --profile linux 511, as there.
+    /// Default: 409; with --profile linux 511, as there. khugepaged fills blocks with as many
+    /// holes, but, while fault_order is auto, with 64 at most.
     #[arg(long, value_name = "N", allow_hyphen_values = true)]
     pub max_ptes_none: Option<String>,
     /// Whether huge pages that are mostly zeros are split under pressure. Default: on.

@@ -164,7 +164,7 @@ pub struct HugepageSize {
 #[derive(Deserialize, Debug, Default)]
 #[serde(deny_unknown_fields)]
 pub struct Khugepaged {
-    /// As `--max-ptes-none`.
+    /// As `--max-ptes-none`. For khugepaged at most 64 while `fault_order` is `auto`.
     pub max_ptes_none: Option<i64>,
     /// Most pages of a block that are read back to make it huge. Default: 64.
     pub max_ptes_swap: Option<u16>,

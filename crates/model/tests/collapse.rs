@@ -7,7 +7,8 @@ mod common;
 use common::hand::{BLOCK, byte_of};
 use common::{BASE, Rig};
 use deckle_mm::{
-    Advice, Charge, CollapseError, Item, Profile, Prot, SizeMode, Sizes, ThpMode, Tunables, Vpn,
+    Advice, Charge, CollapseError, FaultOrder, Item, Profile, Prot, SizeMode, Sizes, ThpMode,
+    Tunables, Vpn,
 };
 use deckle_model::{Chance, Injection};
 
@@ -294,4 +295,38 @@ fn r140_what_the_program_asks_for_is_collapsed_whatever_the_knobs_say() {
     assert_eq!(range(empty, BLOCK), Ok(()));
     assert!(is_huge(empty) && rig.holds(empty, 9) && rig.holds(empty.add(1), 0));
     rig.verify(&"all");
+}
+
+#[test]
+fn r140_khugepaged_fills_few_holes_while_the_order_of_faults_follows_what_pays() {
+    // The eighth of a block, and one more; then with a knob below it.
+    for (max_none, most) in [(511, 64), (409, 64), (64, 64), (30, 30)] {
+        for (fault_order, most) in [(FaultOrder::Auto, most), (FaultOrder::Fixed, max_none)] {
+            let t = Tunables {
+                fault_order,
+                ..tunables(max_none)
+            };
+            let rig = Rig::new(64, 1, 1, true, t);
+            let live = BLOCK - u64::from(most);
+            let fits = small(&rig, 0, live);
+            let done = rig.mm.khugepaged_scan(u32::MAX);
+            assert_eq!(
+                done.collapsed, 1,
+                "{fault_order:?} {max_none}: {most} holes"
+            );
+            intact(&rig, fits, live);
+            if most < 511 {
+                let over = small(&rig, BLOCK, live - 1);
+                let done = rig.mm.khugepaged_scan(u32::MAX);
+                assert_eq!(done.collapsed, 0, "{fault_order:?} {max_none}: {most} + 1");
+                assert_eq!(rig.stat(Item::ThpScanExceedNonePte), 1);
+                // Who asks for it by name gets what the knob says.
+                if most < max_none {
+                    rig.mm.collapse(rig.space, over).unwrap();
+                }
+                intact(&rig, over, live - 1);
+            }
+            rig.verify(&"few holes");
+        }
+    }
 }
