@@ -58,7 +58,8 @@ Settings file (--config), with the kernel's names; options on the command line w
   transparent_hugepage.khugepaged.scan_sleep_millisecs = 10000    (and alloc_sleep_millisecs)
   transparent_hugepage.khugepaged.pages_to_scan = 4096    (max_ptes_swap,
                                                        max_ptes_shared, defrag)
-  transparent_hugepage.thp_waste_max = \"64M\"    (zeros in huge pages, of each process)
+  transparent_hugepage.thp_waste_max = \"64M\"    (zeros in huge pages, of each process:
+                                                 nr_thp_waste of --stats, while it runs)
   vm.page-cluster = 6    (order of the largest window that is read back at once)
   vm.swap_cache = true    (what was read back is not compressed again unless it changes)
 

@@ -96,7 +96,8 @@ pub struct Thp {
     /// As `--shrink-underused`.
     pub shrink_underused: Option<bool>,
     /// Most memory that zeros in huge pages may take before underused ones are split, also
-    /// while memory is not short; `max`: no limit, the default.
+    /// while memory is not short; `max`: no limit, the default. `nr_thp_waste` in the statistics
+    /// says how much it is, in pages, also below a limit that is too large to be met.
     pub thp_waste_max: Option<SizeText>,
     /// `fixed`: the largest folio that is allowed; `auto`: what the faults have shown to pay.
     /// Default: `auto`, with profile `linux` `fixed`.

@@ -43,6 +43,7 @@ pub fn is_gauge(item: Item) -> bool {
             | Item::NrSwapcached
             | Item::NrShared
             | Item::NrAnonPartiallyMapped
+            | Item::NrThpWaste
     )
 }
 

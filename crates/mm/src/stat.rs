@@ -154,6 +154,9 @@ items! {
         NrShared = "nr_shared",
         /// Folios of which only a part is mapped now.
         NrAnonPartiallyMapped = "nr_anon_partially_mapped",
+        /// Zero-filled subpages of huge pages now, by the estimate that `thp_waste_max` is
+        /// compared with; 0 without such a budget, since nobody looks then.
+        NrThpWaste = "nr_thp_waste",
     }
 }
 
@@ -205,6 +208,10 @@ impl Stats {
     /// Takes `n` from a gauge.
     pub fn sub(&self, item: Item, n: u64) {
         self.items[item as usize].fetch_sub(n, Relaxed);
+    }
+    /// Sets a gauge that one place alone knows.
+    pub fn set(&self, item: Item, n: u64) {
+        self.items[item as usize].store(n, Relaxed);
     }
     /// Sets the items that `which` names to zero: those that a copy of a manager must not
     /// count a second time.

@@ -133,6 +133,7 @@ fn a_budget_for_waste_is_kept_by_looking_at_a_few_pages_at_a_time() {
         rig.mm.waste_estimate().min(BLOCK * 5),
         rig.mm.waste_estimate()
     );
+    assert_eq!(rig.stat(Item::NrThpWaste), rig.mm.waste_estimate());
     for k in 0..16 {
         let live = if k % 2 == 0 { 10 } else { BLOCK };
         intact(&rig, BASE.add(k * BLOCK), |i| i < live);
@@ -142,7 +143,26 @@ fn a_budget_for_waste_is_kept_by_looking_at_a_few_pages_at_a_time() {
     let rig = Rig::new(64, 1, 1, true, tunables(409));
     rig.huge(0, []);
     assert_eq!(rig.mm.trim(), deckle_mm::Trimmed::default());
+    assert_eq!(rig.stat(Item::NrThpWaste), 0);
     assert_eq!(rig.stat(Item::NrThp), 1);
+    // A budget that is never met shows how much it would have to be.
+    let rig = Rig::new(
+        64,
+        1,
+        1,
+        true,
+        Tunables {
+            thp_waste_max: u64::MAX - 1,
+            ..tunables(409)
+        },
+    );
+    rig.huge(0, 0..10);
+    rig.huge(BLOCK, []);
+    rig.mm.trim();
+    // By every sixteenth subpage, from another one each time: one in use of 32, or none.
+    let waste = rig.stat(Item::NrThpWaste);
+    assert!((1008 - 32..=1024).contains(&waste), "{waste}");
+    assert_eq!(rig.stat(Item::NrThp), 2);
 }
 
 #[test]

@@ -60,6 +60,7 @@ impl<E: Env> Mm<E> {
         let t = self.tunables();
         let mut done = Trimmed::default();
         if t.thp_waste_max == u64::MAX || t.profile == Profile::Linux {
+            self.stats().set(Item::NrThpWaste, 0);
             return done;
         }
         if self.over_budget(&t) {
@@ -86,6 +87,7 @@ impl<E: Env> Mm<E> {
             }
         }
         done.waste = self.waste_estimate();
+        self.stats().set(Item::NrThpWaste, done.waste);
         done
     }
 
