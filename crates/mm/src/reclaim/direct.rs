@@ -29,9 +29,6 @@ const FRUITLESS: u32 = 8;
 /// Copies in the store that are given back for each page that could not be had: each takes less
 /// than a page.
 const COPIES: u64 = 4;
-/// Pages of zeros that are dropped at once for somebody else who is out of memory: before it is
-/// known that nothing else can go, all that is mapped was unmapped and looked at.
-const ZEROS: u64 = 1024;
 
 /// Who reclaims.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -125,7 +122,7 @@ impl<E: Env> Mm<E> {
             freed = self.reclaim_round(pages, Who::Direct);
         }
         if freed == 0 && self.tunables().oom_zero_drop {
-            freed = self.oom_drop_zeros(pages.max(ZEROS));
+            freed = self.oom_drop_zeros(pages);
         }
         freed
     }

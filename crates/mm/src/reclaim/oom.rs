@@ -16,6 +16,9 @@ use core::fmt;
 
 /// Largest ranges that a report names.
 const RANGES: usize = 5;
+/// Least pages of zeros that are dropped at once when nothing else can go: to know that, all that
+/// is mapped was unmapped and looked at.
+const ZEROS: u64 = 1024;
 
 /// What memory looked like when it was out. Amounts are pages.
 #[derive(Clone, Debug)]
@@ -112,8 +115,10 @@ impl<E: Env> Mm<E> {
     }
 
     /// The last step before an out-of-memory kill: looks at every huge page for zero pages
-    /// that can be dropped, whatever the knobs say, until `target` pages are free.
+    /// that can be dropped, whatever the knobs say, until `target` pages are free, or a portion
+    /// that is worth the rounds that found nothing.
     pub(crate) fn oom_drop_zeros(&self, target: u64) -> u64 {
+        let target = target.max(ZEROS);
         let mut freed = 0;
         for space in self.all_spaces() {
             for (block, first, _) in space.parts(self, space.base, space.pages) {
