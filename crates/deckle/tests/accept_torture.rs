@@ -35,10 +35,8 @@ fn r98_p20_torture_of_forks_loses_no_byte() {
 #[test]
 fn r93_r98_r141_r148_torture_with_forced_splits_and_collapses_loses_no_byte() {
     let test = "r93_r98_r141_r148_torture_with_forced_splits_and_collapses_loses_no_byte";
-    forced(
-        test,
-        "torture 512M --threads 4 --seconds 40 --seed 11 --rest 3",
-    );
+    let torture = "torture 512M --threads 4 --seconds 40 --seed 11 --rest 3";
+    forced(test, "torture", torture);
 }
 
 /// Where no child shares them, the kernel gives back what goes of huge pages that were split.
@@ -46,22 +44,23 @@ fn r93_r98_r141_r148_torture_with_forced_splits_and_collapses_loses_no_byte() {
 fn r93_r142_torture_with_forced_splits_leaves_nothing_behind_in_the_kernel() {
     let test = "r93_r142_torture_with_forced_splits_leaves_nothing_behind_in_the_kernel";
     let torture = "torture 512M --threads 4 --seconds 20 --seed 12 --rest 3 --no-fork";
-    let looks = forced(test, torture);
+    let looks = forced(test, "torture-alone", torture);
     let held = |m: &gauges::Moment| m.cgroup_held.abs_diff(m.charged) <= m.charged / 50;
     assert!(looks.is_empty() || looks.iter().any(held), "2 % at rest");
 }
 
-/// A torture with force in 320M. Says what was seen at rest; nothing where it cannot run.
-fn forced(test: &str, torture: &str) -> Vec<gauges::Moment> {
+/// A torture with force in 320M, in a cgroup of this name. Says what was seen at rest; nothing
+/// where it cannot run.
+fn forced(test: &str, name: &str, torture: &str) -> Vec<gauges::Moment> {
     let _turn = turn();
     if !root(test) {
         return Vec::new();
     }
-    let s = Scratch::new("torture");
+    let s = Scratch::new(name);
     let said = s.0.join("said");
     let words = [deckle_path(), "lab", "program"];
     let program: Vec<&str> = words.into_iter().chain(torture.split(' ')).collect();
-    let (ran, looks) = gauges::at_rest("torture", &said, "at rest", |enter, root| {
+    let (ran, looks) = gauges::at_rest(name, &said, "at rest", |enter, root| {
         run_with(
             "--memory-max 320M",
             &program,

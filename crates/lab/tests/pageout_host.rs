@@ -67,7 +67,7 @@ fn r111_a_live_row_whose_memory_stays_fails() {
     let script = "#!/bin/sh\n\
         [ \"$1 $2 $3 $6 $8\" = 'run --memory-max max --stats --' ] || exit 125\n\
         printf '{\"peak\":{\"stored_bytes\":0},\"counters\":{\"swpout_zero\":0,\"pswpout\":0,\
-        \"thp_split_page\":0,\"thp_underused_split_page\":0,\"swpin_zero\":0}}' \
+        \"thp_split_page\":0,\"thp_underused_split_page\":0,\"thp_underused_retouch\":0}}' \
         > \"$7\"\nshift 8\nexec \"$@\"\n";
     fs::write(&idle, script).unwrap();
     fs::set_permissions(&idle, fs::Permissions::from_mode(0o700)).unwrap();

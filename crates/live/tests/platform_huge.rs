@@ -215,11 +215,12 @@ fn the_nursery_is_filled_while_huge_faults_are_frequent_and_paid_for() {
         assert_eq!(p.fill_nursery(8), 0, "nothing before the first huge fault");
         // Soon one after the other: on a busy machine some are late, and in a virtual machine
         // that has given its memory back most are.
-        let mut blocks = 0..60;
+        let mut tries = 0..2000;
         let mut fault = || {
-            let block = blocks.next().expect("huge faults in quick succession");
-            open(&p, block, Prot::RW);
+            let block = tries.next().expect("huge faults in quick succession") % 32;
             let at = run(&p, block, 0, 512);
+            drop(p.discard(at));
+            open(&p, block, Prot::RW);
             map(&p, at, huge(&p, block as u32), Content::Zero).unwrap();
             assert!(is_huge(&p, at));
         };
