@@ -38,6 +38,8 @@ impl Terminal {
                 if libc::setsid() < 0 || libc::ioctl(raw, libc::TIOCSCTTY, 0) < 0 {
                     return Err(std::io::Error::last_os_error());
                 }
+                // Ignored where the tests run in the background of a shell.
+                libc::signal(libc::SIGINT, libc::SIG_DFL);
                 Ok(())
             })
         };
