@@ -45,6 +45,12 @@ fn r93_r142_torture_with_forced_splits_leaves_nothing_behind_in_the_kernel() {
     let test = "r93_r142_torture_with_forced_splits_leaves_nothing_behind_in_the_kernel";
     let torture = "torture 512M --threads 4 --seconds 20 --seed 12 --rest 3 --no-fork";
     let looks = forced(test, "torture-alone", torture);
+    let thp = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
+    if thp.is_ok_and(|t| t.contains("[always]")) {
+        let why = "the kernel makes huge pages of other memory, too, and holds them whole";
+        eprintln!("SKIPPED {test}, the last look: {why}");
+        return;
+    }
     let held = |m: &gauges::Moment| m.cgroup_held.abs_diff(m.charged) <= m.charged / 50;
     assert!(looks.is_empty() || looks.iter().any(held), "2 % at rest");
 }

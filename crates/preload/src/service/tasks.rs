@@ -314,7 +314,9 @@ impl Process {
         self.account.settle_own(ours.div_ceil(PAGE as u64));
         self.account.group().note_settled(self.account.line());
         if self.pager.mm().stats().get(deckle_mm::Item::NrSwapped) > 0 {
+            // What it gives back is not charged any more, though nobody faults.
             store.compact();
+            self.pager.mm().settle_store();
         }
     }
 
