@@ -185,8 +185,12 @@ impl PageMask {
 
     /// The first `n` pages.
     pub fn first(n: u32) -> PageMask {
+        PageMask::run(0, n)
+    }
+    /// The `n` pages from `start` on, as far as there are.
+    pub fn run(start: u32, n: u32) -> PageMask {
         let mut m = PageMask::EMPTY;
-        for i in 0..n.min(BLOCK_PAGES) {
+        for i in start..start.saturating_add(n).min(BLOCK_PAGES) {
             m.set(i);
         }
         m

@@ -45,15 +45,15 @@ pub struct Khugepage {
 impl Tunables {
     /// What khugepaged takes for worth a huge page.
     fn worth(&self) -> Worth {
-        let asked = Worth::of(self);
+        let knobs = Worth::of(self);
         Worth {
             none: match self.fault_order {
-                FaultOrder::Fixed => asked.none,
-                FaultOrder::Auto => asked.none.min(NEARLY_FULL),
+                FaultOrder::Fixed => knobs.none,
+                FaultOrder::Auto => knobs.none.min(NEARLY_FULL),
             },
             fits: self.profile == Profile::Deckle,
             defrag: self.khugepaged_defrag,
-            ..asked
+            ..knobs
         }
     }
 }

@@ -25,25 +25,26 @@ impl<E: Env> Mm<E> {
     /// whether there is one. Each is found once: reclaim unmaps it, and if it is refused again
     /// it counts no more before it is touched. Walks all page tables.
     pub(super) fn offer_again(&self) -> bool {
+        let offer = |head: Pfn| {
+            let refused = self.meta(head).has(Flags::REJECTED);
+            if refused {
+                self.meta(head).clear(Flags::REJECTED);
+            }
+            refused
+        };
         let mut found = false;
         for space in self.all_spaces() {
             for (block, ..) in space.parts(self, space.base, space.pages) {
+                // What others share is written to by a copy.
                 match &*block.lock(self) {
-                    BlockState::Huge(h) if h.mapped && !h.shared => {
-                        found |= self.meta(h.pfn).clear(Flags::REJECTED).has(Flags::REJECTED);
-                    }
+                    BlockState::Huge(h) if h.mapped && !h.shared => found |= offer(h.pfn),
                     BlockState::Table(table) => {
-                        for i in 0..BLOCK_PAGES {
-                            let e = table.get(i);
-                            let Kind::Mapped(pfn) = e.kind() else {
-                                continue;
-                            };
-                            // What others share is written to by a copy.
-                            if e.shared() || !self.meta(self.head_of(pfn)).has(Flags::REJECTED) {
-                                continue;
+                        for e in (0..BLOCK_PAGES).map(|i| table.get(i)) {
+                            if let Kind::Mapped(pfn) = e.kind()
+                                && !e.shared()
+                            {
+                                found |= offer(self.head_of(pfn));
                             }
-                            self.meta(self.head_of(pfn)).clear(Flags::REJECTED);
-                            found = true;
                         }
                     }
                     _ => {}

@@ -114,9 +114,7 @@ impl<E: Env> Mm<E> {
             _ => false,
         };
         if parts.contains(&n) && ours {
-            let i = first.index();
-            let mut doomed = PageMask::EMPTY;
-            (i..i + n).for_each(|k| doomed.set(k));
+            let doomed = PageMask::run(first.index(), n);
             self.break_huge(space, block, first.block(), doomed);
         }
     }

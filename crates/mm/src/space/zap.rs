@@ -46,8 +46,7 @@ impl<E: Env> Mm<E> {
                 }
                 BlockState::Huge(_) => {
                     drop(state);
-                    let mut doomed = PageMask::EMPTY;
-                    (i..i + n).for_each(|k| doomed.set(k));
+                    let doomed = PageMask::run(i, n);
                     self.break_huge(space, block, first.block(), doomed);
                     continue;
                 }
