@@ -383,13 +383,7 @@ fn r97_r104_huge_pages_of_zeros_that_are_split_give_their_memory_back() {
         assert_eq!(huge(&service, &region), 4);
         let anon = || {
             pager.platform().nursery().drain();
-            let text = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap();
-            let line = text.lines().find(|l| l.starts_with("Pss_Anon:")).unwrap();
-            line.split_whitespace()
-                .nth(1)
-                .unwrap()
-                .parse::<u64>()
-                .unwrap()
+            pss_anon()
         };
         let (before, charged) = (anon(), limit.usage());
         for block in 0..4 {

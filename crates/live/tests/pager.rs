@@ -4,7 +4,7 @@ mod common;
 #[path = "common/trim.rs"]
 mod trim;
 
-use common::{PAGE, case};
+use common::{PAGE, case, pss_anon};
 use deckle_live::{Die, Limit, LiveConfig, Pager, Region, Service};
 use deckle_mm::{Advice, Charge, Item, Prot, Store, ThpMode, Tunables, Vpn};
 use std::sync::Arc;
@@ -382,18 +382,9 @@ fn p13_writes_into_zero_pages_in_the_making_are_kept_and_charged() {
 #[test]
 fn the_self_test_and_an_idle_pager_cost_little() {
     case(|| {
-        let anon = || {
-            let text = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap();
-            let line = text.lines().find(|l| l.starts_with("Pss_Anon:")).unwrap();
-            line.split_whitespace()
-                .nth(1)
-                .unwrap()
-                .parse::<u64>()
-                .unwrap()
-        };
-        let before = anon();
+        let before = pss_anon();
         let (service, limit) = service_of(256, ThpMode::Always);
-        let after = anon();
+        let after = pss_anon();
         assert_eq!(limit.usage(), 0);
         // Five threads with their stacks included.
         assert!(after - before <= 512, "{before} to {after} KiB");

@@ -151,6 +151,14 @@ pub fn resting(p: &LivePlatform, start: Pfn, pages: u32) -> u32 {
     count(at, len, Categories::PRESENT, Categories::PFNZERO)
 }
 
+/// Pss_Anon of this process, KiB.
+pub fn pss_anon() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap();
+    let line = text.lines().find(|l| l.starts_with("Pss_Anon:")).unwrap();
+    let kib = line.split_whitespace().nth(1).unwrap();
+    kib.parse().unwrap()
+}
+
 /// Page frame number that the kernel has at an address (needs root).
 pub fn kernel_frame(at: usize) -> u64 {
     use std::os::unix::fs::FileExt;
