@@ -28,6 +28,7 @@ pub mod region;
 pub mod side;
 pub mod size;
 pub mod underused;
+mod wanted;
 
 pub use error::LabError;
 pub use program::programs_main;

@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::{Counts, Policy, plot};
 use crate::program::anon::{Figures, Workload};
 use crate::size;
-use crate::{LabError, Side};
+use crate::{LabError, Side, wanted};
 
 /// What the series reported in 2023, folios of 64 KiB against base pages (Ampere Altra): which
 /// of our workloads it belongs to, what it is of, and by how many percent it went up.
@@ -296,21 +296,15 @@ impl AnonReport {
                  pattern (see docs/fault-order.md)\n",
             );
         }
-        let targets = self.targets();
-        if !targets.is_empty() {
-            text.push_str("\nwanted\n");
-        }
-        for t in targets {
-            let _ = writeln!(
-                text,
-                "  {:<3} {:<62} {} {:>6}: {:.3}",
-                if t.holds { "yes" } else { "NO" },
-                t.what,
-                if t.at_least { "at least" } else { "at most " },
-                t.want,
-                t.found
-            );
-        }
+        let line = |t: Target| {
+            let bound = wanted::bound(t.at_least);
+            (
+                t.holds,
+                format!("{:<62} {bound} {:>6}", t.what, t.want),
+                t.found,
+            )
+        };
+        wanted::write(&mut text, "wanted", self.targets().into_iter().map(line));
         text
     }
 

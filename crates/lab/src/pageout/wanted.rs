@@ -1,12 +1,11 @@
 //! What is wanted of the live side, and whether the rows of a report show it.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
 
 use serde::Serialize;
 
 use super::{Case, PageoutReport};
-use crate::Side;
+use crate::{Side, wanted};
 
 /// Most of the kernel's CPU time that the live side may take.
 const CPU: f64 = 1.0;
@@ -70,21 +69,12 @@ impl PageoutReport {
     }
 
     pub(super) fn wanted_text(&self, text: &mut String) {
-        let targets = self.targets();
-        if !targets.is_empty() {
-            text.push_str("\nwanted, live against the kernel\n");
-        }
-        for t in targets {
-            let _ = writeln!(
-                text,
-                "  {:<3} {:<5} {:<21} at most {:.2}: {:.3}",
-                if t.holds { "yes" } else { "NO" },
-                t.case.name(),
-                t.what,
-                t.want,
-                t.found
-            );
-        }
+        let line = |t: Target| {
+            let of = format!("{:<5} {:<21}", t.case.name(), t.what);
+            (t.holds, format!("{of} at most {:.2}", t.want), t.found)
+        };
+        let all = self.targets().into_iter().map(line);
+        wanted::write(text, "wanted, live against the kernel", all);
     }
 }
 

@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::{META, Run, Setting, plot};
 use crate::program::underused::Program;
 use crate::size;
-use crate::{LabError, Side};
+use crate::{LabError, Side, wanted};
 
 /// What the series reported in 2024 of Meta's production machines, against huge pages on request:
 /// setting, speed and memory in percent.
@@ -228,23 +228,16 @@ impl UnderusedReport {
                 self.changes(setting)
             );
         }
-        let targets = self.targets();
-        if !targets.is_empty() {
-            text.push_str("\nwanted, on live\n");
-        }
-        for t in targets {
-            let _ = writeln!(
-                text,
-                "  {:<3} {:<8} {:<11} {:<36} {} {:.2}: {:.3}",
-                if t.holds { "yes" } else { "NO" },
-                t.program,
-                t.setting.name(),
-                t.what,
-                if t.at_least { "at least" } else { "at most " },
-                t.want,
-                t.found
-            );
-        }
+        let line = |t: Target| {
+            let of = format!("{:<8} {:<11} {:<36}", t.program, t.setting.name(), t.what);
+            let bound = wanted::bound(t.at_least);
+            (t.holds, format!("{of} {bound} {:.2}", t.want), t.found)
+        };
+        wanted::write(
+            &mut text,
+            "wanted, on live",
+            self.targets().into_iter().map(line),
+        );
         text
     }
 
