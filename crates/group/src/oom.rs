@@ -75,6 +75,46 @@ fn ticket_parts(word: u64) -> (LineId, u32) {
     (victim, (word >> 32 & PID_MASK) as u32)
 }
 
+/// The processes of a group and what each holds, the largest first: for the report of a kill.
+pub struct Members<'a>(pub &'a Group);
+
+/// Processes that a report names.
+const NAMED: usize = 16;
+
+impl fmt::Display for Members<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "{:>9} {:>12} {:>12} {:>12} {:>12} {:>12}",
+            "pid", "charged kB", "resident kB", "store kB", "borrowed kB", "unbacked kB"
+        )?;
+        // Largest first without memory of our own: each time the largest below the last one.
+        let key = |p: &Process| (p.charged, p.pid);
+        let mut last = None;
+        for _ in 0..NAMED {
+            let rest = self
+                .0
+                .processes()
+                .filter(|p| last.is_none_or(|l| key(p) < l));
+            let Some(p) = rest.max_by_key(key) else {
+                return Ok(());
+            };
+            writeln!(
+                f,
+                "{:>9} {:>12} {:>12} {:>12} {:>12} {:>12}",
+                p.pid,
+                p.charged * 4,
+                p.gauges.resident * 4,
+                p.gauges.stored_bytes / 1024,
+                p.borrowed * 4,
+                p.unbacked * 4
+            )?;
+            last = Some(key(&p));
+        }
+        f.write_str("(smaller ones not shown)\n")
+    }
+}
+
 impl Group {
     /// Whom to ask for memory: the process, other than `me` and those in `asked` (a mask of
     /// line numbers), with most inactive and droppable pages, then with most resident ones.

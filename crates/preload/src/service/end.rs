@@ -6,7 +6,7 @@
 use super::{Process, process};
 use crate::sys;
 use core::time::Duration;
-use deckle_group::{Kill, OomError};
+use deckle_group::{Kill, Members, OomError};
 use deckle_live::{Hooks, pager::Fault};
 use deckle_mm::{Charge, FaultError, OomReport};
 use deckle_uffd::{Errno, Uffd};
@@ -71,10 +71,11 @@ fn out_of_memory(process: &Process, report: &OomReport) {
             let _ = process.link.say(
                 format!(
                     "deckle: out of memory: process {} killed (largest of the group: {} kB \
-                     charged); fault in process {}\n{report}\n",
+                     charged); fault in process {}\n{report}\n{}",
                     victim.pid,
                     victim.charged * 4,
-                    process.pid
+                    process.pid,
+                    Members(group)
                 )
                 .as_bytes(),
             );
