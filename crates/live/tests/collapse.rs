@@ -4,7 +4,7 @@ mod common;
 #[path = "common/trim.rs"]
 mod trim;
 
-use common::{PAGE, case};
+use common::{PAGE, case, pss_anon};
 use deckle_live::{Capability, Die, Limit, LiveConfig, Pager, Region, Service};
 use deckle_mm::{Advice, BlockNr, Charge, CollapseError, Item, Platform, SplitFlags, ThpMode};
 use deckle_mm::{Tunables, Vpn};
