@@ -9,7 +9,7 @@ use deckle_mm::{Item, SIZE_ORDERS, SizeItem};
 /// "deckle" and the sort of file.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"deckleGP");
 /// Changed with every change of the layout.
-pub const VERSION: u32 = 9;
+pub const VERSION: u32 = 10;
 /// Processes of one group.
 pub const LINES: usize = 256;
 /// Slots per line between which the CPUs of a process are spread.
@@ -50,6 +50,8 @@ pub struct Line {
     pub(crate) swap: AtomicU64,
     /// Who pays for memory that this process shares since a fork, see `lend`; 0: nobody.
     pub(crate) sponsor: AtomicU64,
+    /// Which of the sponsor's forks that was.
+    pub(crate) fork: AtomicU64,
     /// How much of its store that was at the fork, pages.
     pub(crate) borrowed: AtomicU64,
     /// Resident pages that it shares still at its sponsor's charge, see `lend`.

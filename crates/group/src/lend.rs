@@ -67,16 +67,18 @@ fn charge_to(line: &Line) -> impl FnMut(i64) {
 
 impl Group {
     /// `sponsor` pays for `stored` pages of the store and for `resident` pages that the process
-    /// of `line` shares with it. False: it is gone, and nobody does.
+    /// of `line` shares with it since the fork of this number. False: it is gone, and nobody
+    /// does.
     pub fn borrow_from(
         &self,
         line: LineId,
-        sponsor: LineId,
+        (sponsor, fork): (LineId, u64),
         (stored, resident): (u64, u64),
     ) -> bool {
         let Some(mine) = self.line(line) else {
             return false;
         };
+        mine.fork.store(fork, SeqCst);
         mine.borrowed.store(stored, SeqCst);
         mine.shared.store(resident.min(MOST), SeqCst);
         mine.sponsor.store(word(sponsor), SeqCst);
@@ -144,11 +146,15 @@ impl Group {
             .is_some_and(|l| l.sponsor.swap(0, SeqCst) != 0)
     }
 
-    /// Whether any process borrows from that of `sponsor`. Dead ones count until they are
-    /// [folded](Group::fold_stale).
-    pub fn has_borrowers(&self, sponsor: LineId) -> bool {
+    /// Of the processes that borrow from that of `sponsor` the smallest number of a fork; `None`
+    /// if there are none. Dead ones count until they are [folded](Group::fold_stale).
+    pub fn oldest_borrower(&self, sponsor: LineId) -> Option<u64> {
         let word = word(sponsor);
-        self.lines().iter().any(|l| l.sponsor.load(SeqCst) == word)
+        let borrowers = self.lines().iter();
+        borrowers
+            .filter(|l| l.sponsor.load(SeqCst) == word)
+            .map(|l| l.fork.load(SeqCst))
+            .min()
     }
 
     /// Resident pages that processes share at the charge of that of `sponsor`, each process

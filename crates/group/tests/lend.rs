@@ -37,16 +37,18 @@ fn p20_a_borrower_pays_for_itself_when_its_sponsor_is_gone() {
     let g = group.0;
     let sponsor = member(g, 500);
     let (one, two) = (member(g, 10), member(g, 20));
-    assert!(g.borrow_from(one.1, sponsor.1, (100, 40)));
-    assert!(g.borrow_from(two.1, sponsor.1, (300, 50)));
+    assert!(g.borrow_from(one.1, (sponsor.1, 7), (100, 40)));
+    assert!(g.borrow_from(two.1, (sponsor.1, 8), (300, 50)));
     assert_eq!(g.shared_with(sponsor.1), 90);
-    assert!(g.has_borrowers(sponsor.1) && g.is_sponsored(one.1));
+    assert_eq!(g.oldest_borrower(sponsor.1), Some(7));
+    assert!(g.is_sponsored(one.1));
     assert_eq!(g.usage(), 530);
     // One goes on by itself: its own manager charges what it has still of the store.
     assert!(g.take_over(one.1, 15) && !g.is_settled(one.1));
     g.settle_shared(one.1);
     assert!(g.is_settled(one.1) && !g.take_over(one.1, 1));
     assert!(g.stop_borrowing(one.1));
+    assert_eq!(g.oldest_borrower(sponsor.1), Some(8));
     assert_eq!((g.usage(), g.shared_with(sponsor.1)), (530 + 25, 50));
     assert!(
         g.take_over(two.1, 20),
@@ -62,7 +64,10 @@ fn p20_a_borrower_pays_for_itself_when_its_sponsor_is_gone() {
     assert!(!g.is_sponsored(two.1));
     assert!(!g.stop_borrowing(two.1), "charged already");
     assert!(!g.take_over(two.1, 5), "charged already");
-    assert!(!g.borrow_from(one.1, sponsor.1, (100, 0)), "nobody to pay");
+    assert!(
+        !g.borrow_from(one.1, (sponsor.1, 3), (100, 0)),
+        "nobody to pay"
+    );
     assert!(!g.is_sponsored(one.1));
     end(g, one);
     end(g, two);
@@ -74,12 +79,12 @@ fn p20_a_sponsor_hears_that_its_last_borrower_is_gone() {
     let group = group(u64::MAX);
     let g = group.0;
     let (sponsor, child) = (member(g, 50), member(g, 0));
-    assert!(!g.has_borrowers(sponsor.1));
-    assert!(g.borrow_from(child.1, sponsor.1, (40, 60)));
-    assert!(g.has_borrowers(sponsor.1));
+    assert_eq!(g.oldest_borrower(sponsor.1), None);
+    assert!(g.borrow_from(child.1, (sponsor.1, 4), (40, 60)));
+    assert_eq!(g.oldest_borrower(sponsor.1), Some(4));
     end(g, child);
     assert_eq!(g.fold_stale(), 1);
-    assert!(!g.has_borrowers(sponsor.1));
+    assert_eq!(g.oldest_borrower(sponsor.1), None);
     assert_eq!((g.usage(), g.shared_with(sponsor.1)), (50, 0));
     end(g, sponsor);
     assert_eq!(g.fold_stale(), 1);
@@ -93,7 +98,7 @@ fn p20_what_the_limit_holds_of_a_process_is_told_whoever_pays_for_it() {
     let of = |who: (u32, LineId)| g.processes().find(|p| p.line == who.1).unwrap();
     let held = |who| of(who).held();
     assert!(!of(child).settled);
-    assert!(g.borrow_from(child.1, sponsor.1, (100, 40)));
+    assert!(g.borrow_from(child.1, (sponsor.1, 5), (100, 40)));
     g.note_settled(child.1);
     assert!(of(child).settled && !of(sponsor).settled);
     assert_eq!((held(sponsor), held(child)), (500, 150));
@@ -111,7 +116,7 @@ fn p20_what_the_limit_holds_of_a_process_is_told_whoever_pays_for_it() {
     assert_eq!(g.fold_stale(), 1);
     assert_eq!((of(child).charged, held(child)), (150, 150));
     // Nobody to pay: it borrows nothing.
-    assert!(!g.borrow_from(child.1, sponsor.1, (70, 80)));
+    assert!(!g.borrow_from(child.1, (sponsor.1, 6), (70, 80)));
     assert_eq!(held(child), 150);
     end(g, child);
     assert_eq!((g.fold_stale(), g.usage()), (1, 0));

@@ -78,7 +78,8 @@ pub struct Counts {
 /// that were put, or an error.
 ///
 /// RAM follows what is stored: with segments of at most S bytes, n shards and no damaged segment,
-/// the segments take at most 1.27 x live bytes + n x 4 S at any time. The table takes 12
+/// the segments take at most 1.27 x live bytes + n x 4 S at any time; twice the live bytes of what
+/// is lent to children of fork, while there are any, and whatever was borrowed at a fork. The table takes 12
 /// bytes a slot for each run of 512 slots that has one in use, the scratch memory 21 KiB
 /// (lz4) for each call at once.
 ///
@@ -249,16 +250,18 @@ impl<S: Segments> Ram<S> {
         self.shards.iter().map(each).sum()
     }
 
-    /// Before a fork: what will not be written any more is shared with the child from now on,
-    /// and charged here ([`Store::charged_bytes`]) also after it is unmapped, until
-    /// [`unlend`](Self::unlend). What was borrowed is charged here.
-    pub fn lend(&self) {
-        self.each(|shard| shard.segments.lend());
+    /// Before a fork: what there is is shared with the child from now on, and charged here
+    /// ([`Store::charged_bytes`]) also after it is unmapped, until [`unlend`](Self::unlend).
+    /// What was borrowed is charged here. Returns how many forks there were with this one.
+    pub fn lend(&self) -> u64 {
+        let lend = |part: &Part| part.change(Shard::lend);
+        self.shards.iter().map(lend).max().unwrap_or(0)
     }
 
-    /// No child holds anything any more of what was lent.
-    pub fn unlend(&self) {
-        self.each(|shard| shard.segments.unlend());
+    /// Only children of the fork of this number (see [`lend`](Self::lend)) and of later ones
+    /// hold anything still of what was lent; `None`: no child does.
+    pub fn unlend(&self, oldest: Option<u64>) {
+        self.each(|shard| shard.segments.unlend(oldest));
     }
 
     /// In a child of fork: what its parent [lent](Self::lend) is not charged here. Returns its

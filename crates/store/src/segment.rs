@@ -8,7 +8,7 @@ mod share;
 mod verify;
 
 use crate::table::Place;
-use share::Share;
+use share::{Ghosts, Share};
 use std::alloc::{Layout, alloc, dealloc};
 use std::ptr::NonNull;
 
@@ -112,6 +112,24 @@ impl Segment {
     fn room(&self) -> u32 {
         self.size - self.used
     }
+    /// Bytes of pages that were appended to.
+    fn written(&self) -> u64 {
+        u64::from(self.used.next_multiple_of(4096).min(self.size))
+    }
+    /// The list that compaction finds it in, if it may, with so many live bytes. By the share of
+    /// what was appended: an unused tail is not won back by copying. To copy what is shared
+    /// takes memory and gives none back before the children have ended: of what was lent what
+    /// is half empty is worth it, of what is borrowed nothing is.
+    fn list(&self, live: u32) -> Option<(usize, usize)> {
+        let bucket = u64::from(live) * BUCKETS as u64 / u64::from(self.used.max(1));
+        let listed = match self.share {
+            Share::Own => true,
+            Share::Lent => bucket <= BUCKETS as u64 / 2,
+            Share::Borrowed => false,
+        };
+        let listed = listed && self.state == State::Sealed;
+        listed.then_some((self.share as usize, bucket as usize))
+    }
 }
 // SAFETY: the segment owns the memory at `base`; all access goes through the set that owns
 // the segment.
@@ -121,9 +139,16 @@ const NIL: u32 = u32::MAX;
 /// Sealed segments stand in buckets by their share of live bytes, in 1/64.
 const BUCKETS: usize = 64;
 
-/// With live bytes of so many large segments new segments are large: what is not used of the
-/// open one is little beside them.
+/// With live bytes of so many large segments, shared ones not counted, new segments are large:
+/// what is not used of the open one is little beside them.
 const LARGE_FROM: u64 = 8;
+
+/// What the segments of one [`Share`] hold, in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Sum {
+    mapped: u64,
+    live: u64,
+}
 
 /// All segments of a shard.
 pub(crate) struct SegmentSet {
@@ -131,15 +156,14 @@ pub(crate) struct SegmentSet {
     sizes: [u32; 2],
     segments: Vec<Segment>,
     free: u32,
-    buckets: [u32; BUCKETS + 1],
+    /// Own ones, and lent ones.
+    buckets: [[u32; BUCKETS + 1]; 2],
     open: Option<u32>,
     mapped: u64,
-    mapped_bytes: u64,
-    live: u64,
+    sums: [Sum; 3],
     /// Bytes of segments that a parent is charged for.
     borrowed: u64,
-    /// Bytes of segments that were lent and are unmapped here.
-    ghost: u64,
+    ghosts: Ghosts,
 }
 
 impl SegmentSet {
@@ -149,34 +173,48 @@ impl SegmentSet {
             sizes: [small, large],
             segments: Vec::new(),
             free: NIL,
-            buckets: [NIL; BUCKETS + 1],
+            buckets: [[NIL; BUCKETS + 1]; 2],
             open: None,
             mapped: 0,
-            mapped_bytes: 0,
-            live: 0,
+            sums: [Sum::default(); 3],
             borrowed: 0,
-            ghost: 0,
+            ghosts: Ghosts::default(),
         }
-    }
-
-    /// Bytes that may be dead whatever is live: compaction does not reach the open segment.
-    pub(crate) fn allowance(&self) -> u64 {
-        let open = self.open.map_or(0, |i| self.segments[i as usize].size);
-        u64::from(open.max(self.sizes[0]))
     }
 
     /// Bytes of live objects with their headers.
     pub(crate) fn live_bytes(&self) -> u64 {
-        self.live
+        self.sums.iter().map(|s| s.live).sum()
     }
 
     /// Bytes of segments that no live object uses and none can be appended to.
     pub(crate) fn dead_bytes(&self) -> u64 {
-        let room = match self.open {
-            Some(i) => self.segments[i as usize].room(),
-            None => 0,
-        };
-        self.mapped_bytes - self.live - u64::from(room)
+        let each = [Share::Own, Share::Lent, Share::Borrowed];
+        each.iter().map(|&share| self.dead(share)).sum()
+    }
+
+    fn dead(&self, share: Share) -> u64 {
+        let open = self.open.map(|i| &self.segments[i as usize]);
+        let room = open.filter(|s| s.share == share).map_or(0, Segment::room);
+        let Sum { mapped, live } = self.sums[share as usize];
+        mapped - live - u64::from(room)
+    }
+
+    /// Whether so much is dead that it is worth compaction at once: of what is not shared since
+    /// a fork a fifth, of what was lent a half. Whatever is live, a segment's bytes may be:
+    /// compaction does not reach the open one.
+    pub(crate) fn is_sparse(&self) -> bool {
+        self.dead(Share::Own) > self.sums[Share::Own as usize].live / 4 + self.allowance()
+            || self.lent_is_sparse()
+    }
+
+    fn lent_is_sparse(&self) -> bool {
+        self.dead(Share::Lent) > self.sums[Share::Lent as usize].live + self.allowance()
+    }
+
+    fn allowance(&self) -> u64 {
+        let open = self.open.map_or(0, |i| self.segments[i as usize].size);
+        u64::from(open.max(self.sizes[0]))
     }
 
     /// Segments mapped now.
@@ -186,12 +224,12 @@ impl SegmentSet {
 
     /// Their bytes.
     pub(crate) fn mapped_bytes(&self) -> u64 {
-        self.mapped_bytes
+        self.sums.iter().map(|s| s.mapped).sum()
     }
 
     /// Bytes of segments and of what describes them.
     pub(crate) fn bytes(&self) -> u64 {
-        self.mapped_bytes + (self.segments.capacity() * size_of::<Segment>()) as u64
+        self.mapped_bytes() + (self.segments.capacity() * size_of::<Segment>()) as u64
     }
 
     /// Copies an object to the open segment, opening another one as needed; `None` without
@@ -262,7 +300,7 @@ impl SegmentSet {
         };
         segment.used += need;
         segment.live += need;
-        self.live += u64::from(need);
+        self.sums[segment.share as usize].live += u64::from(need);
         Some(place)
     }
 
@@ -274,7 +312,7 @@ impl SegmentSet {
             }
         }
         let [small, large] = self.sizes;
-        let much = self.live >= LARGE_FROM * u64::from(large);
+        let much = self.sums[Share::Own as usize].live >= LARGE_FROM * u64::from(large);
         let size = if much { large } else { small };
         let base = hooks.map(size as usize)?;
         let new = Segment {
@@ -288,7 +326,7 @@ impl SegmentSet {
             next: NIL,
         };
         self.mapped += 1;
-        self.mapped_bytes += u64::from(size);
+        self.sums[Share::Own as usize].mapped += u64::from(size);
         if self.free == NIL {
             self.segments.push(new);
             Some(self.segments.len() as u32 - 1)
@@ -303,15 +341,16 @@ impl SegmentSet {
     fn unmap(&mut self, hooks: &dyn Segments, i: u32) {
         let segment = &mut self.segments[i as usize];
         segment.state = State::Free;
+        let size = u64::from(segment.size);
+        self.sums[segment.share as usize].mapped -= size;
         match core::mem::replace(&mut segment.share, Share::Own) {
             Share::Own => {}
-            Share::Lent => self.ghost += u64::from(segment.size),
-            Share::Borrowed => self.borrowed -= u64::from(segment.size),
+            Share::Lent => self.ghosts.add(size),
+            Share::Borrowed => self.borrowed -= segment.written(),
         }
         segment.next = self.free;
         self.free = i;
         self.mapped -= 1;
-        self.mapped_bytes -= u64::from(segment.size);
         // SAFETY: the segment was mapped by `map` with this size, its state says that it is
         // unmapped only once, and no object of it is live.
         unsafe { hooks.unmap(segment.base, segment.size as usize) }
@@ -328,41 +367,33 @@ impl SegmentSet {
         self.link(i);
     }
 
-    /// By the share of what was appended: an unused tail is not won back by copying.
-    fn bucket(&self, live: u32, used: u32) -> usize {
-        (u64::from(live) * BUCKETS as u64 / u64::from(used.max(1))) as usize
-    }
-
     fn link(&mut self, i: u32) {
-        let bucket = self.bucket(
-            self.segments[i as usize].live,
-            self.segments[i as usize].used,
-        );
-        let head = self.buckets[bucket];
+        let segment = &self.segments[i as usize];
+        let Some((share, bucket)) = segment.list(segment.live) else {
+            return;
+        };
+        let head = self.buckets[share][bucket];
         self.segments[i as usize].prev = NIL;
         self.segments[i as usize].next = head;
         if head != NIL {
             self.segments[head as usize].prev = i;
         }
-        self.buckets[bucket] = i;
+        self.buckets[share][bucket] = i;
     }
 
     fn unlink(&mut self, i: u32) {
-        let Segment {
-            prev,
-            next,
-            live,
-            used,
-            ..
-        } = self.segments[i as usize];
+        let segment = &self.segments[i as usize];
+        let Some((share, bucket)) = segment.list(segment.live) else {
+            return;
+        };
+        let (prev, next) = (segment.prev, segment.next);
         if next != NIL {
             self.segments[next as usize].prev = prev;
         }
         if prev != NIL {
             self.segments[prev as usize].next = next;
         } else {
-            let bucket = self.bucket(live, used);
-            self.buckets[bucket] = next;
+            self.buckets[share][bucket] = next;
         }
     }
 
@@ -373,15 +404,14 @@ impl SegmentSet {
         let Some(segment) = self.segments.get(i as usize) else {
             return false;
         };
-        let (state, live, used) = (segment.state, segment.live, segment.used);
+        let (state, live) = (segment.state, segment.live);
         if state == State::Free || live < bytes {
             debug_assert!(false, "released an object of no segment");
             return false;
         }
         let left = live - bytes;
-        self.live -= u64::from(bytes);
-        let moves = state == State::Sealed
-            && (left == 0 || self.bucket(left, used) != self.bucket(live, used));
+        self.sums[segment.share as usize].live -= u64::from(bytes);
+        let moves = left == 0 || segment.list(left) != segment.list(live);
         if moves {
             self.unlink(i);
         }
@@ -435,10 +465,14 @@ impl SegmentSet {
     }
 
     /// The sealed segment with the smallest share of live bytes, give or take 1/64, if at
-    /// least 1/16 of it would be gained.
+    /// least 1/16 of it would be gained. Of what was lent only while much of that is dead.
     pub(crate) fn emptiest(&self) -> Option<u32> {
-        let worth = &self.buckets[..BUCKETS - BUCKETS / 16];
-        worth.iter().copied().find(|&i| i != NIL)
+        let first = |share: Share| {
+            let worth = &self.buckets[share as usize][..BUCKETS - BUCKETS / 16];
+            worth.iter().copied().find(|&i| i != NIL)
+        };
+        let lent = self.lent_is_sparse().then(|| first(Share::Lent)).flatten();
+        lent.or_else(|| first(Share::Own))
     }
 
     /// Takes a segment out of compaction for good.

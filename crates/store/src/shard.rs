@@ -188,12 +188,18 @@ impl Shard {
     }
 
     /// One step of compaction when more than a quarter of the live bytes and a segment are
-    /// dead: RAM then follows the live bytes at 1.25 times plus a constant.
+    /// dead: RAM then follows the live bytes at 1.25 times plus a constant. Of what was lent it
+    /// is as much as is live.
     fn relieve(&mut self, hooks: &dyn Segments) {
-        let limit = self.segments.live_bytes() / 4 + self.segments.allowance();
-        if self.segments.dead_bytes() > limit {
+        if self.segments.is_sparse() {
             self.compact(hooks, STEP_BYTES);
         }
+    }
+
+    /// Before a fork, see [`SegmentSet::lend`].
+    pub(crate) fn lend(&mut self) -> u64 {
+        self.victim = None;
+        self.segments.lend()
     }
 
     /// Moves live objects out of the emptiest segments until about `budget` bytes are copied or

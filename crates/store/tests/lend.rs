@@ -30,10 +30,14 @@ fn put(store: &Ram, rng: &mut Rng, slot: u32) {
     store.put(Slot(slot), &page(kind, u64::from(slot))).unwrap();
 }
 
-/// Segments that are charged.
-fn segments(store: &Ram) -> i64 {
-    let rest = store.ram_bytes() - store.counts().segments * SEGMENT;
-    (store.charged_bytes() as i64 - rest as i64) / SEGMENT as i64
+/// Bytes of segments that are charged.
+fn charged(store: &Ram) -> i64 {
+    let rest = store.ram_bytes() - store.counts().segment_bytes;
+    store.charged_bytes() as i64 - rest as i64
+}
+
+fn mapped(store: &Ram) -> i64 {
+    store.counts().segment_bytes as i64
 }
 
 /// The same operations on two copies of one store, as a fork makes them: all segments that
@@ -45,13 +49,13 @@ fn p20_parent_and_child_together_are_charged_for_every_segment_that_either_has()
         // Two stores with the same history: memory and copy.
         let (parent, child) = (filled(&mut Rng(seed)), filled(&mut Rng(seed)));
         assert_eq!(parent.counts(), child.counts());
-        let shared = parent.counts().segments as i64 - 1;
-        parent.lend();
-        child.lend();
-        assert_eq!(child.borrow_lent(), shared as u64 * SEGMENT);
-        assert_eq!(segments(&parent), shared + 1);
-        // The open one is charged to both.
-        assert_eq!(segments(&child), 1);
+        let shared = mapped(&parent);
+        assert_eq!((parent.lend(), child.lend()), (1, 1));
+        let borrowed = child.borrow_lent() as i64;
+        assert_eq!(charged(&parent), shared);
+        // Where the parent may write on it gets memory of its own.
+        assert_eq!(charged(&child), shared - borrowed);
+        assert!(charged(&child) < 2 * SEGMENT as i64);
         let mut held = [vec![true; SLOTS as usize], vec![true; SLOTS as usize]];
         for _ in 0..4000 {
             let side = rng.below(2) as usize;
@@ -64,24 +68,90 @@ fn p20_parent_and_child_together_are_charged_for_every_segment_that_either_has()
             held[side][slot as usize] ^= true;
             // The parent pays for the shared ones whatever it unmaps, and for its new ones;
             // the child for its own only.
-            let own = child.counts().segments as i64 - segments(&child);
-            assert!((0..=shared).contains(&own), "borrowed: {own}");
-            assert!(segments(&parent) >= shared, "the shared ones are paid for");
-            assert!(segments(&parent) >= parent.counts().segments as i64);
+            let left = mapped(&child) - charged(&child);
+            assert!((0..=borrowed).contains(&left), "borrowed: {left}");
+            assert!(charged(&parent) >= shared.max(mapped(&parent)));
         }
         parent.verify().unwrap();
         child.verify().unwrap();
         // The child ends: the parent pays for its own alone.
-        parent.unlend();
+        parent.unlend(None);
         assert_eq!(parent.charged_bytes(), parent.ram_bytes());
         // Or the parent does: the child pays for all it has.
         child.own();
         assert_eq!(child.charged_bytes(), child.ram_bytes());
         for side in 0..2 {
             let store = [&parent, &child][side];
+            store.verify().unwrap();
             store.free(Slot(0), SLOTS);
             assert!(store.counts().segments <= 1);
             assert_eq!(store.charged_bytes(), store.ram_bytes());
         }
     }
+}
+
+/// To copy what is shared takes memory and gives none back.
+#[test]
+fn p20_what_is_shared_is_not_compacted_before_half_of_it_is_dead() {
+    let (parent, child) = (filled(&mut Rng(7)), filled(&mut Rng(7)));
+    parent.lend();
+    child.lend();
+    child.borrow_lent();
+    let before = [charged(&parent), charged(&child)];
+    let moved = parent.counts().moved_bytes;
+    for slot in (0..SLOTS).filter(|s| s % 5 < 2) {
+        parent.free(Slot(slot), 1);
+        child.free(Slot(slot), 1);
+    }
+    assert_eq!((parent.compact(1 << 20), child.compact(1 << 20)), (0, 0));
+    assert_eq!(parent.counts().moved_bytes, moved);
+    assert_eq!([charged(&parent), charged(&child)], before);
+    for slot in (0..SLOTS).filter(|s| s % 5 == 2 || s % 5 == 3) {
+        parent.free(Slot(slot), 1);
+        child.free(Slot(slot), 1);
+    }
+    // A fifth is live: of what it lent the parent has copied that, the child has copied nothing.
+    assert!(parent.counts().moved_bytes > moved);
+    assert_eq!(child.counts().moved_bytes, moved);
+    assert!(charged(&parent) <= before[0] * 3 / 2 + 2 * SEGMENT as i64);
+    assert_eq!(charged(&child), before[1]);
+    for (store, own) in [(&parent, false), (&child, true)] {
+        match own {
+            true => store.own(),
+            false => store.unlend(None),
+        }
+        while store.compact(1 << 20) > 0 {}
+        let live = store.counts().live_bytes as i64;
+        assert!(charged(store) <= live * 127 / 100 + 4 * SEGMENT as i64);
+        store.verify().unwrap();
+    }
+}
+
+/// Where children come and go and some child always is, what is unmapped is charged only while
+/// a child lives that has it.
+#[test]
+fn p20_the_charge_of_what_was_lent_goes_with_the_children_of_its_time() {
+    let parent = filled(&mut Rng(3));
+    let mut rng = Rng(4);
+    let first = mapped(&parent);
+    for fork in 1..50 {
+        assert_eq!(parent.lend(), fork);
+        let lent = mapped(&parent);
+        // Everything anew, while this child and the one before it live.
+        for slot in 0..SLOTS {
+            put(&parent, &mut rng, slot);
+        }
+        assert!(charged(&parent) >= lent + mapped(&parent) - SEGMENT as i64);
+        // The one before ends.
+        parent.unlend(Some(fork));
+        let most = lent + mapped(&parent);
+        assert!(charged(&parent) <= most, "{} of {most}", charged(&parent));
+        assert!(
+            mapped(&parent) < 3 * first,
+            "no more than is live and shared"
+        );
+        parent.verify().unwrap();
+    }
+    parent.unlend(None);
+    assert_eq!(parent.charged_bytes(), parent.ram_bytes());
 }

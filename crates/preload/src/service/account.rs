@@ -42,6 +42,8 @@ pub struct Account {
     borrowed: AtomicU64,
     /// Whether children may share parts of the store.
     lending: AtomicBool,
+    /// Number of the last fork; in its child of that.
+    forks: AtomicU64,
     /// How many times nobody is asked to give instead of us: the last one was late.
     unasked: AtomicU32,
     /// See [`role`].
@@ -59,6 +61,7 @@ impl Account {
             own: AtomicU64::new(0),
             borrowed: AtomicU64::new(0),
             lending: AtomicBool::new(false),
+            forks: AtomicU64::new(0),
             unasked: AtomicU32::new(0),
             role: AtomicU8::new(role::NONE),
             ghost: AtomicU64::new(0),
@@ -96,7 +99,8 @@ impl Account {
         let resident = mm.stats().get(Item::NrShared);
         self.ghost.store(0, Relaxed);
         self.lending.store(false, Relaxed);
-        let granted = self.group.borrow_from(line, sponsor, (stored, resident));
+        let lender = (sponsor, self.forks.load(Relaxed));
+        let granted = self.group.borrow_from(line, lender, (stored, resident));
         self.borrowed
             .store(if granted { stored } else { 0 }, Relaxed);
         if granted {
@@ -134,7 +138,7 @@ impl Account {
     /// charge.
     pub fn lend(&self, mm: &super::Manager) {
         self.stop_borrowing(mm, true);
-        mm.store().lend();
+        self.forks.store(mm.store().lend(), Relaxed);
         self.lending.store(true, Relaxed);
         self.role.store(role::SPONSOR, Release);
     }
@@ -160,11 +164,9 @@ impl Account {
         self.group.note_unbacked(self.line(), -(vain as i64));
         self.charge().uncharge(vain);
         better |= vain > 0;
-        if self.group.has_borrowers(self.line()) {
-            return better;
-        }
-        self.lending.store(false, Relaxed);
-        mm.store().unlend();
+        let oldest = self.group.oldest_borrower(self.line());
+        self.lending.store(oldest.is_some(), Relaxed);
+        mm.store().unlend(oldest);
         mm.settle_store() < 0 || better
     }
 
@@ -350,16 +352,17 @@ impl Swap {
     }
 
     /// See [`Ram::lend`].
-    pub fn lend(&self) {
-        if let Swap::Ram(store) = self {
-            store.lend();
+    pub fn lend(&self) -> u64 {
+        match self {
+            Swap::Off(_) => 0,
+            Swap::Ram(store) => store.lend(),
         }
     }
 
     /// See [`Ram::unlend`].
-    pub fn unlend(&self) {
+    pub fn unlend(&self, oldest: Option<u64>) {
         if let Swap::Ram(store) = self {
-            store.unlend();
+            store.unlend(oldest);
         }
     }
 

@@ -1,9 +1,10 @@
 //! Segments that a fork has copied: who is charged for them.
 
-use super::{Segment, SegmentSet, Segments, State};
+use super::{SegmentSet, Segments, State};
+use std::collections::VecDeque;
 
-/// With whom a segment is shared since a fork. Only what is not written any more is: what is
-/// open at a fork is charged to both.
+/// With whom a segment is shared since a fork. What the parent appends to the open one after it
+/// is memory that it shares no more: the child is charged for as much.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Share {
     /// With nobody.
@@ -14,36 +15,83 @@ pub(super) enum Share {
     Borrowed,
 }
 
+/// Segments that were lent and are unmapped here, while a child may have them still.
+#[derive(Default)]
+pub(super) struct Ghosts {
+    /// Forks until now.
+    forks: u64,
+    /// After how many forks so many bytes were unmapped: children of later ones have none of
+    /// them.
+    unmapped: VecDeque<(u64, u64)>,
+    bytes: u64,
+}
+
+impl Ghosts {
+    pub(super) fn add(&mut self, bytes: u64) {
+        self.bytes += bytes;
+        match self.unmapped.back_mut() {
+            Some((forks, sum)) if *forks == self.forks => *sum += bytes,
+            _ => self.unmapped.push_back((self.forks, bytes)),
+        }
+    }
+
+    fn forget(&mut self, oldest: u64) {
+        while let Some(&(forks, bytes)) = self.unmapped.front()
+            && forks < oldest
+        {
+            self.unmapped.pop_front();
+            self.bytes -= bytes;
+        }
+    }
+}
+
 impl SegmentSet {
-    fn share(&mut self, to: Share, which: impl Fn(&Segment) -> bool) {
-        self.segments
-            .iter_mut()
-            .filter(|s| which(s))
-            .for_each(|s| s.share = to);
+    fn share(&mut self, from: Share, to: Share) {
+        for i in 0..self.segments.len() {
+            let segment = &self.segments[i];
+            if segment.state == State::Free || segment.share != from {
+                continue;
+            }
+            let (size, live) = (u64::from(segment.size), u64::from(segment.live));
+            self.unlink(i as u32);
+            self.segments[i].share = to;
+            self.link(i as u32);
+            for (share, sign) in [(from, -1), (to, 1)] {
+                let sum = &mut self.sums[share as usize];
+                sum.mapped = sum.mapped.wrapping_add_signed(sign * size as i64);
+                sum.live = sum.live.wrapping_add_signed(sign * live as i64);
+            }
+        }
     }
 
-    /// Before a fork, by the parent: what is sealed is shared from now on, at its charge.
-    pub(crate) fn lend(&mut self) {
+    /// Before a fork, by the parent: all there is is shared from now on, at its charge. Returns
+    /// the number of the fork.
+    pub(crate) fn lend(&mut self) -> u64 {
         self.own();
-        self.share(Share::Lent, |s| {
-            matches!(s.state, State::Sealed | State::Damaged)
-        });
+        self.share(Share::Own, Share::Lent);
+        self.ghosts.forks += 1;
+        self.ghosts.forks
     }
 
-    /// No child shares anything any more.
-    pub(crate) fn unlend(&mut self) {
-        self.share(Share::Own, |s| s.share == Share::Lent);
-        self.ghost = 0;
+    /// Only children of the fork of this number and later ones share anything still; `None`:
+    /// nobody does.
+    pub(crate) fn unlend(&mut self, oldest: Option<u64>) {
+        self.ghosts.forget(oldest.unwrap_or(u64::MAX));
+        if oldest.is_none() {
+            self.share(Share::Lent, Share::Own);
+        }
     }
 
     /// After a fork, by the child: what its parent lent is borrowed. The open segment, which
-    /// the parent goes on writing, is sealed here and stays the child's own.
+    /// the parent goes on writing, is sealed here.
     pub(crate) fn borrow_lent(&mut self, hooks: &dyn Segments) {
-        self.ghost = 0;
-        self.share(Share::Borrowed, |s| s.share == Share::Lent);
-        let lent = |s: &&Segment| s.share == Share::Borrowed && s.state != State::Free;
-        let bytes = |s: &Segment| u64::from(s.size);
-        self.borrowed = self.segments.iter().filter(lent).map(bytes).sum();
+        self.ghosts.forget(u64::MAX);
+        self.share(Share::Lent, Share::Borrowed);
+        let borrowed = self.segments.iter();
+        self.borrowed = borrowed
+            .filter(|s| s.share == Share::Borrowed && s.state != State::Free)
+            .map(|s| s.written())
+            .sum();
         if let Some(open) = self.open.take() {
             self.seal(hooks, open);
         }
@@ -51,17 +99,17 @@ impl SegmentSet {
 
     /// What is borrowed is charged here from now on.
     pub(crate) fn own(&mut self) {
-        self.share(Share::Own, |s| s.share == Share::Borrowed);
+        self.share(Share::Borrowed, Share::Own);
         self.borrowed = 0;
     }
 
-    /// Bytes of borrowed segments.
+    /// Bytes of borrowed segments that the parent is charged for.
     pub(crate) fn borrowed(&self) -> u64 {
         self.borrowed
     }
 
-    /// Bytes of lent segments that are unmapped here but not by those who borrow them.
+    /// Bytes of lent segments that are unmapped here but perhaps not by those who borrow them.
     pub(crate) fn ghost(&self) -> u64 {
-        self.ghost
+        self.ghosts.bytes
     }
 }
