@@ -180,6 +180,11 @@ impl Account {
         }
     }
 
+    /// Pages of our own metadata that are charged.
+    pub fn own(&self) -> u64 {
+        self.own.load(Relaxed)
+    }
+
     /// Brings the charge of our own metadata, `pages` now, up to date.
     pub fn settle_own(&self, pages: u64) {
         let before = self.own.swap(pages, Relaxed);

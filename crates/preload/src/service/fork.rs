@@ -35,11 +35,13 @@ impl Process {
 
     /// What both sides of a fork share can be reclaimed by neither until it is over, while each
     /// page that either writes takes memory: so that they need not wait for each other at once,
-    /// there is room for the first of them below `memory.high`.
+    /// there is room for the first of them below `memory.high`, and for the child's metadata,
+    /// with which it is charged whatever there is.
     fn make_room_for_fork(&self) {
         let mm = self.pager.mm();
         let resident = mm.stats().get(Item::NrAnon) + mm.stats().get(Item::NrInactive);
-        let want = self.account.usage() + (resident / 8).min(ROOM);
+        let first = (resident / 8).min(ROOM) + self.account.own();
+        let want = self.account.usage() + first;
         let over = want.saturating_sub(self.account.high());
         if over > 0 {
             mm.reclaim(over);
