@@ -5,14 +5,13 @@
 //! blocks are collapsed, timed one by one, and the same walk is made again. Beside it the same
 //! walk over the kernel's own memory, small and huge, in the same run.
 
-use std::sync::Arc;
+mod common;
+
 use std::time::Instant;
 
-use deckle_live::{Die, Limit, LiveConfig, Pager, Service};
+use common::{BLOCK, number, service};
 use deckle_mm::{Advice, SizeMode, Sizes, ThpMode, Tunables};
-use deckle_store::{Algorithm, Ram};
 
-const BLOCK: usize = 2 << 20;
 const STEPS: usize = 4 << 20;
 
 /// A walk that comes by every cache line's word once: each word holds where to go next.
@@ -64,10 +63,7 @@ fn kernel(bytes: usize, advice: i32) -> f64 {
 }
 
 fn main() {
-    let mib = std::env::args()
-        .filter_map(|a| a.parse::<usize>().ok())
-        .next()
-        .unwrap_or(256);
+    let mib = number(256);
     let bytes = mib << 20;
     let small = kernel(bytes, libc::MADV_NOHUGEPAGE);
     let huge = kernel(bytes, libc::MADV_HUGEPAGE);
@@ -78,14 +74,7 @@ fn main() {
         khugepaged_pages_to_scan: 0,
         ..Tunables::default()
     };
-    let limit = Arc::new(Limit::new(u64::MAX, u64::MAX, u64::MAX));
-    let config = LiveConfig {
-        dont_fork: true,
-        ..LiveConfig::default()
-    };
-    let store = Ram::new(Algorithm::Lz4);
-    let pager = Pager::new(config, limit, store, tunables, Box::new(Die)).expect("a pager");
-    let service = Service::start(pager).expect("threads");
+    let service = service(tunables);
     let mut region = service.map(bytes).expect("memory");
     lay(&mut region);
     walk(&region);

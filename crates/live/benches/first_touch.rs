@@ -6,15 +6,15 @@
 //! and freed, because a virtual machine may give freed memory back to its host. Each touch
 //! begins when the nursery is filled again.
 
-use std::hint::black_box;
-use std::sync::Arc;
+mod common;
+
 use std::time::{Duration, Instant};
 
-use deckle_live::{Die, Limit, LiveConfig, Pager, Service};
+use common::{BLOCK, config, number, start, unlimited, warm};
+use deckle_live::LiveConfig;
 use deckle_mm::{Item, Tunables};
 use deckle_store::Disabled;
 
-const BLOCK: usize = 2 << 20;
 /// Rounds, in each of which every case has its turn.
 const ROUNDS: usize = 4;
 /// Touches before the first that counts: the nursery learns from them that it is needed.
@@ -57,12 +57,6 @@ fn pin(cpu: usize) {
     }
 }
 
-fn warm(bytes: usize) {
-    let mut memory = vec![0_u8; bytes];
-    memory.chunks_mut(4096).for_each(|page| page[0] = 1);
-    black_box(&memory);
-}
-
 fn touch(at: *mut u8) -> f64 {
     let begin = Instant::now();
     // SAFETY: a byte of a mapping that the caller holds.
@@ -89,16 +83,12 @@ fn kernel(touches: usize) -> Vec<f64> {
 
 fn ours(touches: usize, served_on: usize, nursery: bool) -> Vec<f64> {
     pin(served_on);
-    let limit = Arc::new(Limit::new(u64::MAX, u64::MAX, u64::MAX));
     let config = LiveConfig {
-        dont_fork: true,
         // So small a limit that no huge page is made ahead.
         limit_pages: (!nursery).then_some(1),
-        ..LiveConfig::default()
+        ..config()
     };
-    let tunables = Tunables::default();
-    let pager = Pager::new(config, limit, Disabled, tunables, Box::new(Die)).expect("a pager");
-    let service = Service::start(pager).expect("threads");
+    let service = start(config, unlimited(), Disabled, Tunables::default());
     pin(0);
     let mut region = service.map((touches + LEARN) * BLOCK).expect("memory");
     let stats = service.pager().mm().stats();
@@ -124,8 +114,7 @@ fn ours(touches: usize, served_on: usize, nursery: bool) -> Vec<f64> {
 }
 
 fn main() {
-    let touches = std::env::args().filter_map(|a| a.parse().ok()).next();
-    let touches: usize = touches.unwrap_or(48);
+    let touches = number(48);
     let cpus = std::thread::available_parallelism().map_or(1, |n| n.get());
     let mut all: Vec<Vec<f64>> = vec![Vec::new(); CASES.len()];
     for _ in 0..ROUNDS {

@@ -5,37 +5,16 @@
 //! it back. Before each case as much memory as it will use is touched and freed, because a
 //! virtual machine may give freed memory back to its host.
 
-use std::sync::Arc;
+mod common;
+
 use std::time::Instant;
 
-use deckle_live::{Die, Limit, LiveConfig, Pager, Service};
+use common::{BLOCK, number, service, warm};
 use deckle_mm::{Item, Tunables, Vpn};
-use deckle_store::{Algorithm, Ram};
-
-const BLOCK: usize = 2 << 20;
-
-fn warm(bytes: usize) {
-    let mut memory = vec![0u8; bytes];
-    memory.chunks_mut(4096).for_each(|page| page[0] = 1);
-    std::hint::black_box(&memory);
-}
 
 fn case(name: &str, blocks: usize, offset: usize, dirty: usize) {
     warm(blocks * BLOCK);
-    let limit = Arc::new(Limit::new(u64::MAX, u64::MAX, u64::MAX));
-    let config = LiveConfig {
-        dont_fork: true,
-        ..LiveConfig::default()
-    };
-    let store = Ram::new(Algorithm::Lz4);
-    let pager = Pager::new(
-        config,
-        limit.clone(),
-        store,
-        Tunables::default(),
-        Box::new(Die),
-    );
-    let service = Service::start(pager.expect("a pager")).expect("threads");
+    let service = service(Tunables::default());
     let mut region = service.map(blocks * BLOCK).expect("memory");
     let begin = Instant::now();
     for block in region.chunks_mut(BLOCK) {
@@ -78,10 +57,7 @@ fn case(name: &str, blocks: usize, offset: usize, dirty: usize) {
 }
 
 fn main() {
-    let mib = std::env::args()
-        .filter_map(|a| a.parse::<usize>().ok())
-        .next()
-        .unwrap_or(1024);
+    let mib = number(1024);
     for _ in 0..2 {
         case("best", mib / 2, 0, 1);
         case("worst", mib / 2, 4095, 512);

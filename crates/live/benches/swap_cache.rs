@@ -6,12 +6,15 @@
 //! twice their limit, sides alternating: passes over all of it, and random accesses, with a share
 //! of writes: windows of 64 KiB and adapted ones, without the cache and with it.
 
+mod common;
+
 use std::hint::black_box;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use deckle_live::{Die, Limit, LiveConfig, Pager, Service};
+use common::{config, median, number, start};
+use deckle_live::{Limit, LiveConfig};
 use deckle_mm::{Item, Slot, Store, ThpMode, Tunables};
 use deckle_store::{Algorithm, Ram};
 use deckle_uffd::{CopyMode, Event, Features, Msg, ProtectMode, RegisterMode, Uffd};
@@ -41,11 +44,6 @@ fn us(pages: usize, f: impl FnOnce()) -> f64 {
     let begin = Instant::now();
     f();
     begin.elapsed().as_secs_f64() * 1e6 / pages as f64
-}
-
-fn median(mut v: Vec<f64>) -> f64 {
-    v.sort_by(f64::total_cmp);
-    v[v.len() / 2]
 }
 
 fn reserve(bytes: usize) -> usize {
@@ -185,17 +183,14 @@ fn program(mib: usize, order: Order, writes: u64, knobs: Tunables) -> (f64, f64,
     let max = (mib * 256 / 2) as u64;
     let limit = Arc::new(Limit::new(max, max - max / 32, u64::MAX));
     let config = LiveConfig {
-        dont_fork: true,
         arena_bytes: Some(1 << 30),
-        ..LiveConfig::default()
+        ..config()
     };
     let tunables = Tunables {
         thp: ThpMode::Never,
         ..knobs
     };
-    let store = Ram::new(Algorithm::Lz4);
-    let pager = Pager::new(config, limit, store, tunables, Box::new(Die)).expect("a pager");
-    let service = Service::start(pager).expect("threads");
+    let service = start(config, limit, Ram::new(Algorithm::Lz4), tunables);
     let mut region = service.map(mib << 20).expect("memory");
     let pages = mib * 256;
     for (k, page) in region.chunks_mut(PAGE).enumerate() {
@@ -234,10 +229,7 @@ fn program(mib: usize, order: Order, writes: u64, knobs: Tunables) -> (f64, f64,
 }
 
 fn main() {
-    let mib = std::env::args()
-        .filter_map(|a| a.parse::<usize>().ok())
-        .next()
-        .unwrap_or(64);
+    let mib = number(64);
     parts();
     let fixed = Tunables {
         vma_ra_enabled: false,

@@ -7,26 +7,14 @@
 //! Both settings take turns; the median of the turns counts. The model's times are those of a
 //! simulation on this machine, of which only the ratio says something.
 
-use std::sync::Arc;
+mod common;
+
 use std::time::Instant;
 
-use deckle_live::{Die, Limit, LiveConfig, Pager, Service};
-use deckle_mm::{Env, Item, Mm, Prot, Tunables, Vpn};
-use deckle_model::{Model, ModelCharge, ModelMachine};
-use deckle_store::{Algorithm, Ram};
+use common::{BLOCK, OnModel, median, number, service, warm};
+use deckle_mm::{Item, Tunables};
 
-const BLOCK: usize = 2 << 20;
 const TURNS: usize = 7;
-/// First page of the model's space.
-const BASE: Vpn = Vpn(512 * 16);
-
-struct ModelEnv;
-impl Env for ModelEnv {
-    type P = Model;
-    type M = ModelMachine;
-    type C = ModelCharge;
-    type S = Ram;
-}
 
 fn tunables(zero_drop: bool) -> Tunables {
     Tunables {
@@ -37,17 +25,8 @@ fn tunables(zero_drop: bool) -> Tunables {
 
 /// Seconds of the page-out of so many blocks on real memory, one thread.
 fn live(zero_drop: bool, blocks: usize, offset: usize, dirty: usize) -> f64 {
-    let mut warm = vec![0u8; blocks * BLOCK];
-    warm.chunks_mut(4096).for_each(|page| page[0] = 1);
-    drop(std::hint::black_box(warm));
-    let config = LiveConfig {
-        dont_fork: true,
-        ..LiveConfig::default()
-    };
-    let limit = Arc::new(Limit::new(u64::MAX, u64::MAX, u64::MAX));
-    let store = Ram::new(Algorithm::Lz4);
-    let pager = Pager::new(config, limit, store, tunables(zero_drop), Box::new(Die));
-    let service = Service::start(pager.expect("a pager")).expect("threads");
+    warm(blocks * BLOCK);
+    let service = service(tunables(zero_drop));
     let mut region = service.map(blocks * BLOCK).expect("memory");
     for block in region.chunks_mut(BLOCK) {
         for page in block.chunks_mut(4096).take(dirty) {
@@ -71,34 +50,13 @@ fn live(zero_drop: bool, blocks: usize, offset: usize, dirty: usize) -> f64 {
 
 /// The same on the model.
 fn model(zero_drop: bool, blocks: usize, offset: usize, dirty: usize) -> f64 {
-    let machine = ModelMachine::single();
-    let model = Model::new(((blocks + 32) * BLOCK) as u64, 1, 1);
-    model.attach(&machine);
-    let mm: Mm<ModelEnv> = Mm::new(
-        model.clone(),
-        machine,
-        ModelCharge::unlimited(),
-        Ram::new(Algorithm::Lz4),
-        tunables(zero_drop),
-    )
-    .expect("a manager");
-    let pages = blocks as u64 * 512;
-    let space = mm.create_space(BASE, pages).expect("a space");
-    mm.mmap(space, Some(BASE), pages, 1, Prot::RW)
-        .expect("memory");
-    for block in 0..blocks as u64 {
-        for page in 0..dirty as u64 {
-            let at = BASE.add(block * 512 + page);
-            while let Err(f) = model.store(0, space, at.addr() + offset as u64, &[0xff]) {
-                let mode = deckle_mm::FaultMode::MayWait;
-                mm.fault(space, f.page, f.write, mode).expect("a page");
-            }
-        }
-    }
+    let on = OnModel::new(blocks, blocks, tunables(zero_drop));
+    on.touch(dirty, offset);
     let begin = Instant::now();
-    mm.page_out(space, BASE, pages).expect("page-out");
+    let done = on.mm.page_out(on.space, OnModel::BASE, on.pages);
+    done.expect("page-out");
     let took = begin.elapsed().as_secs_f64();
-    assert_eq!(mm.stats().get(Item::NrAnon), 0);
+    assert_eq!(on.mm.stats().get(Item::NrAnon), 0);
     took
 }
 
@@ -109,18 +67,11 @@ fn compare(run: impl Fn(bool) -> f64) -> (f64, f64) {
         on.push(run(true));
         off.push(run(false));
     }
-    let median = |mut all: Vec<f64>| {
-        all.sort_by(f64::total_cmp);
-        all[TURNS / 2]
-    };
     (median(on), median(off))
 }
 
 fn main() {
-    let mib = std::env::args()
-        .filter_map(|a| a.parse::<usize>().ok())
-        .next()
-        .unwrap_or(512);
+    let mib = number(512);
     for (case, offset, dirty) in [("worst", 4095, 512), ("read", 4080, 512), ("best", 0, 1)] {
         for on in ["live", "model"] {
             let blocks = if on == "live" { mib / 2 } else { mib / 8 };
