@@ -137,68 +137,84 @@ pub fn now() -> Duration {
     Duration::new(t.tv_sec as u64, t.tv_nsec as u32)
 }
 
-/// What `/proc/PID/stat` tells about a process.
+/// What `/proc/PID/stat` tells about a process, or `/proc/PID/task/TID/stat` about a task of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ProcStat {
-    /// State letter: `R`, `S`, `T`, `Z`, ...
+    /// State letter: `R`, `S`, `T`, `Z`, ... That of a process is its first task's.
     pub state: u8,
     /// Parent.
     pub parent: u32,
+    /// It ends: the kernel takes it apart. Of a process: its first task does.
+    pub exiting: bool,
+    /// What it has used of CPUs, in clock ticks; of a process, also by tasks that have ended.
+    pub cpu: u64,
     /// Number of threads.
     pub threads: u64,
     /// Start time in clock ticks since boot: with the pid it names a process for good.
     pub start: u64,
 }
 
-/// A decimal number into `buf`; returns the rest of it.
-fn push_number(buf: &mut [u8; 32], mut at: usize, n: u32) -> usize {
-    let mut digits = [0u8; 10];
-    let mut i = digits.len();
-    let mut n = n;
-    loop {
-        i -= 1;
-        digits[i] = b'0' + (n % 10) as u8;
-        n /= 10;
-        if n == 0 {
-            break;
-        }
-    }
-    for d in &digits[i..] {
-        buf[at] = *d;
-        at += 1;
-    }
-    at
-}
-
 /// Reads `/proc/PID/stat`. Errors: ENOENT or ESRCH when there is no such process.
 pub fn proc_stat(pid: u32) -> Result<ProcStat, Errno> {
-    let mut path = [0u8; 32];
-    path[..6].copy_from_slice(b"/proc/");
-    let at = push_number(&mut path, 6, pid);
-    path[at..at + 5].copy_from_slice(b"/stat");
-    let path = CStr::from_bytes_until_nul(&path).map_err(|_| Errno(libc::EINVAL))?;
+    read_stat(format_args!("/proc/{pid}/stat"))
+}
+
+/// Reads `/proc/PID/task/TID/stat`. Errors: ENOENT or ESRCH when there is no such task.
+pub fn task_stat(pid: u32, tid: u32) -> Result<ProcStat, Errno> {
+    read_stat(format_args!("/proc/{pid}/task/{tid}/stat"))
+}
+
+fn read_stat(path: fmt::Arguments<'_>) -> Result<ProcStat, Errno> {
+    let mut text = PathText {
+        bytes: [0; 48],
+        len: 0,
+    };
+    fmt::write(&mut text, path).map_err(|_| Errno(libc::ENAMETOOLONG))?;
+    let path = CStr::from_bytes_until_nul(&text.bytes).map_err(|_| Errno(libc::EINVAL))?;
     let file = Fd::open(path, libc::O_RDONLY, 0)?;
     let mut buf = [0u8; 1024];
     let n = file.read_at(&mut buf, 0)?;
     parse_stat(&buf[..n]).ok_or(Errno(libc::ESRCH))
 }
 
+/// A path, put together without allocation; the last byte stays NUL. There is room for two pids.
+struct PathText {
+    bytes: [u8; 48],
+    len: usize,
+}
+
+impl fmt::Write for PathText {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let end = self.len + text.len();
+        if end >= self.bytes.len() {
+            return Err(fmt::Error);
+        }
+        self.bytes[self.len..end].copy_from_slice(text.as_bytes());
+        self.len = end;
+        Ok(())
+    }
+}
+
 /// The name in the second field may hold anything, so fields are counted from the last `)`.
 fn parse_stat(text: &[u8]) -> Option<ProcStat> {
+    /// The kernel's flag of a task that ends.
+    const PF_EXITING: u64 = 4;
     let close = text.iter().rposition(|&b| b == b')')?;
-    let mut fields = text[close + 1..]
-        .split(|&b| b == b' ')
-        .filter(|f| !f.is_empty());
-    let number = |f: &[u8]| -> Option<u64> { core::str::from_utf8(f).ok()?.trim().parse().ok() };
+    let fields = text[close + 1..].split(u8::is_ascii_whitespace);
+    let mut fields = fields.filter(|f| !f.is_empty());
     let state = *fields.next()?.first()?; // field 3
-    let parent = number(fields.next()?)? as u32; // field 4
-    let threads = number(fields.nth(15)?)?; // field 20
-    let start = number(fields.nth(1)?)?; // field 22
+    // The next one, after so many others.
+    let mut number = |others: usize| -> Option<u64> {
+        let field = fields.nth(others)?;
+        core::str::from_utf8(field).ok()?.parse().ok()
+    };
     Some(ProcStat {
         state,
-        parent,
-        threads,
-        start,
+        parent: number(0)? as u32,                // field 4
+        exiting: number(4)? & PF_EXITING != 0,    // field 9
+        cpu: number(4)?.checked_add(number(0)?)?, // fields 14 and 15
+        threads: number(4)?,                      // field 20
+        start: number(1)?,                        // field 22
     })
 }
 
@@ -264,25 +280,44 @@ mod tests {
 
     #[test]
     fn stat_is_read_past_a_name_with_spaces_and_brackets() {
-        let text = b"42 (a) b (c)) S 7 42 42 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 3 0 98765 1 2";
+        let text = b"42 (a) b (c)) S 7 42 42 0 -1 4194560 1 0 0 0 25 75 8 9 20 0 3 0 98765 1 2\n";
         let got = parse_stat(text).unwrap();
         assert_eq!(
             got,
             ProcStat {
                 state: b'S',
                 parent: 7,
+                exiting: false,
+                cpu: 100,
                 threads: 3,
                 start: 98765
             }
         );
-        assert_eq!(parse_stat(b"42 (cut"), None);
-        assert_eq!(parse_stat(b"42 (cut) S 1 2"), None);
+        let ends = b"7 (a) R (b) S 1 7 7 0 -1 4194308 0 0 0 0 25 75 0 0 39 19 3 0 99\n";
+        assert!(parse_stat(ends).unwrap().exiting);
+        for cut in [
+            "42 (cut",
+            "42 (cut) S 1 2",
+            "42 (cut) S 7 42 42 0 -1 4194560 1 0 0 0 25",
+        ] {
+            assert_eq!(parse_stat(cut.as_bytes()), None);
+        }
     }
 
     #[test]
     fn own_stat_can_be_read_and_an_absent_pid_cannot() {
-        let me = proc_stat(std::process::id()).unwrap();
-        assert!(me.start > 0 && me.threads > 0);
-        assert!(proc_stat(u32::MAX - 1).is_err());
+        let pid = std::process::id();
+        let me = proc_stat(pid).unwrap();
+        assert!(me.start > 0 && me.threads > 0 && !me.exiting);
+        // SAFETY: a system call without arguments.
+        let tid = unsafe { libc::gettid() } as u32;
+        let task = task_stat(pid, tid).unwrap();
+        // The task that asks runs.
+        assert_eq!((task.state, task.exiting), (b'R', false));
+        assert_eq!(task.parent, me.parent);
+        // The longest path there is.
+        for absent in [proc_stat(u32::MAX), task_stat(u32::MAX, u32::MAX)] {
+            assert_eq!(absent, Err(Errno(libc::ENOENT)));
+        }
     }
 }

@@ -7,10 +7,9 @@
 //! as much time on a CPU. Then something is wrong, and it is killed.
 
 use std::fs;
-use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use deckle_group::sys::{Fd, pidfd_ended, pidfd_kill};
+use deckle_group::sys::{Fd, ProcStat, pidfd_ended, pidfd_kill, proc_stat, task_stat};
 
 use crate::say;
 
@@ -33,33 +32,26 @@ struct Doing {
 impl Doing {
     /// Of the process `pid`; `None` if it cannot be read.
     fn of(pid: u32) -> Option<Doing> {
-        let read = |path: &Path| Doing::parse(&fs::read_to_string(path.join("stat")).ok()?);
-        let process = PathBuf::from(format!("/proc/{pid}"));
         // The first task stays until the last has ended, and its line has the sum of the times.
-        let mut doing = read(&process)?;
-        // One that is gone has ended.
-        for task in fs::read_dir(process.join("task")).ok()?.flatten() {
-            if let Some(task) = read(&task.path()) {
-                doing.runs |= task.runs;
-                doing.lives |= task.lives;
+        let process = proc_stat(pid).ok()?;
+        let mut doing = Doing {
+            cpu: Duration::from_secs_f64(process.cpu as f64 / ticks_per_second()),
+            ..Doing::default()
+        };
+        doing.note(&process);
+        for task in fs::read_dir(format!("/proc/{pid}/task")).ok()?.flatten() {
+            let tid = task.file_name().to_str().and_then(|tid| tid.parse().ok());
+            // One that is gone has ended.
+            if let Some(task) = tid.and_then(|tid| task_stat(pid, tid).ok()) {
+                doing.note(&task);
             }
         }
         Some(doing)
     }
 
-    /// From one line of `stat`. The name, in brackets, may hold anything.
-    fn parse(text: &str) -> Option<Doing> {
-        /// The kernel's flag of a task that ends.
-        const PF_EXITING: u64 = 4;
-        let fields: Vec<&str> = text[text.rfind(')')? + 1..].split_whitespace().collect();
-        // The state is field 3 of the line and the first here.
-        let number = |field: usize| fields.get(field - 3)?.parse::<u64>().ok();
-        let ticks = number(14)? + number(15)?;
-        Some(Doing {
-            runs: fields.first() == Some(&"R"),
-            lives: number(9)? & PF_EXITING == 0,
-            cpu: Duration::from_secs_f64(ticks as f64 / ticks_per_second()),
-        })
+    fn note(&mut self, task: &ProcStat) {
+        self.runs |= task.state == b'R';
+        self.lives |= !task.exiting;
     }
 }
 
@@ -222,18 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_task_does_is_read_past_any_name() {
-        let text = "7 (a) R (b) S 1 7 7 0 -1 4194308 0 0 0 0 25 75 0 0 39 19 3 0 99 0 0";
-        let tick = 1.0 / ticks_per_second();
-        assert_eq!(
-            Doing::parse(text),
-            Some(Doing {
-                runs: false,
-                lives: false,
-                cpu: Duration::from_secs_f64(100.0 * tick)
-            })
-        );
-        assert_eq!(Doing::parse("7 (cut"), None);
+    fn who_looks_at_itself_runs_and_lives() {
         let me = Doing::of(std::process::id()).unwrap();
         assert!(me.runs && me.lives);
         assert_eq!(Doing::of(u32::MAX), None);
