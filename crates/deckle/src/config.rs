@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use deckle_mm::{PAGE_SIZE, SIZE_ORDERS};
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, Visitor};
 
@@ -134,23 +135,26 @@ pub struct Thp {
 }
 
 impl Thp {
-    /// What the file says of each size: its order, its name, its `enabled`.
-    pub fn sizes(&self) -> impl Iterator<Item = (u8, &'static str, &str)> {
-        let all: [(_, &Option<HugepageSize>); 8] = [
-            ("hugepages-16kB", &self.hugepages_16kb),
-            ("hugepages-32kB", &self.hugepages_32kb),
-            ("hugepages-64kB", &self.hugepages_64kb),
-            ("hugepages-128kB", &self.hugepages_128kb),
-            ("hugepages-256kB", &self.hugepages_256kb),
-            ("hugepages-512kB", &self.hugepages_512kb),
-            ("hugepages-1024kB", &self.hugepages_1024kb),
-            ("hugepages-2048kB", &self.hugepages_2048kb),
+    /// What the file says of each size: its order, its `enabled`.
+    pub fn sizes(&self) -> impl Iterator<Item = (u8, &str)> {
+        let all = [
+            &self.hugepages_16kb,
+            &self.hugepages_32kb,
+            &self.hugepages_64kb,
+            &self.hugepages_128kb,
+            &self.hugepages_256kb,
+            &self.hugepages_512kb,
+            &self.hugepages_1024kb,
+            &self.hugepages_2048kb,
         ];
-        let sizes = (2..).zip(all);
-        sizes.filter_map(|(order, (name, size))| {
-            Some((order, name, size.as_ref()?.enabled.as_str()))
-        })
+        let sizes = SIZE_ORDERS.zip(all);
+        sizes.filter_map(|(order, size)| Some((order, size.as_ref()?.enabled.as_str())))
     }
+}
+
+/// The kernel's name of what belongs to folios of `order`.
+pub fn size_name(order: u8) -> String {
+    format!("hugepages-{}kB", (PAGE_SIZE >> 10) << order)
 }
 
 /// `hugepages-<size>/*`.

@@ -11,6 +11,7 @@ mod lab;
 mod run;
 mod settings;
 mod size;
+mod words;
 
 use std::fmt;
 use std::process::{ExitCode, exit};

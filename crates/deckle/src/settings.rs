@@ -6,6 +6,7 @@ use deckle_mm::{FaultOrder, PAGE_SIZE, Profile, SizeMode, ThpMode, Tunables};
 use crate::args::RunArgs;
 use crate::config::{self, Config, Khugepaged};
 use crate::fail::Fail;
+use crate::words::Word;
 use crate::{cgroup, size};
 
 /// Least limit that runs anything: one huge page or 64 small ones in reserve for faults, the
@@ -39,17 +40,6 @@ fn bytes(option: &str, text: &str) -> Result<Option<u64>, Fail> {
     size::parse(text).map(Some).map_err(|e| bad(option, e))
 }
 
-fn choice<T: Copy>(option: &str, text: &str, all: &[(&str, T)]) -> Result<T, Fail> {
-    if let Some((_, value)) = all.iter().find(|(name, _)| *name == text) {
-        return Ok(*value);
-    }
-    let names: Vec<&str> = all.iter().map(|(name, _)| *name).collect();
-    Err(bad(
-        option,
-        format_args!("`{text}` is none of {}", names.join(", ")),
-    ))
-}
-
 impl Settings {
     /// Reads the file that `args` names and lays the options over it.
     pub fn of(args: &RunArgs) -> Result<Settings, Fail> {
@@ -59,19 +49,10 @@ impl Settings {
         };
         let tunables = tunables(args, &file)?;
         let max = memory_max(args, &file)?;
-        let swap = choice(
-            "--swap",
-            args.swap
-                .as_deref()
-                .or(file.swap.as_deref())
-                .unwrap_or("zram"),
-            &[
-                ("none", SwapKind::None),
-                ("zram", SwapKind::Lz4),
-                ("zram:lz4", SwapKind::Lz4),
-                ("zram:zstd", SwapKind::Zstd),
-            ],
-        )?;
+        let swap = match args.swap.as_deref().or(file.swap.as_deref()) {
+            Some(text) => SwapKind::parse("--swap", text)?,
+            None => SwapKind::default(),
+        };
         let pick = |flag: &Option<String>, file: &Option<config::SizeText>| {
             flag.clone().or_else(|| file.as_ref().map(|s| s.0.clone()))
         };
@@ -167,21 +148,14 @@ fn memory_max(args: &RunArgs, file: &Config) -> Result<Option<u64>, Fail> {
 }
 
 fn tunables(args: &RunArgs, file: &Config) -> Result<Tunables, Fail> {
-    let profile = args
-        .profile
-        .as_deref()
-        .or(file.profile.as_deref())
-        .unwrap_or("deckle");
-    let all = [("deckle", Profile::Deckle), ("linux", Profile::Linux)];
-    let mut t = Tunables::of_profile(choice("--profile", profile, &all)?);
+    let profile = match args.profile.as_deref().or(file.profile.as_deref()) {
+        Some(text) => Profile::parse("--profile", text)?,
+        None => Profile::default(),
+    };
+    let mut t = Tunables::of_profile(profile);
     let thp = &file.transparent_hugepage;
     if let Some(text) = args.thp.as_deref().or(thp.enabled.as_deref()) {
-        let all = [
-            ("always", ThpMode::Always),
-            ("madvise", ThpMode::Madvise),
-            ("never", ThpMode::Never),
-        ];
-        t.thp = choice("--thp", text, &all)?;
+        t.thp = ThpMode::parse("--thp", text)?;
     }
     let none = match &args.max_ptes_none {
         Some(text) => Some(text.clone()),
@@ -196,7 +170,7 @@ fn tunables(args: &RunArgs, file: &Config) -> Result<Tunables, Fail> {
         })?;
     }
     if let Some(text) = args.shrink_underused.as_deref() {
-        t.shrink_underused = choice("--shrink-underused", text, &[("on", true), ("off", false)])?;
+        t.shrink_underused = bool::parse("--shrink-underused", text)?;
     } else if let Some(on) = thp.shrink_underused {
         t.shrink_underused = on;
     }
@@ -211,17 +185,12 @@ fn tunables(args: &RunArgs, file: &Config) -> Result<Tunables, Fail> {
         t.fault_order = FaultOrder::Auto;
     }
     if let Some(text) = &thp.fault_order {
-        let all = [("fixed", FaultOrder::Fixed), ("auto", FaultOrder::Auto)];
-        t.fault_order = choice("fault_order", text, &all)?;
+        t.fault_order = FaultOrder::parse("fault_order", text)?;
     }
-    for (order, name, enabled) in thp.sizes() {
-        let all = [
-            ("always", SizeMode::Always),
-            ("madvise", SizeMode::Madvise),
-            ("inherit", SizeMode::Inherit),
-            ("never", SizeMode::Never),
-        ];
-        t.sizes = t.sizes.with(order, choice(name, enabled, &all)?);
+    for (order, enabled) in thp.sizes() {
+        t.sizes = t
+            .sizes
+            .with(order, SizeMode::parse(&config::size_name(order), enabled)?);
     }
     t.validate().map_err(|e| Fail::own(e.to_string()))?;
     Ok(t)

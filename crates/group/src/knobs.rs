@@ -40,17 +40,6 @@ pub enum SwapKind {
     Zstd = 2,
 }
 
-impl SwapKind {
-    /// As on the command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            SwapKind::None => "none",
-            SwapKind::Lz4 => "zram:lz4",
-            SwapKind::Zstd => "zram:zstd",
-        }
-    }
-}
-
 impl Group {
     /// Sets the limits; takes effect with the next charge.
     pub fn set_limits(&self, limits: Limits) {

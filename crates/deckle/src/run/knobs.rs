@@ -1,13 +1,11 @@
 //! The knobs that are in force, in the shape and with the names of the settings file.
 
 use deckle_group::Group;
-use deckle_mm::{FaultOrder, PAGE_SIZE, Profile, SIZE_ORDERS, SizeMode, ThpMode, Tunables};
+use deckle_mm::{PAGE_SIZE, SIZE_ORDERS, Tunables};
 use serde_json::{Map, Value, json};
 
-/// The kernel's name of what belongs to folios of `order`.
-pub fn size_name(order: u8) -> String {
-    format!("hugepages-{}kB", (PAGE_SIZE >> 10) << order)
-}
+use crate::config::size_name;
+use crate::words::Word;
 
 /// What every process of the group reads, sizes in bytes; null: no limit. The group's page
 /// holding what nobody wrote there: null.
@@ -18,11 +16,8 @@ pub fn json(group: &Group) -> Value {
     let limits = group.limits();
     let pages = |n: u64| (n != u64::MAX).then(|| n.saturating_mul(PAGE_SIZE as u64));
     json!({
-        "profile": match t.profile {
-            Profile::Deckle => "deckle",
-            Profile::Linux => "linux",
-        },
-        "swap": group.swap_kind().name(),
+        "profile": t.profile.word(),
+        "swap": group.swap_kind().word(),
         "strict": group.strict(),
         "memory": {
             "max": pages(limits.max),
@@ -42,25 +37,12 @@ fn transparent_hugepage(t: &Tunables, align_mappings: bool) -> Value {
     let millisecs = |ticks: u32| u64::from(ticks) * u64::from(Tunables::TICK_MILLISECS);
     let mut all = Map::new();
     let mut put = |name: &str, value: Value| all.insert(name.to_owned(), value);
-    put(
-        "enabled",
-        json!(match t.thp {
-            ThpMode::Always => "always",
-            ThpMode::Madvise => "madvise",
-            ThpMode::Never => "never",
-        }),
-    );
+    put("enabled", json!(t.thp.word()));
     put("shrink_underused", json!(t.shrink_underused));
     let waste = (t.thp_waste_max != u64::MAX).then_some(t.thp_waste_max);
     put("thp_waste_max", json!(waste));
     put("oom_zero_drop", json!(t.oom_zero_drop));
-    put(
-        "fault_order",
-        json!(match t.fault_order {
-            FaultOrder::Fixed => "fixed",
-            FaultOrder::Auto => "auto",
-        }),
-    );
+    put("fault_order", json!(t.fault_order.word()));
     put("fault_max", json!(t.fault_max));
     put("fault_max_advised", json!(t.fault_max_advised));
     put("fault_attempts", json!(t.fault_attempts));
@@ -78,12 +60,7 @@ fn transparent_hugepage(t: &Tunables, align_mappings: bool) -> Value {
         }),
     );
     for order in SIZE_ORDERS {
-        let enabled = match t.sizes.get(order) {
-            SizeMode::Never => "never",
-            SizeMode::Always => "always",
-            SizeMode::Madvise => "madvise",
-            SizeMode::Inherit => "inherit",
-        };
+        let enabled = t.sizes.get(order).word();
         put(&size_name(order), json!({ "enabled": enabled }));
     }
     Value::Object(all)

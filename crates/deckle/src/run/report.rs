@@ -9,8 +9,10 @@ use serde_json::{Map, Value, json};
 
 use super::knobs;
 use super::supervise::End;
+use crate::config::size_name;
 use crate::settings::Settings;
 use crate::size::show;
+use crate::words::Word;
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
@@ -72,7 +74,7 @@ impl Report {
             programs: group.joins(),
             programs_unmanaged: u64::from(group.unmanaged_programs()),
             killed: group.oom_kills(),
-            swap: settings.swap.name(),
+            swap: settings.swap.word(),
             counters: Item::ALL.iter().map(|i| (*i, group.counter(*i))).collect(),
             sizes: sizes(group),
             knobs: knobs::json(group),
@@ -225,9 +227,8 @@ fn sizes(group: &Group) -> Map<String, Value> {
         let one = |i: &SizeItem| (i.name().to_owned(), json!(group.size_counter(order, *i)));
         SizeItem::ALL.iter().map(one).collect()
     };
-    let name = knobs::size_name;
     SIZE_ORDERS
-        .map(|order| (name(order), Value::Object(size(order))))
+        .map(|order| (size_name(order), Value::Object(size(order))))
         .collect()
 }
 
