@@ -1,15 +1,8 @@
 /* The malloc and mmap families by their contracts. Prints "calls right". */
-#define _GNU_SOURCE
-#include <errno.h>
+#include "check.h"
 #include <malloc.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
-
-#define CHECK(c) do { if (!(c)) { printf("line %d: " #c " (errno %d)\n", __LINE__, errno); exit(1); } } while (0)
 
 static int is_zero(const unsigned char *p, size_t n)
 {

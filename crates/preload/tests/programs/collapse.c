@@ -1,23 +1,12 @@
 /* MADV_COLLAPSE makes huge pages of small ones at once, whatever `enabled` says, and says why if
    it cannot. To be run where a fault gets no huge page. The argument is the limit in MiB. Prints
    "collapse right". */
-#define _GNU_SOURCE
-#include <errno.h>
+#include "check.h"
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
-#define CHECK(c) do { if (!(c)) { printf("line %d: %s (errno %d)\n", __LINE__, #c, errno); fflush(stdout); _exit(1); } } while (0)
 #define FAILS(c, e) CHECK((c) == -1 && errno == (e))
-#define PAGE 4096ul
-#define MIB (1ul << 20)
 #define HUGE (2 * MIB)
-#ifndef MADV_PAGEOUT
-#define MADV_PAGEOUT 21
-#endif
 #ifndef MADV_COLLAPSE
 #define MADV_COLLAPSE 25
 #endif

@@ -2,24 +2,15 @@
    memory, maps, unmaps and advises; threads that exit and are cancelled while calls are under
    way; a handler that is left by longjmp. The argument is how long, in seconds. Prints
    "handlers right". */
-#define _GNU_SOURCE
-#include <errno.h>
+#include "check.h"
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/time.h>
 #include <time.h>
 #include <ucontext.h>
-#include <unistd.h>
-
-#define CHECK(c) do { if (!(c)) { char t[200]; int n = snprintf(t, sizeof t, "line %d: %s (errno %d)\n", __LINE__, #c, errno); if (write(1, t, n) < 0) {} _exit(1); } } while (0)
-#define PAGE 4096ul
-#define MIB (1ul << 20)
 
 enum { COROUTINES = 64, STACK = 64 << 10, PAGES = 20000 };
 static unsigned char *data;

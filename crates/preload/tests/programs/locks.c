@@ -1,19 +1,10 @@
 /* mlockall, and what may be locked. Prints "locks right". The argument is the limit in MiB, or 0
    for a run without one, in which only what the kernel answers too is asked. */
-#define _GNU_SOURCE
-#include <errno.h>
+#include "check.h"
 #include <linux/capability.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
-#include <unistd.h>
-
-#define CHECK(c) do { if (!(c)) { printf("line %d: %s (errno %d)\n", __LINE__, #c, errno); fflush(stdout); _exit(1); } } while (0)
-#define PAGE 4096ul
-#define MIB (1ul << 20)
 
 static unsigned char *map(size_t n, int prot, int flags)
 {

@@ -1,17 +1,10 @@
 /* mprotect, munmap and mremap when the kernel has no mapping left to give: what was refused has
    changed nothing. Prints "refusals right". */
-#define _GNU_SOURCE
-#include <errno.h>
+#include "check.h"
 #include <setjmp.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
-#define CHECK(c) do { if (!(c)) { printf("line %d: %s (errno %d)\n", __LINE__, #c, errno); fflush(stdout); _exit(1); } } while (0)
-#define PAGE 4096ul
 /* Pages behind the ones that use the mappings up: the first half is written, and huge where it
    can be. */
 #define TAIL 2048ul

@@ -1,23 +1,15 @@
 /* Calls on managed memory whose meaning must be the kernel's. Prints "meanings right". The
    argument is the limit in MiB; what is called "evicted" has been paged out on request. */
-#define _GNU_SOURCE
-#include <errno.h>
+#include "check.h"
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
 #include <pthread.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
-#define CHECK(c) do { if (!(c)) { printf("line %d: %s (errno %d)\n", __LINE__, #c, errno); fflush(stdout); _exit(1); } } while (0)
-#define PAGE 4096ul
-#define MIB (1ul << 20)
 #ifndef MADV_GUARD_INSTALL
 #define MADV_GUARD_INSTALL 102
 #endif

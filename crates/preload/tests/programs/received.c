@@ -3,29 +3,19 @@
    memory from elsewhere: they write what comes at first, discard what has changed since, and
    serve that on demand. Prints "received right", also without the library where there are huge
    pages. */
-#define _GNU_SOURCE
-#include <errno.h>
+#include "check.h"
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdint.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <sys/mman.h>
 #include <sys/syscall.h>
-#include <unistd.h>
 
-#define CHECK(c) do { if (!(c)) { printf("line %d: %s (errno %d)\n", __LINE__, #c, errno); fflush(stdout); _exit(1); } } while (0)
-#define PAGE 4096ul
-#define MIB (1ul << 20)
 #define BLOCK 512ul
 #define PAGES (8 * BLOCK)
 #define SERVED 0x5a
-#ifndef MADV_PAGEOUT
-#define MADV_PAGEOUT 21
-#endif
 
 static int fd;
 static unsigned char *base;
@@ -110,6 +100,7 @@ int main(void)
 		printf("page %zu: missing %d times, not %d; %d, not %d\n", i, missed[i], want, c, should);
 	}
 	printf("%zu pages wrong\n", wrong);
+	fflush(stdout);
 	/* What is present is the program's to write. */
 	for (size_t i = 0; i < PAGES; i++)
 		base[i * PAGE] = (unsigned char)(i | 1);

@@ -1,15 +1,9 @@
 /* system and popen after the program has emptied its environment: what they start is managed.
    Prints "shells right". */
-#define _GNU_SOURCE
-#include <errno.h>
+#include "check.h"
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
-#include <unistd.h>
-
-#define CHECK(c) do { if (!(c)) { printf("line %d: %s (errno %d)\n", __LINE__, #c, errno); fflush(stdout); _exit(1); } } while (0)
 
 static volatile sig_atomic_t caught;
 static void on(int signal) { caught += signal == SIGINT; }
