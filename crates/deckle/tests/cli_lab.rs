@@ -80,10 +80,12 @@ fn r137_lab_oom_agrees_on_model_and_kernel() {
 
 #[test]
 fn r115_lab_pageout_refuses_what_it_cannot_hold() {
-    let args = "lab pageout --on model --size 32T --case best";
-    let (code, _, err) = output(&args.split(' ').collect::<Vec<_>>());
-    assert_eq!(code, 125);
-    assert!(err.contains("32768 GiB") && err.contains("--size"), "{err}");
+    for side in ["model", "live"] {
+        let args = format!("lab pageout --on {side} --size 32T --case best");
+        let (code, _, err) = output(&args.split(' ').collect::<Vec<_>>());
+        assert_eq!(code, 125);
+        assert!(err.contains("32768 GiB") && err.contains("--size"), "{err}");
+    }
 }
 
 #[test]

@@ -8,10 +8,10 @@ use serde::Serialize;
 
 use crate::host::cgroup::Cgroup;
 use crate::host::thp::Thp;
-use crate::host::{Guard, is_root, zram};
+use crate::host::{Guard, is_root, mem_available, zram};
 use crate::model::ModelSide;
 use crate::program::fill::progress;
-use crate::size::BLOCK;
+use crate::size::{BLOCK, human};
 use crate::{LabError, Side, floor};
 
 mod measure;
@@ -181,6 +181,17 @@ fn check(options: &PageoutOptions<'_>) -> Result<(), LabError> {
             "size of {} bytes: must be a multiple of 2 MiB",
             options.size
         ));
+    }
+    if options.sides.iter().any(|side| *side != Side::Model) {
+        // All of it is resident before it is paged out, and a little more while the host warms.
+        let (size, have) = (options.size as u64, mem_available()?);
+        if size.saturating_add(size / 16) > have {
+            return bad(format!(
+                "--size: {} do not fit into memory, of which {} can be had: give a smaller size",
+                human(size),
+                human(have)
+            ));
+        }
     }
     if options.runs == 0 || options.cases.is_empty() || options.sides.is_empty() {
         return bad("nothing to run: at least one run, case and side are needed".into());
