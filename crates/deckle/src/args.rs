@@ -49,6 +49,7 @@ Sizes: bytes, or K, M, G, T (binary), fractions allowed: 256M, 1.5G; max for no 
 Settings file (--config), with the kernel's names; options on the command line win:
   profile = \"deckle\"
   swap = \"zram:lz4\"
+  strict = false
   memory.max = \"256M\"
   memory.high = \"240M\"
   memory.swap.max = \"1G\"
@@ -58,6 +59,9 @@ Settings file (--config), with the kernel's names; options on the command line w
   transparent_hugepage.khugepaged.scan_sleep_millisecs = 10000    (and alloc_sleep_millisecs)
   transparent_hugepage.khugepaged.pages_to_scan = 4096    (max_ptes_swap,
                                                        max_ptes_shared, defrag)
+  transparent_hugepage.fault_order = \"auto\"    (fixed: always the largest that is allowed)
+  transparent_hugepage.hugepages-64kB.enabled = \"inherit\"    (16kB to 2048kB)
+  transparent_hugepage.align_mappings = false    (true: each of 2 MiB and more on huge pages)
   transparent_hugepage.thp_waste_max = \"64M\"    (zeros in huge pages, of each process:
                                                  nr_thp_waste of --stats, while it runs)
   vm.page-cluster = 6    (order of the largest window that is read back at once)

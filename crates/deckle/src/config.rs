@@ -2,11 +2,13 @@
 
 use std::path::Path;
 
-use deckle_mm::{PAGE_SIZE, SIZE_ORDERS};
+use deckle_group::SwapKind;
+use deckle_mm::{FaultOrder, PAGE_SIZE, Profile, SIZE_ORDERS, SizeMode, ThpMode};
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, Visitor};
 
 use crate::fail::Fail;
+use crate::words::Word;
 
 /// A size in the file: a string such as `256M`, or bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,14 +36,33 @@ impl<'de> Deserialize<'de> for SizeText {
     }
 }
 
+/// One word of a few. The error comes with the line where it stands.
+fn word<'de, D: Deserializer<'de>, T: Word>(d: D) -> Result<T, D::Error> {
+    T::parse(&String::deserialize(d)?).map_err(D::Error::custom)
+}
+
+fn some_word<'de, D: Deserializer<'de>, T: Word>(d: D) -> Result<Option<T>, D::Error> {
+    word(d).map(Some)
+}
+
+/// A number up to `MAX`.
+fn up_to<'de, const MAX: u16, D: Deserializer<'de>>(d: D) -> Result<Option<u16>, D::Error> {
+    match i64::deserialize(d)? {
+        n if (0..=i64::from(MAX)).contains(&n) => Ok(Some(n as u16)),
+        n => Err(D::Error::custom(format!("{n} is not in 0 to {MAX}"))),
+    }
+}
+
 /// The file.
 #[derive(Deserialize, Debug, Default)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
     /// As `--profile`.
-    pub profile: Option<String>,
+    #[serde(default, deserialize_with = "some_word")]
+    pub profile: Option<Profile>,
     /// As `--swap`.
-    pub swap: Option<String>,
+    #[serde(default, deserialize_with = "some_word")]
+    pub swap: Option<SwapKind>,
     /// As `--strict`.
     pub strict: Option<bool>,
     /// `memory.*`.
@@ -81,8 +102,8 @@ pub struct MemorySwap {
 #[serde(deny_unknown_fields)]
 pub struct Vm {
     /// Order of the largest window that is read back at once. Default: 6, with profile `linux` 3.
-    #[serde(rename = "page-cluster")]
-    pub page_cluster: Option<u8>,
+    #[serde(rename = "page-cluster", default, deserialize_with = "up_to::<8, _>")]
+    pub page_cluster: Option<u16>,
     /// Whether what was read back is kept compressed, too, so that it need not be compressed
     /// again if it does not change. Default: false, with profile `linux` true.
     pub swap_cache: Option<bool>,
@@ -93,7 +114,8 @@ pub struct Vm {
 #[serde(deny_unknown_fields)]
 pub struct Thp {
     /// As `--thp`.
-    pub enabled: Option<String>,
+    #[serde(default, deserialize_with = "some_word")]
+    pub enabled: Option<ThpMode>,
     /// As `--shrink-underused`.
     pub shrink_underused: Option<bool>,
     /// Most memory that zeros in huge pages may take before underused ones are split, also
@@ -102,7 +124,8 @@ pub struct Thp {
     pub thp_waste_max: Option<SizeText>,
     /// `fixed`: the largest folio that is allowed; `auto`: what the faults have shown to pay.
     /// Default: `auto`, with profile `linux` `fixed`.
-    pub fault_order: Option<String>,
+    #[serde(default, deserialize_with = "some_word")]
+    pub fault_order: Option<FaultOrder>,
     /// Whether every mapping of 2 MiB and more begins at a multiple of that. Default: false.
     pub align_mappings: Option<bool>,
     /// `hugepages-16kB/*`.
@@ -136,7 +159,7 @@ pub struct Thp {
 
 impl Thp {
     /// What the file says of each size: its order, its `enabled`.
-    pub fn sizes(&self) -> impl Iterator<Item = (u8, &str)> {
+    pub fn sizes(&self) -> impl Iterator<Item = (u8, SizeMode)> {
         let all = [
             &self.hugepages_16kb,
             &self.hugepages_32kb,
@@ -148,7 +171,7 @@ impl Thp {
             &self.hugepages_2048kb,
         ];
         let sizes = SIZE_ORDERS.zip(all);
-        sizes.filter_map(|(order, size)| Some((order, size.as_ref()?.enabled.as_str())))
+        sizes.filter_map(|(order, size)| Some((order, size.as_ref()?.enabled)))
     }
 }
 
@@ -158,11 +181,12 @@ pub fn size_name(order: u8) -> String {
 }
 
 /// `hugepages-<size>/*`.
-#[derive(Deserialize, Debug, Default)]
-#[serde(deny_unknown_fields)]
+#[derive(Deserialize, Debug)]
+#[serde(deny_unknown_fields, expecting = "a key `enabled` below it")]
 pub struct HugepageSize {
     /// `always`, `madvise`, `inherit` or `never`.
-    pub enabled: String,
+    #[serde(deserialize_with = "word")]
+    pub enabled: SizeMode,
 }
 
 /// `transparent_hugepage.khugepaged.*`.
@@ -170,11 +194,14 @@ pub struct HugepageSize {
 #[serde(deny_unknown_fields)]
 pub struct Khugepaged {
     /// As `--max-ptes-none`. For khugepaged at most 64 while `fault_order` is `auto`.
-    pub max_ptes_none: Option<i64>,
+    #[serde(default, deserialize_with = "up_to::<511, _>")]
+    pub max_ptes_none: Option<u16>,
     /// Most pages of a block that are read back to make it huge. Default: 64.
+    #[serde(default, deserialize_with = "up_to::<511, _>")]
     pub max_ptes_swap: Option<u16>,
     /// Most pages of a block that are shared since a fork and are copied to make it huge. Default:
     /// 256. Here the kernel copies what a fork shares, and a block with such a page is left alone.
+    #[serde(default, deserialize_with = "up_to::<511, _>")]
     pub max_ptes_shared: Option<u16>,
     /// Pages to look at between two rests. Default: 4096. 0: never makes huge pages of small.
     pub pages_to_scan: Option<u32>,

@@ -17,7 +17,7 @@ use std::fmt;
 use std::process::{ExitCode, exit};
 
 use args::{Cli, Command};
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 
 /// One line on standard error, `deckle: ` in front; red on a terminal that may be coloured.
 fn say(text: fmt::Arguments<'_>) {
@@ -77,8 +77,7 @@ fn usage(e: &clap::Error) -> i32 {
 /// A mistake on the command line, in one line with what to do.
 fn mistake(e: &clap::Error) -> String {
     use clap::error::{ContextKind, ContextValue, ErrorKind};
-    let verb = std::env::args_os().nth(1);
-    let run = verb.is_some_and(|v| v == "run");
+    let run = std::env::args_os().nth(1).is_some_and(|verb| verb == "run");
     let argument = match e.get(ContextKind::InvalidArg) {
         Some(ContextValue::String(text)) => text.as_str(),
         _ => "",
@@ -89,6 +88,9 @@ fn mistake(e: &clap::Error) -> String {
                 .to_owned();
         }
         ErrorKind::UnknownArgument if run && !argument.starts_with('-') => {
+            if let Some(option) = without_value() {
+                return format!("{option}: a value is missing; see `{} --help`", verbs());
+            }
             return format!(
                 "`{argument}`: `--` must stand before the program: deckle run [OPTIONS] -- \
                  PROGRAM ARGS"
@@ -96,16 +98,39 @@ fn mistake(e: &clap::Error) -> String {
         }
         _ => {}
     }
-    let text = e.to_string();
+    // The library's words for what is no number are about its digits.
+    let text = e
+        .to_string()
+        .replace("invalid digit found in string", "not a whole number");
     let text = text.strip_prefix("error: ").unwrap_or(&text);
     let lines = text.lines().take_while(|l| !l.starts_with("Usage:"));
     // An option that is misspelt is not meant for the program.
     let lines = lines.filter(|l| !l.contains("as a value, use") && !l.contains("try '--help'"));
     let what: Vec<&str> = lines.map(str::trim).filter(|l| !l.is_empty()).collect();
-    let help = if run {
-        "deckle run --help"
-    } else {
-        "deckle --help"
-    };
-    format!("{}; see `{help}`", what.join("; "))
+    format!("{}; see `{} --help`", what.join("; "), verbs())
+}
+
+/// The option of `run` that has taken `--` for its value, since values may begin with a dash.
+fn without_value() -> Option<String> {
+    let words: Vec<_> = std::env::args_os().skip(1).collect();
+    let end = words.iter().position(|word| word == "--")?;
+    let option = words[..end].last()?.to_str()?.strip_prefix("--")?;
+    let command = Cli::command();
+    let mut known = command.find_subcommand("run")?.get_arguments();
+    let takes = known.any(|a| a.get_long() == Some(option) && a.get_action().takes_values());
+    takes.then(|| format!("--{option}"))
+}
+
+/// The verbs of the command line, as far as there are such: `deckle lab pageout`.
+fn verbs() -> String {
+    let mut command = &Cli::command();
+    let mut said = command.get_name().to_owned();
+    for word in std::env::args_os().skip(1) {
+        let Some(verb) = command.find_subcommand(&word) else {
+            break;
+        };
+        said = format!("{said} {}", verb.get_name());
+        command = verb;
+    }
+    said
 }

@@ -1,17 +1,21 @@
 //! What a run is to be: the file, then the command line, checked.
 
+use std::fmt;
+use std::path::Path;
+
 use deckle_group::{Limits, SwapKind};
-use deckle_mm::{FaultOrder, PAGE_SIZE, Profile, SizeMode, ThpMode, Tunables};
+use deckle_mm::{FaultOrder, PAGE_SIZE, Profile, Tunables};
 
 use crate::args::RunArgs;
-use crate::config::{self, Config, Khugepaged};
+use crate::config::{self, Config, Khugepaged, Memory, SizeText};
 use crate::fail::Fail;
+use crate::size::SizeError;
 use crate::words::Word;
 use crate::{cgroup, size};
 
 /// Least limit that runs anything: one huge page or 64 small ones in reserve for faults, the
 /// manager's own tables, and the pages of the loader and the C library.
-pub const MEMORY_MAX_LEAST: u64 = 4 << 20;
+const MEMORY_MAX_LEAST: u64 = 4 << 20;
 
 /// Settings of one run.
 #[derive(Debug)]
@@ -28,16 +32,58 @@ pub struct Settings {
     pub align_mappings: bool,
 }
 
-fn bad(option: &str, what: impl std::fmt::Display) -> Fail {
-    Fail::own(format!("{option}: {what}"))
+/// A size, as it was given.
+struct Given {
+    /// Where: the option, or the file and the key in it.
+    name: String,
+    text: String,
 }
 
-/// A size; `max` is the kernel's word for no limit.
-fn bytes(option: &str, text: &str) -> Result<Option<u64>, Fail> {
-    if text == "max" {
-        return Ok(None);
+impl Given {
+    /// That of the option `name`, else of the file's `key`.
+    fn of(
+        args: &RunArgs,
+        (name, option): (&str, &Option<String>),
+        (key, file): (&str, &Option<SizeText>),
+    ) -> Option<Given> {
+        let path = args.config.as_deref().unwrap_or(Path::new(""));
+        let in_file = |size: &SizeText| Given {
+            name: format!("{}: {key}", path.display()),
+            text: size.0.clone(),
+        };
+        match option {
+            Some(text) => Some(Given {
+                name: name.to_owned(),
+                text: text.clone(),
+            }),
+            None => file.as_ref().map(in_file),
+        }
     }
-    size::parse(text).map(Some).map_err(|e| bad(option, e))
+
+    fn refuse(&self, why: impl fmt::Display) -> Fail {
+        Fail::own(format!("{}: {why}", self.name))
+    }
+
+    /// Bytes, if there is a limit: `max` is the kernel's word for none. What is below `least` is
+    /// too small, and `remedy` says what to do.
+    fn bytes(&self, least: u64, remedy: &str) -> Result<Option<u64>, Fail> {
+        if self.text == "max" {
+            return Ok(None);
+        }
+        let bytes = match size::parse(&self.text) {
+            Err(SizeError::Zero) => 0,
+            other => other.map_err(|e| self.refuse(e))?,
+        };
+        match bytes < least {
+            true => Err(self.refuse(format_args!("`{}` is too small{remedy}", self.text))),
+            false => Ok(Some(bytes)),
+        }
+    }
+}
+
+/// What `option` says.
+fn word<T: Word>(option: &str, text: &str) -> Result<T, Fail> {
+    T::parse(text).map_err(|e| Fail::own(format!("{option}: {e}")))
 }
 
 impl Settings {
@@ -48,40 +94,13 @@ impl Settings {
             None => Config::default(),
         };
         let tunables = tunables(args, &file)?;
-        let max = memory_max(args, &file)?;
-        let swap = match args.swap.as_deref().or(file.swap.as_deref()) {
-            Some(text) => SwapKind::parse("--swap", text)?,
-            None => SwapKind::default(),
+        let limits = limits(args, &file, tunables.profile)?;
+        let swap = match &args.swap {
+            Some(text) => word("--swap", text)?,
+            None => file.swap.unwrap_or_default(),
         };
-        let pick = |flag: &Option<String>, file: &Option<config::SizeText>| {
-            flag.clone().or_else(|| file.as_ref().map(|s| s.0.clone()))
-        };
-        let high = match pick(&args.memory_high, &file.memory.high) {
-            Some(text) => {
-                let high = bytes("--memory-high", &text)?;
-                if max.is_some_and(|max| high.is_some_and(|high| high > max)) {
-                    return Err(bad(
-                        "--memory-high",
-                        "is above --memory-max: give a smaller size",
-                    ));
-                }
-                high
-            }
-            None => max
-                .filter(|_| tunables.profile == Profile::Deckle)
-                .map(default_high),
-        };
-        let swap_max = match pick(&args.swap_max, &file.memory.swap.max) {
-            Some(text) => bytes("--swap-max", &text)?,
-            None => None,
-        };
-        let pages = |b: Option<u64>| b.map_or(u64::MAX, |b| b / PAGE_SIZE as u64);
         Ok(Settings {
-            limits: Limits {
-                max: pages(max),
-                high: pages(high),
-                swap_max: pages(swap_max),
-            },
+            limits,
             tunables,
             swap,
             align_mappings: file.transparent_hugepage.align_mappings.unwrap_or(false),
@@ -90,107 +109,132 @@ impl Settings {
     }
 }
 
+fn limits(args: &RunArgs, file: &Config, profile: Profile) -> Result<Limits, Fail> {
+    const PAGE: u64 = PAGE_SIZE as u64;
+    let Memory { max, high, swap } = &file.memory;
+    let max = memory_max(Given::of(
+        args,
+        ("--memory-max", &args.memory_max),
+        ("memory.max", max),
+    ))?;
+    let high = match Given::of(
+        args,
+        ("--memory-high", &args.memory_high),
+        ("memory.high", high),
+    ) {
+        Some(given) => {
+            let high = given.bytes(PAGE, ": give at least one page (4K)")?;
+            if max.is_some_and(|max| high.is_some_and(|high| high > max)) {
+                return Err(given.refuse(format_args!(
+                    "`{}` is above --memory-max: give a smaller size",
+                    given.text
+                )));
+            }
+            high
+        }
+        None => max.filter(|_| profile == Profile::Deckle).map(default_high),
+    };
+    let swap_max = match Given::of(
+        args,
+        ("--swap-max", &args.swap_max),
+        ("memory.swap.max", &swap.max),
+    ) {
+        Some(given) => given.bytes(PAGE, ": give at least one page (4K), or --swap none")?,
+        None => None,
+    };
+    let pages = |bytes: Option<u64>| bytes.map_or(u64::MAX, |bytes| bytes / PAGE);
+    Ok(Limits {
+        max: pages(max),
+        high: pages(high),
+        swap_max: pages(swap_max),
+    })
+}
+
 /// A little below the maximum: 1/32 or 4 MiB, whichever is more, but never below half of it.
 fn default_high(max: u64) -> u64 {
     max - (max / 32).max(4 << 20).min(max / 2)
 }
 
-fn memory_max(args: &RunArgs, file: &Config) -> Result<Option<u64>, Fail> {
-    let option = "--memory-max";
-    let text = args
-        .memory_max
-        .as_deref()
-        .or(file.memory.max.as_ref().map(|s| s.0.as_str()));
-    let max = match text {
-        Some("auto") => {
+fn memory_max(given: Option<Given>) -> Result<Option<u64>, Fail> {
+    let small = format!(
+        " to run anything: give at least {}M",
+        MEMORY_MAX_LEAST >> 20
+    );
+    let (max, name) = match given {
+        Some(given) if given.text == "auto" => {
             let limit = cgroup::limit().ok_or_else(|| {
-                bad(
-                    option,
+                given.refuse(
                     "auto: no memory cgroup above this process has a limit: \
                      give a size, such as 2G",
                 )
             })?;
-            cgroup::minus_headroom(limit.bytes).ok_or_else(|| {
-                bad(
-                    option,
-                    format_args!(
-                        "auto: the cgroup's limit of {} ({}) leaves nothing above \
-                         the headroom of 64M: raise it, or give a size",
-                        size::show(limit.bytes),
-                        limit.path.display()
-                    ),
-                )
-            })?
+            let max = cgroup::minus_headroom(limit.bytes).ok_or_else(|| {
+                given.refuse(format_args!(
+                    "auto: the cgroup's limit of {} ({}) leaves nothing above \
+                     the headroom of 64M: raise it, or give a size",
+                    size::show(limit.bytes),
+                    limit.path.display()
+                ))
+            })?;
+            (max, given.name)
         }
-        Some(text) => match bytes(option, text)? {
-            Some(max) => max,
-            None => return Ok(None),
-        },
+        Some(given) => return given.bytes(MEMORY_MAX_LEAST, &small),
         None if cgroup::in_container() => {
             match cgroup::limit().and_then(|l| cgroup::minus_headroom(l.bytes)) {
-                Some(max) => max,
+                Some(max) => (max, "--memory-max".to_owned()),
                 None => return Ok(None),
             }
         }
         None => return Ok(None),
     };
     if max < MEMORY_MAX_LEAST {
-        return Err(bad(
-            option,
-            format_args!(
-                "{} is too small to run anything: give at least {}M",
-                size::show(max),
-                MEMORY_MAX_LEAST >> 20
-            ),
-        ));
+        // What is left of the container's limit.
+        return Err(Fail::own(format!(
+            "{name}: auto: {} is too small{small}",
+            size::show(max)
+        )));
     }
     Ok(Some(max))
 }
 
 fn tunables(args: &RunArgs, file: &Config) -> Result<Tunables, Fail> {
-    let profile = match args.profile.as_deref().or(file.profile.as_deref()) {
-        Some(text) => Profile::parse("--profile", text)?,
-        None => Profile::default(),
+    let profile = match &args.profile {
+        Some(text) => word("--profile", text)?,
+        None => file.profile.unwrap_or_default(),
     };
     let mut t = Tunables::of_profile(profile);
     let thp = &file.transparent_hugepage;
-    if let Some(text) = args.thp.as_deref().or(thp.enabled.as_deref()) {
-        t.thp = ThpMode::parse("--thp", text)?;
-    }
-    let none = match &args.max_ptes_none {
-        Some(text) => Some(text.clone()),
-        None => thp.khugepaged.max_ptes_none.map(|n| n.to_string()),
+    t.thp = match &args.thp {
+        Some(text) => word("--thp", text)?,
+        None => thp.enabled.unwrap_or(t.thp),
     };
-    if let Some(text) = none {
-        t.max_ptes_none = text.parse().ok().filter(|n| *n <= 511).ok_or_else(|| {
-            bad(
-                "--max-ptes-none",
-                format_args!("`{text}` is not in 0..=511: how many of 512 subpages may be zero"),
-            )
-        })?;
-    }
-    if let Some(text) = args.shrink_underused.as_deref() {
-        t.shrink_underused = bool::parse("--shrink-underused", text)?;
-    } else if let Some(on) = thp.shrink_underused {
-        t.shrink_underused = on;
-    }
-    if let Some(text) = &thp.thp_waste_max {
-        t.thp_waste_max = bytes("thp_waste_max", &text.0)?.unwrap_or(u64::MAX);
+    t.max_ptes_none = match &args.max_ptes_none {
+        Some(text) => text.parse().ok().filter(|n| *n <= 511).ok_or_else(|| {
+            Fail::own(format!(
+                "--max-ptes-none: `{text}` is not in 0 to 511: how many of 512 subpages may be \
+                 zero"
+            ))
+        })?,
+        None => thp.khugepaged.max_ptes_none.unwrap_or(t.max_ptes_none),
+    };
+    t.shrink_underused = match &args.shrink_underused {
+        Some(text) => word("--shrink-underused", text)?,
+        None => thp.shrink_underused.unwrap_or(t.shrink_underused),
+    };
+    let waste = ("transparent_hugepage.thp_waste_max", &thp.thp_waste_max);
+    if let Some(given) = Given::of(args, ("", &None), waste) {
+        t.thp_waste_max = given.bytes(0, "")?.unwrap_or(u64::MAX);
     }
     khugepaged(&mut t, &thp.khugepaged);
-    t.page_cluster = file.vm.page_cluster.unwrap_or(t.page_cluster);
+    t.page_cluster = file.vm.page_cluster.map_or(t.page_cluster, |n| n as u8);
     t.swap_cache = file.vm.swap_cache.unwrap_or(t.swap_cache);
     // Programs that know nothing of us get what their faults have shown to pay.
     if t.profile == Profile::Deckle {
         t.fault_order = FaultOrder::Auto;
     }
-    if let Some(text) = &thp.fault_order {
-        t.fault_order = FaultOrder::parse("fault_order", text)?;
-    }
+    t.fault_order = thp.fault_order.unwrap_or(t.fault_order);
     for (order, enabled) in thp.sizes() {
-        t.sizes = t
-            .sizes
-            .with(order, SizeMode::parse(&config::size_name(order), enabled)?);
+        t.sizes = t.sizes.with(order, enabled);
     }
     t.validate().map_err(|e| Fail::own(e.to_string()))?;
     Ok(t)

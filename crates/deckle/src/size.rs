@@ -3,7 +3,7 @@
 use std::fmt;
 
 /// Largest size that is taken seriously: 1 PiB.
-pub const SIZE_MAX: u64 = 1 << 50;
+const SIZE_MAX: u64 = 1 << 50;
 
 /// Why a text is not a size.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -26,7 +26,7 @@ impl fmt::Display for SizeError {
                      such as 256M or 1.5G"
                 )
             }
-            SizeError::Zero => f.write_str("a size of zero: give at least one page (4K)"),
+            SizeError::Zero => f.write_str("a size of zero: give a larger one"),
             SizeError::Absurd(s) => {
                 write!(
                     f,

@@ -3,23 +3,18 @@
 use deckle_group::SwapKind;
 use deckle_mm::{FaultOrder, Profile, SizeMode, ThpMode};
 
-use crate::fail::Fail;
-
 /// What is said by one word of a few.
 pub trait Word: Copy + PartialEq + 'static {
     /// Every word. Of several for one value, the last is its name.
     const WORDS: &'static [(&'static str, Self)];
 
-    /// The value that `option` is given as `text`. The error names what may stand there.
-    fn parse(option: &str, text: &str) -> Result<Self, Fail> {
+    /// The value that `text` stands for. The error names every word.
+    fn parse(text: &str) -> Result<Self, String> {
         if let Some((_, value)) = Self::WORDS.iter().find(|(word, _)| *word == text) {
             return Ok(*value);
         }
         let words: Vec<&str> = Self::WORDS.iter().map(|(word, _)| *word).collect();
-        Err(Fail::own(format!(
-            "{option}: `{text}` is none of {}",
-            words.join(", ")
-        )))
+        Err(format!("`{text}` is not one of {}", words.join(", ")))
     }
 
     /// Its name.
@@ -75,7 +70,7 @@ mod tests {
 
     fn each_is_read_as_it_is_written<T: Word + std::fmt::Debug>(all: &[T]) {
         for value in all {
-            assert_eq!(T::parse("--x", value.word()).unwrap(), *value);
+            assert_eq!(T::parse(value.word()), Ok(*value));
         }
     }
 
@@ -88,9 +83,9 @@ mod tests {
         use SizeMode::{Always, Inherit, Madvise, Never};
         each_is_read_as_it_is_written(&[Always, Inherit, Madvise, Never]);
         each_is_read_as_it_is_written(&[FaultOrder::Fixed, FaultOrder::Auto]);
-        assert_eq!(SwapKind::parse("--swap", "zram").unwrap(), SwapKind::Lz4);
+        assert_eq!(SwapKind::parse("zram"), Ok(SwapKind::Lz4));
         assert_eq!(SwapKind::Lz4.word(), "zram:lz4");
-        let error = FaultOrder::parse("fault_order", "x").unwrap_err();
-        assert_eq!(error.text, "fault_order: `x` is none of fixed, auto");
+        let error = FaultOrder::parse("x").unwrap_err();
+        assert_eq!(error, "`x` is not one of fixed, auto");
     }
 }

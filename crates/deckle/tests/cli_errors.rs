@@ -21,15 +21,24 @@ fn unknown_and_unexecutable_programs() {
     let lost = s.file("lost", b"#!/no/such/shell\n", 0o755);
     fails(&["run", "--", "no-such-program-here"], 127, &["not found"]);
     fails(&["run", "--", "/no/such/program"], 127, &["not found"]);
+    fails(&["run", "--", ""], 127, &["``: not found"]);
     fails(&["run", "--", &plain], 126, &["not executable", "chmod"]);
-    fails(&["run", "--", "/tmp"], 126, &["is a directory"]);
+    fails(
+        &["run", "--", "/tmp"],
+        126,
+        &["is a directory: give a program"],
+    );
     fails(&["run", "--", &lost], 126, &["interpreter"]);
 }
 
 #[test]
 fn sizes_that_make_no_sense() {
     for option in ["--memory-max", "--memory-high", "--swap-max"] {
-        fails(&["run", option, "0", "--", "true"], 125, &[option, "zero"]);
+        for small in ["0", "1K"] {
+            let given = ["run", option, small, "--", "true"];
+            fails(&given, 125, &[option, small, "too small", "give at least"]);
+        }
+        fails(&["run", option, "--", "true"], 125, &[option, "value"]);
         fails(
             &["run", option, "12Q", "--", "true"],
             125,
@@ -48,7 +57,7 @@ fn sizes_that_make_no_sense() {
     fails(
         &["run", "--memory-max", "64K", "--", "true"],
         125,
-        &["too small", "at least 4M"],
+        &["too small to run anything", "at least 4M"],
     );
     let high = [
         "run",
@@ -68,7 +77,7 @@ fn knobs_out_of_range() {
         fails(
             &["run", "--max-ptes-none", bad, "--", "true"],
             125,
-            &["0..=511", bad],
+            &["0 to 511", bad],
         );
     }
     fails(
@@ -125,17 +134,17 @@ fn settings_files_are_refused_with_the_line() {
         (
             "f",
             "transparent_hugepage.khugepaged.max_ptes_none = 512\n",
-            &["512", "0..=511"],
+            &["line 1", "512", "0 to 511"],
         ),
         (
             "g",
             "transparent_hugepage.enabled = \"maybe\"\n",
-            &["maybe", "always"],
+            &["line 1", "maybe", "always"],
         ),
         (
             "i",
             "transparent_hugepage.fault_order = \"best\"\n",
-            &["best", "fixed", "auto"],
+            &["line 1", "best", "fixed", "auto"],
         ),
         (
             "l",
@@ -145,7 +154,7 @@ fn settings_files_are_refused_with_the_line() {
         (
             "j",
             "[transparent_hugepage.hugepages-64kB]\nenabled = \"yes\"\n",
-            &["hugepages-64kB", "yes", "inherit"],
+            &["line 2", "yes", "inherit"],
         ),
         (
             "k",
@@ -155,15 +164,24 @@ fn settings_files_are_refused_with_the_line() {
         (
             "m",
             "transparent_hugepage.khugepaged.max_ptes_swap = 512\n",
-            &["512", "0 to 511"],
+            &["line 1", "512", "0 to 511"],
         ),
         (
             "o",
             "transparent_hugepage.khugepaged.max_ptes_shared = 512\n",
-            &["512", "0 to 511"],
+            &["line 1", "512", "0 to 511"],
         ),
-        ("n", "vm.page-cluster = 9\n", &["9", "0 to 8"]),
-        ("h", "memory.max = \"2M\"\n", &["too small"]),
+        ("n", "vm.page-cluster = 9\n", &["line 1", "9", "0 to 8"]),
+        (
+            "h",
+            "memory.max = \"2M\"\n",
+            &["h: memory.max", "too small"],
+        ),
+        (
+            "p",
+            "[transparent_hugepage]\nhugepages-64kB = \"always\"\n",
+            &["line 2", "`enabled`"],
+        ),
     ];
     for (name, text, needles) in cases {
         let path = s.file(name, text.as_bytes(), 0o644);
@@ -201,7 +219,7 @@ fn settings_files_are_refused_with_the_line() {
     // Options win: this one makes memory.high of the file too large.
     let (code, _, err) = run(&["--memory-max", "5M"]);
     assert_eq!(code, 125);
-    assert!(err.contains("--memory-high"), "{err}");
+    assert!(err.contains("all: memory.high"), "{err}");
 }
 
 #[test]

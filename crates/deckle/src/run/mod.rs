@@ -13,11 +13,13 @@ mod supervise;
 mod tree;
 
 use std::ffi::{CString, OsString};
+use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use deckle_group::program::{self, PATH_MAX, Verdict};
+use deckle_group::program::{self, PATH_MAX, ProgramError, Verdict};
+use deckle_group::sys::Errno;
 use deckle_group::{Group, Name};
 use deckle_live::{Capabilities, Capability};
 
@@ -57,14 +59,13 @@ fn supervisor(
 ) -> Result<i32, Fail> {
     let settings = Settings::of(args)?;
     let (path, verdict) = find_program(&args.program)?;
+    let unwritten = |e: io::Error| {
+        let file = args.stats.as_deref().unwrap_or(Path::new(""));
+        let (file, why) = (file.display(), plain(&e));
+        Fail::own(format!("--stats: {file}: cannot be written: {why}"))
+    };
     let mut stats = match &args.stats {
-        Some(file) => Some(StatsFile::create(file, name.as_str()).map_err(|e| {
-            Fail::own(format!(
-                "--stats: {}: cannot be written: {}",
-                file.display(),
-                plain(&e)
-            ))
-        })?),
+        Some(file) => Some(StatsFile::create(file, name.as_str()).map_err(unwritten)?),
         None => None,
     };
     let mut managed = !args.unmanaged;
@@ -121,8 +122,7 @@ fn supervisor(
     };
     let report = Report::gather(&group, &settings, Ok(&end), args.unmanaged);
     if let Some(file) = stats {
-        file.end(&report.json())
-            .map_err(|e| Fail::own(format!("--stats: cannot be written: {}", plain(&e))))?;
+        file.end(&report.json()).map_err(unwritten)?;
     }
     if !args.quiet {
         report.print();
@@ -139,26 +139,26 @@ impl Drop for Unlink {
 }
 
 fn find_program(argv: &[OsString]) -> Result<(PathBuf, Verdict), Fail> {
-    let shown = argv
-        .first()
-        .map(|a| a.to_string_lossy().into_owned())
-        .unwrap_or_default();
-    let fail = |e: program::ProgramError| {
+    let name = argv.first().map_or(&b""[..], |a| a.as_bytes());
+    let shown = match name {
+        b"" => "``".into(),
+        name => String::from_utf8_lossy(name),
+    };
+    let fail = |e: ProgramError| {
         let hint = match e {
-            program::ProgramError::NotFound => "check the name, or give its path",
-            program::ProgramError::NotExecutable(_) => "check its permissions (chmod +x)",
-            _ => "check its first line",
+            ProgramError::NotFound => "check the name, or give its path",
+            ProgramError::NotExecutable(Errno(libc::EISDIR)) => "give a program in it",
+            ProgramError::NotExecutable(_) | ProgramError::Read(_) => {
+                "check its permissions (chmod +x)"
+            }
+            ProgramError::NoInterpreter | ProgramError::TooDeep => "check its first line",
         };
         Fail {
             status: e.status(),
             text: format!("{shown}: {e}: {hint}"),
         }
     };
-    let name = argv
-        .first()
-        .map(|a| a.as_bytes().to_vec())
-        .unwrap_or_default();
-    let name = CString::new(name).map_err(|_| fail(program::ProgramError::NotFound))?;
+    let name = CString::new(name).map_err(|_| fail(ProgramError::NotFound))?;
     let search = std::env::var_os("PATH").unwrap_or_else(|| "/usr/bin:/bin".into());
     let mut buf = [0u8; PATH_MAX];
     let path = program::find(&name, search.as_bytes(), &mut buf).map_err(fail)?;
