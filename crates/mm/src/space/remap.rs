@@ -10,7 +10,7 @@ use crate::folio::order_of;
 use crate::machine::{Machine, Site};
 use crate::mm::Mm;
 use crate::platform::{Cow, Platform, PlatformError, Prot, Stop};
-use crate::space::block::{BlockState, HugeMap};
+use crate::space::block::{BlockState, HugeMap, Table};
 use crate::space::entry::{Entry, Kind};
 use crate::space::vma::Vma;
 use crate::space::{BlockRef, MapError, Space};
@@ -175,17 +175,22 @@ impl<E: Env> Mm<E> {
                     ..*vma
                 },
             )?;
-            return Ok(to);
+        } else {
+            self.insert(
+                space,
+                Vma {
+                    start: to,
+                    pages: new_pages,
+                    soft_dirty: true,
+                    ..*vma
+                },
+            )?;
         }
-        self.insert(
-            space,
-            Vma {
-                start: to,
-                pages: new_pages,
-                soft_dirty: true,
-                ..*vma
-            },
-        )?;
+        if vma.locked {
+            // Of a huge page that was taken apart there is a part at the old place, too.
+            self.show_locked(space, old, keep);
+            self.show_locked(space, to, keep);
+        }
         Ok(to)
     }
 
@@ -207,7 +212,7 @@ impl<E: Env> Mm<E> {
             }
             BlockState::Table(table) => {
                 self.forsake(table, first.index(), n);
-                self.unmap_entries(space, first.block(), table, first.index(), n);
+                self.unmap_moving(space, first, table, n);
                 let mapped = |k| match table.get(k).kind() {
                     Kind::Mapped(p) => {
                         let carried = table.get(k).locked() || self.is_held(self.head_of(p));
@@ -224,6 +229,38 @@ impl<E: Env> Mm<E> {
                 }
             }
             _ => Ok(()),
+        }
+    }
+
+    /// Unmaps what is mapped of a part, on its way to another place: locked pages too, which
+    /// are carried where the core copies on write. Block locked.
+    fn unmap_moving(&self, space: &Space, first: Vpn, table: &mut Table, n: u32) {
+        let mut locked = PageMask::EMPTY;
+        for k in first.index()..first.index() + n {
+            let e = table.get(k);
+            if E::P::COW == Cow::Kernel && e.locked() {
+                locked.set(k);
+                table.set(k, e.with_attrs(e.prot(), false));
+            }
+        }
+        self.unmap_entries(space, first.block(), table, first.index(), n);
+        for k in (0..BLOCK_PAGES).filter(|&k| locked.get(k)) {
+            let e = table.get(k);
+            table.set(k, e.with_attrs(e.prot(), true));
+        }
+    }
+
+    /// Maps what rests of locked pages in the blocks of a range.
+    fn show_locked(&self, space: &Space, start: Vpn, pages: u64) {
+        let first = start.block().start();
+        let end = (start.0 + pages).next_multiple_of(u64::from(BLOCK_PAGES));
+        for (block, first, n) in space.parts(self, first, end - first.0) {
+            let mut state = self.lock_settled(&block, first.index(), n);
+            let mut locked = PageMask::EMPTY;
+            (0..BLOCK_PAGES)
+                .filter(|&k| state.entry(k).locked())
+                .for_each(|k| locked.set(k));
+            self.map_again(space, first.block(), &mut state, 0, &locked);
         }
     }
 
