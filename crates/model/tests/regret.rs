@@ -141,6 +141,41 @@ fn r143_what_the_program_gave_up_of_such_a_block_comes_back_like_the_rest() {
 }
 
 #[test]
+fn r143_what_the_program_gave_up_of_a_huge_page_comes_back_in_ever_larger_parts() {
+    let linux = Tunables {
+        shrink_underused: false,
+        ..both()[1]
+    };
+    for (t, most) in both().map(|t| (t, 12)).into_iter().chain([(linux, 448)]) {
+        let rig = rig(t);
+        let start = rig.huge(0, 0..BLOCK);
+        rig.mm
+            .madvise(rig.space, start.add(64), 448, deckle_mm::Advice::DontNeed)
+            .unwrap();
+        let (used, faults) = (rig.charge.usage(), rig.stat(Item::Pgfault));
+        for (n, i) in (64..BLOCK).enumerate() {
+            rig.write(start.add(i), 2);
+            let back = rig.charge.usage() - used;
+            // What the profile has for holes by itself is another matter.
+            let bound = 2 * (n as u64 + 5);
+            let linux = t.profile == Profile::Linux;
+            assert!(!linux || back <= bound, "{back} pages after {n} writes");
+        }
+        assert_eq!(rig.charge.usage(), used + 448);
+        let took = rig.stat(Item::Pgfault) - faults;
+        assert!(took <= most, "{took} faults");
+        // With the shrinker off there are Linux's faults, and no others.
+        assert!(t.shrink_underused || took == most, "{took} faults");
+        assert_eq!(rig.stat(Item::ThpUnderusedRetouch), 0);
+        for i in 0..BLOCK {
+            let byte = if i < 64 { i as u8 + 1 } else { 2 };
+            assert!(rig.holds(start.add(i), byte), "page {i}");
+        }
+        rig.verify(&t.profile);
+    }
+}
+
+#[test]
 fn without_swap_nothing_is_unmapped_for_who_can_wait() {
     for t in both() {
         let rig = rig(t);

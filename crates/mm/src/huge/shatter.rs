@@ -127,6 +127,7 @@ impl<E: Env> Mm<E> {
         let BlockState::Huge(h) = &mut *state else {
             return;
         };
+        self.broken(block);
         if E::P::COW == Cow::Core && h.mapped {
             let bad = self.bad_frame(FrameRun::new(h.pfn, BLOCK_PAGES)).is_some();
             if !self.claim_huge(space, nr, h, false) || self.is_held(h.pfn) || bad {

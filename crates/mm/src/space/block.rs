@@ -164,7 +164,8 @@ impl BlockState {
 pub struct Block {
     state: Lock<BlockState>,
     seq: AtomicU32,
-    /// The pass of the shrinker that last took a huge page of it apart; 0 for none.
+    /// The pass of the shrinker that last took a huge page of it apart; 0 for none, its largest
+    /// value where the program had one taken apart.
     pub(crate) shrunk: AtomicU32,
     /// What the last swap-in brought back.
     pub(crate) window: Window,
