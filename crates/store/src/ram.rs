@@ -78,10 +78,10 @@ pub struct Counts {
 /// that were put, or an error.
 ///
 /// RAM follows what is stored: with segments of at most S bytes, n shards and no damaged segment,
-/// the segments take at most 1.27 x live bytes + n x 4 S at any time; twice the live bytes of what
-/// is lent to children of fork, while there are any, and whatever was borrowed at a fork. The table takes 12
-/// bytes a slot for each run of 512 slots that has one in use, the scratch memory 21 KiB
-/// (lz4) for each call at once.
+/// the segments take at most 1.27 x live bytes + n x 4 S at any time; twice the live bytes of
+/// what is lent to children of fork, while there are any, and whatever was borrowed at a fork.
+/// The table takes 12 bytes a slot for each run of 512 slots that has one in use, the scratch
+/// memory 21 KiB (lz4) for each call at once.
 ///
 /// Locks: one per shard, then none. A segment hook runs under it.
 pub struct Ram<S: Segments = Heap> {
