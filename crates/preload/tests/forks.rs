@@ -122,6 +122,25 @@ print('pool right')
     expect(&ran, "pool right");
 }
 
+/// What they share can go nowhere before all give it up: without that each of their faults would
+/// wait for as long as there is.
+#[test]
+fn p20_r150_children_above_memory_high_give_up_what_they_share() {
+    let script = "
+def work():
+    return sum(b[0:N:4096]) >= 0
+both = [child(work), child(work)]
+for p in both: well(p)
+assert right(b, 7, 1 << 14)
+print('high right')
+";
+    let ran = run(
+        &["--memory-max", "96M", "--memory-high", "56M"],
+        &["python3", "-c", &format!("{FILL}{script}")],
+    );
+    expect(&ran, "high right");
+}
+
 #[test]
 fn p20_a_child_that_the_library_does_not_know_gets_no_wrong_byte() {
     let program = compile("bare_fork", &[]);

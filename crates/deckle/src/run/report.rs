@@ -194,10 +194,15 @@ impl Report {
         line(
             "pressure",
             format!(
-                "some {:.3} s, full {:.3} s of {:.3} s",
+                "some {:.3} s, full {:.3} s of {:.3} s{}",
                 stalled(Item::PressureSome),
                 stalled(Item::PressureFull),
                 self.wall_s,
+                // Each process has a clock of its own.
+                match stalled(Item::PressureSome) > self.wall_s {
+                    true => ", summed over processes",
+                    false => "",
+                },
             ),
         );
         line(

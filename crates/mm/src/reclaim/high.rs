@@ -66,8 +66,10 @@ impl<E: Env> Mm<E> {
         let usage = self.charge().usage();
         let again = !(barren..barren.saturating_add(MOST)).contains(&usage);
         if again && !self.others_gave(target) {
-            let freed = self.reclaim_round(target, Who::Direct);
-            let now = if freed == 0 { usage } else { u64::MAX };
+            // What is shared since a fork goes only where all give it up.
+            let freed = self.reclaim_round(target, Who::Direct) > 0
+                || self.charge().reclaim_elsewhere(target);
+            let now = if freed { u64::MAX } else { usage };
             self.barren_high.store(now, Relaxed);
         }
         match self.is_far_above_high() {
