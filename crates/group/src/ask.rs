@@ -87,7 +87,7 @@ impl Group {
     }
 
     /// The service's side: takes what is asked of it, if anything.
-    pub fn take_request(&self, me: LineId) -> Option<Request> {
+    fn take_request(&self, me: LineId) -> Option<Request> {
         let l = self.line(me)?;
         let number = l.doorbell.load(Acquire);
         if number == l.answered.load(Acquire) {

@@ -11,12 +11,9 @@ use crate::knobs::{Limits, SwapKind};
 use crate::layout::{LINES, Line, MAGIC, Page, SLOTS, VERSION};
 use crate::sys::{Errno, Fd};
 
-/// Environment variable by which the processes of a tree find their group.
-pub const ENV_GROUP: &CStr = c"DECKLE_GROUP";
-
 const DIR: &[u8] = b"/dev/shm/deckle-";
 /// Longest name of a group, bytes.
-pub const NAME_MAX: usize = 40;
+const NAME_MAX: usize = 40;
 
 /// Name of a group: 1 to 40 of `a-z`, `0-9` and `-`.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -5,11 +5,11 @@
 //! socket and proves that it belongs to the child. It gets the descriptor of its memory and the
 //! pages that were filled in there meanwhile.
 
-use core::mem::offset_of;
 use core::time::Duration;
 
 use crate::attach::Name;
-use crate::proto::{receive, send};
+use crate::proto::PREFIX;
+use crate::socket::{accept, connect, listen, receive, send, wait};
 use crate::sys::{Errno, Fd};
 
 /// Bytes of a secret.
@@ -49,48 +49,13 @@ impl Ticket {
     }
 }
 
-fn address(name: Name, number: u64) -> (libc::sockaddr_un, libc::socklen_t) {
-    // SAFETY: sockaddr_un is plain data, and all zeros is a value of it.
-    let mut at: libc::sockaddr_un = unsafe { core::mem::zeroed() };
-    at.sun_family = libc::AF_UNIX as libc::sa_family_t;
+/// The abstract name of the socket of one fork.
+fn with_address<T>(name: Name, number: u64, f: impl FnOnce(&[&[u8]]) -> T) -> T {
     let mut digits = [0; 16];
     for (i, digit) in digits.iter_mut().enumerate() {
         *digit = b"0123456789abcdef"[(number >> (4 * i) & 15) as usize];
     }
-    let text = b"deckle-".iter().chain(name.as_bytes()).chain(b"-fork-");
-    let mut len = offset_of!(libc::sockaddr_un, sun_path) + 1;
-    for (to, from) in at.sun_path[1..].iter_mut().zip(text.chain(&digits)) {
-        *to = *from as libc::c_char;
-        len += 1;
-    }
-    (at, len as libc::socklen_t)
-}
-
-fn socket(flags: i32) -> Result<Fd, Errno> {
-    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | flags;
-    // SAFETY: a system call on numbers.
-    match unsafe { libc::socket(libc::AF_UNIX, kind, 0) } {
-        raw if raw < 0 => Err(Errno::last()),
-        raw => Ok(Fd::own(raw)),
-    }
-}
-
-/// Waits until a packet or a connection is there.
-fn wait(fd: &Fd, time: Duration) -> Result<(), Errno> {
-    let mut slot = libc::pollfd {
-        fd: fd.raw(),
-        events: libc::POLLIN,
-        revents: 0,
-    };
-    loop {
-        // SAFETY: one valid entry.
-        match unsafe { libc::poll(&raw mut slot, 1, time.as_millis() as i32) } {
-            0 => return Err(Errno(libc::ETIMEDOUT)),
-            n if n > 0 => return Ok(()),
-            _ if Errno::last().0 == libc::EINTR => {}
-            _ => return Err(Errno::last()),
-        }
-    }
+    f(&[PREFIX, name.as_bytes(), b"-fork-", &digits])
 }
 
 /// The parent's side: waits for the child of one fork.
@@ -106,14 +71,7 @@ impl Listener {
     /// # Errors
     /// The socket cannot be made.
     pub fn new(name: Name, ticket: &Ticket) -> Result<Listener, Errno> {
-        let fd = socket(libc::SOCK_NONBLOCK)?;
-        let (at, len) = address(name, ticket.number);
-        // SAFETY: `at` is a live address of which `len` bytes are used.
-        let bound = unsafe { libc::bind(fd.raw(), (&raw const at).cast(), len) };
-        // SAFETY: a system call on numbers.
-        if bound < 0 || unsafe { libc::listen(fd.raw(), 4) } < 0 {
-            return Err(Errno::last());
-        }
+        let fd = with_address(name, ticket.number, |address| listen(address, 4))?;
         let secret = ticket.secret;
         Ok(Listener { fd, secret })
     }
@@ -125,16 +83,7 @@ impl Listener {
 
     /// Takes whoever has come; `None` if nobody has, or it is somebody else.
     pub fn accept(&self) -> Option<Fd> {
-        // SAFETY: a system call on our own descriptor that asks for no address.
-        let raw = unsafe {
-            libc::accept4(
-                self.fd.raw(),
-                core::ptr::null_mut(),
-                core::ptr::null_mut(),
-                libc::SOCK_CLOEXEC,
-            )
-        };
-        let fd = (raw >= 0).then(|| Fd::own(raw))?;
+        let fd = accept(&self.fd, 0)?;
         wait(&fd, Duration::from_secs(1)).ok()?;
         let mut buf = [0; SECRET + 1];
         let got = receive(&fd, &mut buf).ok()?;
@@ -161,12 +110,7 @@ pub fn give(to: &Fd, uffd: i32, pages: &[u64]) -> Result<(), Errno> {
 /// The parent's service does not answer.
 pub fn take(name: Name, ticket: &Ticket) -> Result<(Fd, Vec<u64>), Errno> {
     const LOST: Errno = Errno(libc::EPROTO);
-    let fd = socket(0)?;
-    let (at, len) = address(name, ticket.number);
-    // SAFETY: `at` is a live address of which `len` bytes are used.
-    if unsafe { libc::connect(fd.raw(), (&raw const at).cast(), len) } < 0 {
-        return Err(Errno::last());
-    }
+    let fd = with_address(name, ticket.number, connect)?;
     send(&fd, &[&ticket.secret], &[])?;
     let mut buf = vec![0; 8 * PER_PACKET];
     wait(&fd, PATIENCE)?;

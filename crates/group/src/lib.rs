@@ -25,6 +25,7 @@ pub mod oom;
 pub mod program;
 pub mod proto;
 pub mod publish;
+pub mod socket;
 pub mod sys;
 
 pub use ask::{Answer, Request};

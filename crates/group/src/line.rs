@@ -172,13 +172,6 @@ impl Group {
         None
     }
 
-    /// Sets the pid of the service of a line.
-    pub fn set_service(&self, id: LineId, service: u32) {
-        if let Some(line) = self.line(id) {
-            line.service.store(service, Relaxed);
-        }
-    }
-
     /// The line of `id`, while that tenancy lasts.
     pub(crate) fn line(&self, id: LineId) -> Option<&Line> {
         let line = self.page().lines.get(usize::from(id.index))?;

@@ -9,7 +9,8 @@
 
 use std::time::Instant;
 
-use deckle_group::proto::{HELLO_FDS, Message, PACKET_MAX, address, receive};
+use deckle_group::proto::{Message, PACKET_MAX, listen};
+use deckle_group::socket::{FDS_MAX, accept, receive};
 use deckle_group::sys::{Errno, Fd, pidfd_ended, pidfd_kill, pidfd_open};
 use deckle_group::{Group, Name};
 
@@ -47,23 +48,8 @@ pub struct Services {
 impl Services {
     /// Listens on the group's socket.
     pub fn listen(name: Name) -> Result<Services, Fail> {
-        let fail = |what: &str| Fail::own(format!("socket: {what}: {}", Errno::last()));
-        let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-        // SAFETY: a system call on numbers.
-        let raw = unsafe { libc::socket(libc::AF_UNIX, kind, 0) };
-        if raw < 0 {
-            return Err(fail("open"));
-        }
-        let listener = Fd::own(raw);
-        let (at, len) = address(name);
-        // SAFETY: `at` is a live address of which `len` bytes are used.
-        if unsafe { libc::bind(raw, (&raw const at).cast(), len) } < 0 {
-            return Err(fail("bind"));
-        }
-        // SAFETY: a system call on numbers.
-        if unsafe { libc::listen(raw, 256) } < 0 {
-            return Err(fail("listen"));
-        }
+        let listener = listen(name)
+            .map_err(|e| Fail::own(format!("no socket for the services to connect to: {e}")))?;
         Ok(Services {
             listener,
             connections: Vec::new(),
@@ -130,17 +116,7 @@ impl Services {
     }
 
     fn accept(&mut self) {
-        loop {
-            let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-            // SAFETY: the peer's address is not asked for.
-            let raw = unsafe {
-                let none = std::ptr::null_mut();
-                libc::accept4(self.listener.raw(), none, std::ptr::null_mut(), flags)
-            };
-            if raw < 0 {
-                return;
-            }
-            let socket = Fd::own(raw);
+        while let Some(socket) = accept(&self.listener, libc::SOCK_NONBLOCK) {
             // Abstract sockets have no permissions: only our own user may talk.
             if peer_is_ours(&socket) {
                 let c = Connection {
@@ -213,7 +189,7 @@ impl Services {
     }
 }
 
-fn hello(pid: u32, fds: [Option<Fd>; HELLO_FDS]) -> Option<Service> {
+fn hello(pid: u32, fds: [Option<Fd>; FDS_MAX]) -> Option<Service> {
     match fds {
         [Some(userfaultfd), Some(service_pidfd), Some(program_pidfd)] => Some(Service {
             program: pid,

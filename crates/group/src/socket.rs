@@ -1,0 +1,191 @@
+//! Packet sockets with abstract names, and descriptors that are sent over them.
+//!
+//! One SOCK_SEQPACKET packet is one message. An abstract name has no permissions: who accepts a
+//! connection has to find out who is there.
+
+use core::mem::{offset_of, size_of};
+use core::time::Duration;
+
+use crate::sys::{Errno, Fd};
+
+/// Most descriptors that come with a packet.
+pub const FDS_MAX: usize = 3;
+
+/// The address of a name in parts; cut at the longest there can be.
+fn address(name: &[&[u8]]) -> (libc::sockaddr_un, libc::socklen_t) {
+    // SAFETY: sockaddr_un is plain data, and all zeros is a value of it.
+    let mut at: libc::sockaddr_un = unsafe { core::mem::zeroed() };
+    at.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    let text = name.iter().copied().flatten();
+    let mut len = offset_of!(libc::sockaddr_un, sun_path) + 1;
+    for (to, from) in at.sun_path[1..].iter_mut().zip(text) {
+        *to = *from as libc::c_char;
+        len += 1;
+    }
+    (at, len as libc::socklen_t)
+}
+
+fn open(flags: i32) -> Result<Fd, Errno> {
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | flags;
+    // SAFETY: a system call on numbers.
+    match unsafe { libc::socket(libc::AF_UNIX, kind, 0) } {
+        raw if raw < 0 => Err(Errno::last()),
+        raw => Ok(Fd::own(raw)),
+    }
+}
+
+/// Listens under `name`; accepting never waits. EADDRINUSE: somebody does already.
+pub(crate) fn listen(name: &[&[u8]], backlog: i32) -> Result<Fd, Errno> {
+    let fd = open(libc::SOCK_NONBLOCK)?;
+    let (at, len) = address(name);
+    // SAFETY: `at` is a live address of which `len` bytes are used.
+    let bound = unsafe { libc::bind(fd.raw(), (&raw const at).cast(), len) };
+    // SAFETY: a system call on numbers.
+    if bound < 0 || unsafe { libc::listen(fd.raw(), backlog) } < 0 {
+        return Err(Errno::last());
+    }
+    Ok(fd)
+}
+
+/// Connects to who listens under `name`. ECONNREFUSED: nobody does.
+pub(crate) fn connect(name: &[&[u8]]) -> Result<Fd, Errno> {
+    let fd = open(0)?;
+    let (at, len) = address(name);
+    // SAFETY: `at` is a live address of which `len` bytes are used.
+    match unsafe { libc::connect(fd.raw(), (&raw const at).cast(), len) } {
+        rc if rc < 0 => Err(Errno::last()),
+        _ => Ok(fd),
+    }
+}
+
+/// Takes a connection, close-on-exec and with `flags`; `None` if there is none.
+pub fn accept(listener: &Fd, flags: i32) -> Option<Fd> {
+    let none = core::ptr::null_mut();
+    let flags = flags | libc::SOCK_CLOEXEC;
+    // SAFETY: a system call on a descriptor, which asks for no address.
+    let raw = unsafe { libc::accept4(listener.raw(), none, core::ptr::null_mut(), flags) };
+    (raw >= 0).then(|| Fd::own(raw))
+}
+
+/// Waits until a packet or a connection is there. ETIMEDOUT: not in that time.
+pub(crate) fn wait(fd: &Fd, time: Duration) -> Result<(), Errno> {
+    let mut slot = libc::pollfd {
+        fd: fd.raw(),
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    loop {
+        // SAFETY: one valid entry.
+        match unsafe { libc::poll(&raw mut slot, 1, time.as_millis() as i32) } {
+            0 => return Err(Errno(libc::ETIMEDOUT)),
+            n if n > 0 => return Ok(()),
+            _ if Errno::last().0 == libc::EINTR => {}
+            _ => return Err(Errno::last()),
+        }
+    }
+}
+
+/// Sends up to four parts as one packet, with up to [`FDS_MAX`] descriptors.
+pub(crate) fn send(fd: &Fd, parts: &[&[u8]], fds: &[i32]) -> Result<(), Errno> {
+    const FDS_BYTES: usize = FDS_MAX * size_of::<i32>();
+    let mut iov = [libc::iovec {
+        iov_base: core::ptr::null_mut(),
+        iov_len: 0,
+    }; 4];
+    for (to, from) in iov.iter_mut().zip(parts) {
+        to.iov_base = from.as_ptr().cast_mut().cast();
+        to.iov_len = from.len();
+    }
+    // u64s, because control messages are aligned to a word.
+    let mut control = [0u64; 8];
+    // SAFETY: msghdr is plain data, and all zeros is a value of it.
+    let mut msg: libc::msghdr = unsafe { core::mem::zeroed() };
+    msg.msg_iov = iov.as_mut_ptr();
+    msg.msg_iovlen = parts.len().min(iov.len());
+    let bytes = size_of_val(fds).min(FDS_BYTES);
+    if bytes > 0 {
+        msg.msg_control = control.as_mut_ptr().cast();
+        // SAFETY: CMSG_SPACE computes a size.
+        msg.msg_controllen = unsafe { libc::CMSG_SPACE(bytes as u32) } as usize;
+        // SAFETY: the control buffer (64 bytes) holds a header and three descriptors, and
+        // msg_controllen says so, hence CMSG_FIRSTHDR is not null.
+        unsafe {
+            let head = libc::CMSG_FIRSTHDR(&msg);
+            (*head).cmsg_level = libc::SOL_SOCKET;
+            (*head).cmsg_type = libc::SCM_RIGHTS;
+            (*head).cmsg_len = libc::CMSG_LEN(bytes as u32) as usize;
+            core::ptr::copy_nonoverlapping(fds.as_ptr().cast::<u8>(), libc::CMSG_DATA(head), bytes);
+        }
+    }
+    loop {
+        // SAFETY: every pointer in `msg` is to a live buffer of the stated length.
+        let sent = unsafe { libc::sendmsg(fd.raw(), &msg, libc::MSG_NOSIGNAL) };
+        match sent {
+            n if n >= 0 => return Ok(()),
+            _ if Errno::last().0 == libc::EINTR => {}
+            _ => return Err(Errno::last()),
+        }
+    }
+}
+
+/// One received packet with its descriptors.
+#[derive(Debug)]
+pub struct Received<'a> {
+    /// The bytes; empty at the end of the connection.
+    pub packet: &'a [u8],
+    /// Descriptors that came along, close-on-exec.
+    pub fds: [Option<Fd>; FDS_MAX],
+}
+
+/// Receives one packet from `fd` without waiting. EAGAIN when there is none.
+pub fn receive<'a>(fd: &Fd, buf: &'a mut [u8]) -> Result<Received<'a>, Errno> {
+    let mut iov = libc::iovec {
+        iov_base: buf.as_mut_ptr().cast(),
+        iov_len: buf.len(),
+    };
+    let mut control = [0u64; 8];
+    // SAFETY: msghdr is plain data, and all zeros is a value of it.
+    let mut msg: libc::msghdr = unsafe { core::mem::zeroed() };
+    msg.msg_iov = &mut iov;
+    msg.msg_iovlen = 1;
+    msg.msg_control = control.as_mut_ptr().cast();
+    msg.msg_controllen = size_of_val(&control);
+    let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
+    let n = loop {
+        // SAFETY: every pointer in `msg` is to a live buffer of the stated length.
+        let n = unsafe { libc::recvmsg(fd.raw(), &mut msg, flags) };
+        if n >= 0 {
+            break n as usize;
+        }
+        let e = Errno::last();
+        if e.0 != libc::EINTR {
+            return Err(e);
+        }
+    };
+    let mut fds = [const { None }; FDS_MAX];
+    let mut next = 0;
+    // SAFETY: recvmsg filled the control buffer and set its length; the walk stays inside it,
+    // and each SCM_RIGHTS message holds whole descriptors, which are ours from now on.
+    unsafe {
+        let mut head = libc::CMSG_FIRSTHDR(&msg);
+        while !head.is_null() {
+            if (*head).cmsg_level == libc::SOL_SOCKET && (*head).cmsg_type == libc::SCM_RIGHTS {
+                let bytes = (*head).cmsg_len as usize - libc::CMSG_LEN(0) as usize;
+                let data = libc::CMSG_DATA(head).cast::<i32>();
+                for i in 0..bytes / size_of::<i32>() {
+                    let got = Fd::own(data.add(i).read_unaligned());
+                    // More than expected: dropped, that is closed.
+                    if let Some(place) = fds.get_mut(next) {
+                        *place = Some(got);
+                        next += 1;
+                    }
+                }
+            }
+            head = libc::CMSG_NXTHDR(&msg, head);
+        }
+    }
+    Ok(Received {
+        packet: &buf[..n.min(buf.len())],
+        fds,
+    })
+}
