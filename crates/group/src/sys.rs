@@ -36,6 +36,12 @@ impl fmt::Display for Errno {
             libc::ESRCH => "no such process",
             libc::ENOSYS => "not offered by this kernel",
             libc::EROFS => "read-only file system",
+            libc::EPIPE => "nobody reads it",
+            libc::E2BIG => "too many or too long arguments",
+            libc::ETXTBSY => "it is being written to",
+            libc::EAGAIN => "too many processes, or out of another resource",
+            libc::EIO => "input/output error",
+            libc::EADDRINUSE => "in use already",
             n => return write!(f, "error {n}"),
         };
         f.write_str(text)
