@@ -5,6 +5,8 @@ use std::path::Path;
 
 use deckle_uffd::{Errno, Features, Uffd, Via};
 
+use crate::procfs::field;
+
 /// What decides the way to a userfaultfd.
 #[derive(Debug, Clone, Copy)]
 pub struct Facts {
@@ -44,15 +46,7 @@ impl Facts {
     pub fn gather() -> Facts {
         let routes = Uffd::routes(false);
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-        let field = |name: &str| {
-            status
-                .lines()
-                .find_map(|l| l.strip_prefix(name))
-                .map(|v| v.trim().to_owned())
-        };
-        let caps = field("CapEff:")
-            .and_then(|v| u64::from_str_radix(&v, 16).ok())
-            .unwrap_or(0);
+        let caps = field(&status, "CapEff:").and_then(|v| u64::from_str_radix(v, 16).ok());
         Facts {
             syscall: routes.syscall,
             device: routes.device,
@@ -61,8 +55,8 @@ impl Facts {
             sysctl: std::fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd")
                 .ok()
                 .and_then(|s| s.trim().parse().ok()),
-            seccomp: field("Seccomp:").is_some_and(|v| v != "0"),
-            ptrace: caps >> 19 & 1 == 1,
+            seccomp: field(&status, "Seccomp:").is_some_and(|v| v != "0"),
+            ptrace: caps.unwrap_or(0) >> 19 & 1 == 1,
             container: crate::cgroup::in_container(),
         }
     }

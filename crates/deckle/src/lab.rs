@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use deckle_lab::model::SoftwareMachine;
 use deckle_lab::program::anon::Workload;
 use deckle_lab::program::underused::Program;
+use deckle_lab::underused::Setting;
 use deckle_lab::{LabError, Side, anon, capture, oom, pageout, underused};
 
 use crate::args::{
@@ -15,7 +16,7 @@ use crate::args::{
     Place, UnderusedArgs,
 };
 use crate::fail::{Fail, plain};
-use crate::size;
+use crate::{print, size};
 
 /// Bytes of a huge page.
 const BLOCK: u64 = 2 << 20;
@@ -56,10 +57,7 @@ fn run_pageout(a: &PageoutArgs) -> Result<i32, Fail> {
         model: Some(&mut SoftwareMachine),
     })
     .map_err(|e| failed("pageout", &e))?;
-    match a.format {
-        Format::Text => print(&report.to_text())?,
-        Format::Json => print(&report.to_json())?,
-    }
+    show(a.format, || report.to_text(), || report.to_json())?;
     Ok(i32::from(report.failed()))
 }
 
@@ -72,10 +70,7 @@ fn run_oom(a: &OomArgs) -> Result<i32, Fail> {
         model: Some(&mut SoftwareMachine),
     })
     .map_err(|e| failed("oom", &e))?;
-    match a.format {
-        Format::Text => print(&report.to_text())?,
-        Format::Json => print(&report.to_json())?,
-    }
+    show(a.format, || report.to_text(), || report.to_json())?;
     Ok(i32::from(!report.agree()))
 }
 
@@ -92,27 +87,16 @@ fn run_capture(a: &CaptureArgs) -> Result<i32, Fail> {
     let plot = Plot::open(a.plot.as_ref())?;
     let report = capture::run(&options).map_err(|e| failed("capture", &e))?;
     plot.write(|| Ok(report.to_svg().unwrap_or_default()))?;
-    match a.format {
-        Format::Text => print(&report.to_text())?,
-        Format::Json => print(&report.to_json())?,
-    }
+    show(a.format, || report.to_text(), || report.to_json())?;
     Ok(i32::from(report.holds() == Some(false)))
 }
 
 fn run_anon(a: &AnonArgs) -> Result<i32, Fail> {
     let (deckle, program_cmd) = own_command()?;
     let refused = |e: LabError| failed("anon-folio", &e);
-    let workloads = match a.workload.is_empty() {
-        true => Ok(Workload::ALL.to_vec()),
-        false => a.workload.iter().map(|w| Workload::parse(w)).collect(),
-    };
-    let policies = match a.policy.is_empty() {
-        true => Ok(anon::Policy::ALL.to_vec()),
-        false => a.policy.iter().map(|p| anon::Policy::parse(p)).collect(),
-    };
     let options = anon::AnonOptions {
-        workloads: workloads.map_err(refused)?,
-        policies: policies.map_err(refused)?,
+        workloads: all_or(&a.workload, &Workload::ALL, Workload::parse).map_err(refused)?,
+        policies: all_or(&a.policy, &anon::Policy::ALL, anon::Policy::parse).map_err(refused)?,
         sides: sides(&a.on)?,
         runs: a.runs as usize,
         deckle,
@@ -122,29 +106,16 @@ fn run_anon(a: &AnonArgs) -> Result<i32, Fail> {
     let plot = Plot::open(a.plot.as_ref())?;
     let report = anon::run(options).map_err(refused)?;
     plot.write(|| report.to_svg().map_err(refused))?;
-    match a.format {
-        Format::Text => print(&report.to_text())?,
-        Format::Json => print(&report.to_json())?,
-    }
+    show(a.format, || report.to_text(), || report.to_json())?;
     Ok(0)
 }
 
 fn run_underused(a: &UnderusedArgs) -> Result<i32, Fail> {
     let (deckle, program_cmd) = own_command()?;
     let refused = |e: LabError| failed("underused", &e);
-    let programs = match a.program.is_empty() {
-        true => Ok(Program::ALL.to_vec()),
-        false => a.program.iter().map(|p| Program::parse(p)).collect(),
-    };
-    let settings = match a.setting.is_empty() {
-        true => Ok(underused::Setting::ALL.to_vec()),
-        false => (a.setting.iter())
-            .map(|s| underused::Setting::parse(s))
-            .collect(),
-    };
     let options = underused::UnderusedOptions {
-        programs: programs.map_err(refused)?,
-        settings: settings.map_err(refused)?,
+        programs: all_or(&a.program, &Program::ALL, Program::parse).map_err(refused)?,
+        settings: all_or(&a.setting, &Setting::ALL, Setting::parse).map_err(refused)?,
         sides: sides(&a.on)?,
         runs: a.runs as usize,
         deckle,
@@ -154,10 +125,7 @@ fn run_underused(a: &UnderusedArgs) -> Result<i32, Fail> {
     let plot = Plot::open(a.plot.as_ref())?;
     let report = underused::run(options).map_err(refused)?;
     plot.write(|| report.to_svg().map_err(refused))?;
-    match a.format {
-        Format::Text => print(&report.to_text())?,
-        Format::Json => print(&report.to_json())?,
-    }
+    show(a.format, || report.to_text(), || report.to_json())?;
     Ok(0)
 }
 
@@ -227,8 +195,26 @@ fn failed(what: &str, e: &LabError) -> Fail {
     Fail::own(format!("lab {what}: {e}"))
 }
 
-fn print(text: &str) -> Result<(), Fail> {
-    let mut out = std::io::stdout().lock();
-    let end = if text.ends_with('\n') { "" } else { "\n" };
-    write!(out, "{text}{end}").map_err(|e| Fail::own(format!("output: {}", plain(&e))))
+/// What `words` name; all there is if there are none.
+fn all_or<T: Clone>(
+    words: &[String],
+    all: &[T],
+    parse: impl Fn(&str) -> Result<T, LabError>,
+) -> Result<Vec<T>, LabError> {
+    match words.is_empty() {
+        true => Ok(all.to_vec()),
+        false => words.iter().map(|word| parse(word)).collect(),
+    }
+}
+
+fn show(
+    format: Format,
+    text: impl FnOnce() -> String,
+    json: impl FnOnce() -> String,
+) -> Result<(), Fail> {
+    let report = match format {
+        Format::Text => text(),
+        Format::Json => json(),
+    };
+    print(report.trim_end_matches('\n'))
 }

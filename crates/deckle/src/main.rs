@@ -8,6 +8,7 @@ mod config;
 mod doctor;
 mod fail;
 mod lab;
+mod procfs;
 mod run;
 mod settings;
 mod size;
@@ -18,6 +19,7 @@ use std::process::{ExitCode, exit};
 
 use args::{Cli, Command};
 use clap::{CommandFactory, Parser};
+use fail::Fail;
 
 /// One line on standard error, `deckle: ` in front; red on a terminal that may be coloured.
 fn say(text: fmt::Arguments<'_>) {
@@ -30,6 +32,13 @@ fn say(text: fmt::Arguments<'_>) {
         "deckle:"
     };
     let _ = err.write_all(format!("{head} {text}\n").as_bytes());
+}
+
+/// Lines on standard output.
+fn print(text: &str) -> Result<(), Fail> {
+    use std::io::Write;
+    let done = writeln!(std::io::stdout(), "{text}");
+    done.map_err(|e| Fail::own(format!("output: {}", fail::plain(&e))))
 }
 
 fn main() -> ExitCode {

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::{Finding, State};
 use crate::access::Facts;
-use crate::{cgroup, size};
+use crate::{cgroup, procfs, size};
 
 const SECTION: &str = "userfaultfd";
 
@@ -57,24 +57,13 @@ pub(super) fn userfaultfd(access: &Facts) -> Vec<Finding> {
         .value(json!(access.ptrace)),
     ];
     let fork = access.fork_events();
-    let f = Finding::fact(
-        SECTION,
-        "fork",
-        if fork {
-            "followed (EVENT_FORK)"
-        } else {
-            "not followed"
-        },
-    )
-    .value(json!(fork));
-    all.push(if fork {
-        f
-    } else {
-        f.state(
-            State::Missing,
-            "run with CAP_SYS_PTRACE, else programs that go on after fork are not supported",
-        )
-    });
+    let text = match fork {
+        true => "followed (EVENT_FORK)",
+        false => "not followed",
+    };
+    let remedy = "run with CAP_SYS_PTRACE, else programs that go on after fork are not supported";
+    let f = Finding::fact(SECTION, "fork", text).value(json!(fork));
+    all.push(f.unless(fork, State::Missing, remedy));
     let Some(offered) = access.features() else {
         return all;
     };
@@ -100,7 +89,7 @@ pub(super) fn userfaultfd(access: &Facts) -> Vec<Finding> {
         let has = offered.contains(bit);
         let f = Finding::fact(SECTION, name, if has { "offered" } else { "not offered" })
             .value(json!(has));
-        all.push(if has { f } else { f.state(State::Note, remedy) });
+        all.push(f.unless(has, State::Note, remedy));
     }
     all
 }
@@ -139,40 +128,21 @@ pub(super) fn limits() -> Vec<Finding> {
         .and_then(|s| s.parse().ok())
         .unwrap_or(0);
     let f = Finding::fact(section, "vm.max_map_count", maps.to_string()).value(json!(maps));
-    all.push(if maps >= 65530 {
-        f
-    } else {
-        f.state(State::Note, "as root: sysctl vm.max_map_count=262144")
-    });
+    let remedy = "as root: sysctl vm.max_map_count=262144";
+    all.push(f.unless(maps >= 65530, State::Note, remedy));
     let overcommit = read("/proc/sys/vm/overcommit_memory").unwrap_or_default();
     let f = Finding::fact(section, "vm.overcommit_memory", &overcommit);
-    all.push(if overcommit == "2" {
-        f.state(
-            State::Note,
-            "reservations are counted here; as root: sysctl vm.overcommit_memory=0",
-        )
-    } else {
-        f
-    });
+    let remedy = "reservations are counted here; as root: sysctl vm.overcommit_memory=0";
+    all.push(f.unless(overcommit != "2", State::Note, remedy));
     let space = rlimit_as();
     let text = space.map_or("unlimited".to_owned(), size::show);
     let f = Finding::fact(section, "RLIMIT_AS", text).value(json!(space));
-    all.push(if space.is_some() {
-        f.state(
-            State::Note,
-            "ulimit -v unlimited: deckle reserves address space, not memory",
-        )
-    } else {
-        f
-    });
+    let remedy = "ulimit -v unlimited: deckle reserves address space, not memory";
+    all.push(f.unless(space.is_none(), State::Note, remedy));
     let shm = std::fs::metadata("/dev/shm").is_ok_and(|m| m.is_dir());
     let f =
         Finding::fact(section, "/dev/shm", if shm { "there" } else { "absent" }).value(json!(shm));
-    all.push(if shm {
-        f
-    } else {
-        f.state(State::Missing, "mount a tmpfs on /dev/shm")
-    });
+    all.push(f.unless(shm, State::Missing, "mount a tmpfs on /dev/shm"));
     all
 }
 
@@ -181,10 +151,7 @@ fn cpus() -> usize {
 }
 
 fn ram_bytes() -> u64 {
-    let text = read("/proc/meminfo").unwrap_or_default();
-    let line = text.lines().find_map(|l| l.strip_prefix("MemTotal:"));
-    let kib = line.and_then(|v| v.split_whitespace().next()?.parse::<u64>().ok());
-    kib.unwrap_or(0) * 1024
+    procfs::kib(&read("/proc/meminfo").unwrap_or_default(), "MemTotal:") << 10
 }
 
 fn rlimit_as() -> Option<u64> {

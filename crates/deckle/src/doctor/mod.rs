@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use crate::access::Facts;
 use crate::args::{DoctorArgs, Format};
 use crate::fail::Fail;
+use crate::print;
 
 /// How a finding is meant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,6 +48,13 @@ impl Finding {
     fn value(mut self, value: Value) -> Finding {
         self.value = value;
         self
+    }
+    /// If `good` does not hold, it is meant as `state`.
+    fn unless(self, good: bool, state: State, remedy: impl Into<String>) -> Finding {
+        match good {
+            true => self,
+            false => self.state(state, remedy),
+        }
     }
     fn state(mut self, state: State, remedy: impl Into<String>) -> Finding {
         self.state = state;
@@ -120,18 +128,9 @@ pub fn doctor(args: &DoctorArgs) -> Result<i32, Fail> {
     findings.extend(facts::limits());
     let text = match args.format {
         Format::Text => text(mode, &findings),
-        Format::Json => {
-            let json = json(mode, &findings);
-            format!(
-                "{}\n",
-                serde_json::to_string_pretty(&json).unwrap_or_default()
-            )
-        }
+        Format::Json => format!("{:#}", json(mode, &findings)),
     };
-    use std::io::Write;
-    std::io::stdout()
-        .write_all(text.as_bytes())
-        .map_err(|e| Fail::own(format!("output: {}", crate::fail::plain(&e))))?;
+    print(text.trim_end())?;
     Ok(0)
 }
 

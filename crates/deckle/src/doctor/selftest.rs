@@ -20,10 +20,7 @@ fn of(found: Capabilities) -> Vec<Finding> {
             let has = found.has(c);
             let f = Finding::fact(SECTION, name(c), if has { "works" } else { "does not" })
                 .value(json!(has));
-            match (has, absence(c)) {
-                (true, _) => f,
-                (false, state) => f.state(state, c.without()),
-            }
+            f.unless(has, absence(c), c.without())
         })
         .collect()
 }

@@ -17,6 +17,7 @@ use deckle_group::{Group, Name};
 use super::leaving::Leavings;
 use super::tree::is_service_task;
 use crate::fail::Fail;
+use crate::procfs::field;
 use crate::say;
 
 struct Service {
@@ -41,8 +42,6 @@ pub struct Services {
     connections: Vec<Connection>,
     leaving: Leavings,
     buffer: Vec<u8>,
-    /// Lines that services had printed.
-    pub said: u64,
 }
 
 impl Services {
@@ -55,7 +54,6 @@ impl Services {
             connections: Vec::new(),
             leaving: Leavings::default(),
             buffer: vec![0; PACKET_MAX],
-            said: 0,
         })
     }
 
@@ -145,10 +143,7 @@ impl Services {
             }
             match Message::decode(got.packet) {
                 Some(Message::Hello { pid, .. }) => c.service = hello(pid, got.fds),
-                Some(Message::Say(text)) => {
-                    self.said += 1;
-                    print_raw(text);
-                }
+                Some(Message::Say(text)) => print_raw(text),
                 Some(Message::Unmanaged { path, reason }) => {
                     group.count_unmanaged_program();
                     let (path, reason) = (
@@ -211,8 +206,9 @@ fn hello(pid: u32, fds: [Option<Fd>; FDS_MAX]) -> Option<Service> {
 fn pid_of(pidfd: &Fd) -> u32 {
     let path = format!("/proc/self/fdinfo/{}", pidfd.raw());
     let text = std::fs::read_to_string(path).unwrap_or_default();
-    let line = text.lines().find_map(|l| l.strip_prefix("Pid:"));
-    line.and_then(|n| n.trim().parse().ok()).unwrap_or(0)
+    field(&text, "Pid:")
+        .and_then(|n| n.parse().ok())
+        .unwrap_or(0)
 }
 
 fn peer_is_ours(socket: &Fd) -> bool {

@@ -6,6 +6,8 @@ use std::fs;
 use deckle_group::Group;
 use deckle_group::sys::proc_stat;
 
+use crate::procfs;
+
 fn all_pids() -> impl Iterator<Item = u32> {
     fs::read_dir("/proc")
         .into_iter()
@@ -128,9 +130,7 @@ impl Amounts {
     }
 
     fn kib(&self, name: &str) -> u64 {
-        let line = self.0.lines().find_map(|l| l.strip_prefix(name));
-        line.and_then(|v| v.split_whitespace().next()?.parse().ok())
-            .unwrap_or(0)
+        procfs::kib(&self.0, name)
     }
 }
 
