@@ -82,7 +82,7 @@ impl Calls {
         };
         self.refuse_locked(addr, bytes, advice)?;
         let kernel = |_: &super::Manager, _, start: deckle_mm::Vpn, n: u64| {
-            let bytes = n as usize * crate::sys::PAGE;
+            let bytes = n as usize * sys::PAGE;
             let _ = raw(
                 libc::SYS_madvise,
                 [start.addr() as usize, bytes, word, 0, 0, 0],
@@ -132,7 +132,7 @@ impl Calls {
     /// MADV_COLLAPSE: huge pages of all whole blocks of the range.
     fn collapse(&mut self, addr: usize, bytes: usize) -> Result<usize, i32> {
         let process = self.process;
-        let (mm, space) = (process.pager.mm(), process.pager.space());
+        let (mm, space) = process.memory();
         for (start, len, foreign) in self.parts(addr, bytes) {
             if foreign {
                 let args = [start, len, COLLAPSE as usize, 0, 0, 0];
@@ -153,12 +153,7 @@ impl Calls {
             advice,
             libc::MADV_DONTNEED | libc::MADV_FREE | libc::MADV_COLD | libc::MADV_PAGEOUT
         );
-        let pager = &self.process.pager;
-        let parts = || {
-            pager
-                .mm()
-                .mapped_parts(pager.space(), vpn(addr), pages(bytes))
-        };
+        let parts = || self.process.mapped_parts(addr, bytes);
         match takes && parts().iter().any(|v| v.locked) {
             true => Err(libc::EINVAL),
             false => Ok(()),

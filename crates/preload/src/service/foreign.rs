@@ -19,36 +19,30 @@ impl Calls {
     /// Something foreign is about to be mapped over the range: its pages are dropped.
     pub fn leave(&mut self, addr: usize, bytes: usize) -> Result<usize, i32> {
         let bytes = bytes.next_multiple_of(PAGE);
-        let pager = &self.process.pager;
-        pager
-            .mm()
-            .mmap(pager.space(), Some(vpn(addr)), pages(bytes), 1, Prot::NONE)
+        let (mm, space) = self.process.memory();
+        mm.mmap(space, Some(vpn(addr)), pages(bytes), 1, Prot::NONE)
             .map_err(|e| errno(&e))?;
         // SAFETY: no byte of the program is left there.
-        unsafe { pager.platform().leave(addr, bytes) }.map_err(|e| e.0)?;
+        unsafe { self.process.pager.platform().leave(addr, bytes) }.map_err(|e| e.0)?;
         Ok(0)
     }
 
     /// Gives a range with its bytes to the kernel, for good. What is given is part of what
     /// the summary calls unmanaged.
     pub fn surrender(&mut self, addr: usize, bytes: usize) -> Result<usize, i32> {
-        let pager = &self.process.pager;
+        let (mm, space) = self.process.memory();
         for (start, len, foreign) in self.parts(addr, bytes) {
             if foreign {
                 continue;
             }
-            let parts = pager
-                .mm()
-                .mapped_parts(pager.space(), vpn(start), pages(len));
-            pager
-                .mm()
-                .disown(pager.space(), vpn(start), pages(len))
+            let parts = self.process.mapped_parts(start, len);
+            mm.disown(space, vpn(start), pages(len))
                 .map_err(|e| match e {
                     MapError::Hole(_) => libc::ENOMEM,
                     e => errno(&e),
                 })?;
             // SAFETY: every page that has bytes is present, says `disown`.
-            unsafe { pager.platform().leave(start, len) }.map_err(|e| e.0)?;
+            unsafe { self.process.pager.platform().leave(start, len) }.map_err(|e| e.0)?;
             for part in parts.iter().filter(|part| part.locked) {
                 let bytes = part.pages as usize * PAGE;
                 raw(
@@ -74,18 +68,14 @@ impl Calls {
 
     /// Whether nothing is mapped in the range, for the program.
     pub fn is_free(&self, addr: usize, bytes: usize) -> bool {
-        let pager = &self.process.pager;
-        pager.platform().arena().contains(addr, bytes)
-            && pager
-                .mm()
-                .mapped_parts(pager.space(), vpn(addr), pages(bytes))
-                .is_empty()
+        let arena = self.process.pager.platform().arena();
+        arena.contains(addr, bytes) && self.process.mapped_parts(addr, bytes).is_empty()
     }
 
     /// ENOMEM unless all of the range is mapped, for the program.
     pub fn mapped(&self, addr: usize, bytes: usize) -> Result<usize, i32> {
-        let pager = &self.process.pager;
-        match pager.mm().is_mapped(pager.space(), vpn(addr), pages(bytes)) {
+        let (mm, space) = self.process.memory();
+        match mm.is_mapped(space, vpn(addr), pages(bytes)) {
             true => Ok(0),
             false => Err(libc::ENOMEM),
         }

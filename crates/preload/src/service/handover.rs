@@ -6,6 +6,7 @@
 
 use super::Process;
 use crate::lock::Lock;
+use crate::sys::PAGE;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 use core::sync::atomic::{AtomicBool, AtomicI32};
 use core::time::Duration;
@@ -20,7 +21,6 @@ use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd};
 const DEADLINE: Duration = Duration::from_secs(10);
 /// How often it is asked whether the child lives still.
 const LOOK: Duration = Duration::from_millis(20);
-const PAGE: usize = crate::sys::PAGE;
 
 /// Whether the next fork event belongs to a fork that was prepared.
 static EXPECTED: AtomicBool = AtomicBool::new(false);

@@ -4,7 +4,7 @@
 //! it is carried out mapping by mapping, without those.
 
 use super::Process;
-use super::serve::{Calls, OnFault, errno, pages, raw, vpn};
+use super::serve::{Calls, OnFault, errno, raw};
 use crate::sys::PAGE;
 use core::ffi::c_int;
 use deckle_mm::space::vma::Vma;
@@ -83,13 +83,12 @@ impl Process {
     /// What the program has mapped in the arena.
     fn all_mapped(&self) -> Vec<Vma> {
         let arena = self.pager.platform().arena();
-        let (start, n) = (vpn(arena.base()), pages(arena.len()));
-        self.pager.mm().mapped_parts(self.pager.space(), start, n)
+        self.mapped_parts(arena.base(), arena.len())
     }
 
     /// A forked child has no lock of its parent's. Before other tasks of the service run.
     pub fn forget_locks(&self) -> Result<(), MapError> {
-        let (mm, space) = (self.pager.mm(), self.pager.space());
+        let (mm, space) = self.memory();
         let all = self.all_mapped();
         let mut locked = all.iter().filter(|v| v.locked);
         locked.try_for_each(|v| mm.munlock(space, v.start, v.pages))
@@ -106,9 +105,7 @@ impl Calls {
         };
         self.mapped(args[0], args[1])?;
         if args[3] != usize::MAX {
-            let pager = &self.process.pager;
-            let (start, n) = (vpn(args[0]), pages(args[1]));
-            let mut here = pager.mm().mapped_parts(pager.space(), start, n);
+            let mut here = self.process.mapped_parts(args[0], args[1]);
             here.retain(|v| !v.locked);
             if self.locked() + bytes_of(&here) > args[3] {
                 return Err(libc::ENOMEM);
@@ -147,7 +144,7 @@ impl Calls {
 
     /// Locks a managed range and brings it in. What nobody may touch is not brought in.
     pub fn lock_now(&self, start: Vpn, n: u64) -> Result<(), MapError> {
-        let (mm, space) = (self.process.pager.mm(), self.process.pager.space());
+        let (mm, space) = self.process.memory();
         let parts = mm.mapped_parts(space, start, n);
         parts.iter().try_for_each(|v| match v.prot {
             Prot::NONE => mm.lock_present(space, v.start, v.pages),
@@ -190,7 +187,7 @@ impl Calls {
     }
 
     fn lock_managed(&self, all: &[Vma], on_fault: OnFault) -> Result<(), i32> {
-        let (mm, space) = (self.process.pager.mm(), self.process.pager.space());
+        let (mm, space) = self.process.memory();
         let lock = |v: &Vma| -> Result<usize, i32> {
             let (start, bytes) = (v.start.addr() as usize, v.pages as usize * PAGE);
             for (start, bytes, room) in cut_by_rooms(start, bytes) {

@@ -42,8 +42,8 @@ impl Mappings {
 
     /// Whether the kernel has hardly a mapping left.
     pub fn is_full(&mut self, process: &Process) -> bool {
-        let pager = &process.pager;
-        !self.has_room(pager.mm().mappings(pager.space()))
+        let (mm, space) = process.memory();
+        !self.has_room(mm.mappings(space))
     }
 
     /// The same for a number of mappings in the core's tree.
@@ -83,12 +83,11 @@ impl Calls {
         if !self.mappings.is_full(self.process) {
             return Ok(());
         }
-        let pager = &self.process.pager;
-        let (mm, space) = (pager.mm(), pager.space());
+        let (mm, space) = self.process.memory();
         let end = addr.saturating_add(bytes);
         // One mapping on both sides of an edge is cut there.
         let cut = |at: usize| {
-            let around = mm.mapped_parts(space, vpn(at - PAGE), 2);
+            let around = self.process.mapped_parts(at - PAGE, 2 * PAGE);
             around.len() == 1 && around[0].pages == 2
         };
         match cut(addr) || cut(end) || !mm.is_mapped(space, vpn(addr), pages(bytes)) {

@@ -26,7 +26,8 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize};
 use core::time::Duration;
 use deckle_group::proto::Link;
 use deckle_live::{LiveEnv, Pager};
-use deckle_mm::Mm;
+use deckle_mm::space::vma::Vma;
+use deckle_mm::{Mm, SpaceId};
 use deckle_task::watch::{Program, Watch};
 use deckle_task::{Area, Entry, Options, SpawnError, futex};
 use std::sync::{Arc, Mutex};
@@ -45,6 +46,19 @@ struct Process {
     align_mappings: bool,
     /// What the age of inactive memory is told from.
     history: Mutex<deckle_group::History>,
+}
+
+impl Process {
+    /// The manager, and the program's space in it.
+    fn memory(&self) -> (&Manager, SpaceId) {
+        (self.pager.mm(), self.pager.space())
+    }
+
+    /// What the program has mapped in a range, in parts.
+    fn mapped_parts(&self, addr: usize, bytes: usize) -> Vec<Vma> {
+        let (mm, space) = self.memory();
+        mm.mapped_parts(space, serve::vpn(addr), serve::pages(bytes))
+    }
 }
 
 /// The process, once its service is set up. Never freed.

@@ -67,6 +67,15 @@ const OPS: [Op; 16] = [
     Op::ForkEnd,
 ];
 
+// A slot holds the place of an operation in the list.
+const _: () = {
+    let mut place = 0;
+    while place < OPS.len() {
+        assert!(OPS[place] as usize == place);
+        place += 1;
+    }
+};
+
 const FREE: u32 = 0;
 const TAKEN: u32 = 1;
 const POSTED: u32 = 2;

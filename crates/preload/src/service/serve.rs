@@ -131,12 +131,12 @@ impl Calls {
         args: [usize; 6],
         work: impl Fn(&super::Manager, deckle_mm::SpaceId, Vpn, u64) -> Result<(), MapError>,
     ) -> Result<usize, i32> {
-        let pager = &self.process.pager;
+        let (mm, space) = self.process.memory();
         for (start, bytes, foreign) in self.parts(args[0], args[1]) {
             if foreign {
                 raw(number, [start, bytes, args[2], 0, 0, 0])?;
             } else {
-                work(pager.mm(), pager.space(), vpn(start), pages(bytes)).map_err(|e| errno(&e))?;
+                work(mm, space, vpn(start), pages(bytes)).map_err(|e| errno(&e))?;
             }
         }
         Ok(0)
@@ -151,7 +151,6 @@ impl Calls {
 
     fn map(&mut self, args: [usize; 6]) -> Result<usize, i32> {
         let [hint, bytes, _, rights, flags, most] = args;
-        let pager = &self.process.pager;
         if hint != 0 && self.is_free(hint, bytes) {
             return self.map_fixed([hint, bytes, 0, rights, flags, most]);
         }
@@ -160,15 +159,9 @@ impl Calls {
         }
         self.may_map(bytes, flags as c_int, most)?;
         let align = rules::alignment(bytes, self.process.align_mappings);
-        let start = pager
-            .mm()
-            .mmap(
-                pager.space(),
-                None,
-                pages(bytes),
-                pages(align),
-                prot(rights),
-            )
+        let (mm, space) = self.process.memory();
+        let start = mm
+            .mmap(space, None, pages(bytes), pages(align), prot(rights))
             .map_err(|e| errno(&e))?;
         self.populate(start.addr() as usize, bytes, rights, flags as c_int)
     }
@@ -182,16 +175,8 @@ impl Calls {
         self.may_map(bytes, flags as c_int, most)?;
         self.adopt(addr, bytes)?;
         forget_room(addr, bytes);
-        let pager = &self.process.pager;
-        pager
-            .mm()
-            .mmap(
-                pager.space(),
-                Some(vpn(addr)),
-                pages(bytes),
-                1,
-                prot(rights),
-            )
+        let (mm, space) = self.process.memory();
+        mm.mmap(space, Some(vpn(addr)), pages(bytes), 1, prot(rights))
             .map_err(|e| errno(&e))?;
         self.populate(addr, bytes, rights, flags as c_int)
     }
@@ -204,7 +189,7 @@ impl Calls {
         rights: usize,
         flags: c_int,
     ) -> Result<usize, i32> {
-        let (pager, at, n) = (&self.process.pager, vpn(addr), pages(bytes));
+        let ((mm, space), at, n) = (self.process.memory(), vpn(addr), pages(bytes));
         let future = self.lock_future;
         if is_room(bytes, flags) {
             note_room(addr, bytes);
@@ -213,11 +198,11 @@ impl Calls {
             let on_fault = future == Some(OnFault(true)) && flags & libc::MAP_LOCKED == 0;
             let as_it_comes = on_fault || is_room(bytes, flags);
             let locked = match as_it_comes && flags & libc::MAP_POPULATE == 0 {
-                true => pager.mm().lock_present(pager.space(), at, n),
+                true => mm.lock_present(space, at, n),
                 false => self.lock_now(at, n),
             };
             if let Err(error) = locked {
-                let _ = pager.mm().munmap(pager.space(), at, n);
+                let _ = mm.munmap(space, at, n);
                 return Err(match error {
                     MapError::Limit => libc::EAGAIN,
                     error => errno(&error),
@@ -230,7 +215,7 @@ impl Calls {
                 _ => return Ok(addr),
             };
             // As with the kernel's: what does not fit is not populated.
-            let _ = pager.mm().madvise(pager.space(), at, n, advice);
+            let _ = mm.madvise(space, at, n, advice);
         }
         Ok(addr)
     }
@@ -239,10 +224,8 @@ impl Calls {
         self.may_cut(addr, bytes)?;
         self.adopt(addr, bytes)?;
         forget_room(addr, bytes);
-        let pager = &self.process.pager;
-        pager
-            .mm()
-            .munmap(pager.space(), vpn(addr), pages(bytes))
+        let (mm, space) = self.process.memory();
+        mm.munmap(space, vpn(addr), pages(bytes))
             .map_err(|e| errno(&e))?;
         if self.undumped {
             // The next who gets these addresses has not asked for it.
@@ -293,10 +276,8 @@ impl Calls {
             (false, true) => Remap::MayMove,
             (false, false) => Remap::InPlace,
         };
-        let pager = &self.process.pager;
-        pager
-            .mm()
-            .mremap(pager.space(), vpn(addr), size(old), size(new), how)
+        let (mm, space) = self.process.memory();
+        mm.mremap(space, vpn(addr), size(old), size(new), how)
             .map(|at| at.addr() as usize)
             .map_err(|e| match e {
                 MapError::Hole(_) => libc::EFAULT,
