@@ -10,7 +10,7 @@ use core::time::Duration;
 use crate::attach::Name;
 use crate::proto::PREFIX;
 use crate::socket::{accept, connect, listen, receive, send, wait};
-use crate::sys::{Errno, Fd};
+use crate::sys::{Errno, Fd, random};
 
 /// Bytes of a secret.
 pub const SECRET: usize = 16;
@@ -34,18 +34,10 @@ impl Ticket {
     /// # Errors
     /// The system has no random bytes.
     pub fn new() -> Result<Ticket, Errno> {
-        let mut raw = [0u8; SECRET + 8];
-        // SAFETY: fills a live buffer of this length.
-        let got = unsafe { libc::getrandom(raw.as_mut_ptr().cast(), raw.len(), 0) };
-        if got != raw.len() as isize {
-            return Err(Errno::last());
-        }
-        let mut ticket = Ticket::default();
-        ticket.secret.copy_from_slice(&raw[..SECRET]);
-        let mut number = [0; 8];
-        number.copy_from_slice(&raw[SECRET..]);
-        ticket.number = u64::from_le_bytes(number);
-        Ok(ticket)
+        Ok(Ticket {
+            number: u64::from_le_bytes(random()?),
+            secret: random()?,
+        })
     }
 }
 

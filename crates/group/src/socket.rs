@@ -6,7 +6,7 @@
 use core::mem::{offset_of, size_of};
 use core::time::Duration;
 
-use crate::sys::{Errno, Fd};
+use crate::sys::{Errno, Fd, to_read};
 
 /// Most descriptors that come with a packet.
 pub const FDS_MAX: usize = 3;
@@ -69,11 +69,7 @@ pub fn accept(listener: &Fd, flags: i32) -> Option<Fd> {
 
 /// Waits until a packet or a connection is there. ETIMEDOUT: not in that time.
 pub(crate) fn wait(fd: &Fd, time: Duration) -> Result<(), Errno> {
-    let mut slot = libc::pollfd {
-        fd: fd.raw(),
-        events: libc::POLLIN,
-        revents: 0,
-    };
+    let mut slot = to_read(fd.raw());
     loop {
         // SAFETY: one valid entry.
         match unsafe { libc::poll(&raw mut slot, 1, time.as_millis() as i32) } {

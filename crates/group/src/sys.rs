@@ -243,6 +243,28 @@ pub fn namespaces() -> u64 {
     pids ^ clock << 32
 }
 
+/// Bytes that nobody can guess.
+///
+/// # Errors
+/// The system has none.
+pub fn random<const N: usize>() -> Result<[u8; N], Errno> {
+    let mut bytes = [0; N];
+    // SAFETY: fills a live buffer of this length.
+    match unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), N, 0) } {
+        got if got == N as isize => Ok(bytes),
+        _ => Err(Errno::last()),
+    }
+}
+
+/// What poll needs to wait until there is something to read.
+pub fn to_read(fd: i32) -> libc::pollfd {
+    libc::pollfd {
+        fd,
+        events: libc::POLLIN,
+        revents: 0,
+    }
+}
+
 /// Opens a pidfd, close-on-exec.
 pub fn pidfd_open(pid: u32) -> Result<Fd, Errno> {
     // SAFETY: a system call on numbers.
@@ -271,11 +293,7 @@ pub fn pidfd_kill(pidfd: &Fd, signal: i32) -> Result<(), Errno> {
 
 /// Whether the process behind `pidfd` has ended (a zombie has).
 pub fn pidfd_ended(pidfd: &Fd) -> bool {
-    let mut p = libc::pollfd {
-        fd: pidfd.raw(),
-        events: libc::POLLIN,
-        revents: 0,
-    };
+    let mut p = to_read(pidfd.raw());
     // SAFETY: one live pollfd, no waiting.
     unsafe { libc::poll(&mut p, 1, 0) > 0 }
 }

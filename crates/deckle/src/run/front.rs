@@ -16,7 +16,7 @@
 //! hears that the front is gone. The first process of a pid namespace needs no front: the
 //! kernel ends the namespace with it.
 
-use deckle_group::sys::{Errno, Fd, pidfd_kill, pidfd_open, proc_stat};
+use deckle_group::sys::{Errno, Fd, pidfd_kill, pidfd_open, proc_stat, to_read};
 use deckle_group::{Group, Name};
 
 use super::ending;
@@ -106,7 +106,8 @@ pub enum Side {
 /// If there is no process or socket to be had.
 pub fn split(signals: &Signals, name: Name) -> Result<Side, Fail> {
     let fail = |what: &str| Fail::own(format!("{what}: {}", Errno::last()));
-    let (ours, theirs) = Link::pair().map_err(|e| Fail::own(format!("socket: open: {e}")))?;
+    let (ours, theirs) =
+        Link::pair().map_err(|e| Fail::own(format!("no socket for the supervisor: {e}")))?;
     // SAFETY: there is one thread, so the child may do whatever this process may.
     match unsafe { libc::fork() } {
         -1 => Err(fail("no process for the supervisor")),
@@ -147,11 +148,7 @@ struct Front {
 impl Front {
     /// Passes on whatever comes until the supervisor has ended; its raw wait status.
     fn stay(mut self, signals: &Signals) -> i32 {
-        let mut set = [signals.fd(), self.link.fd()].map(|fd| libc::pollfd {
-            fd,
-            events: libc::POLLIN,
-            revents: 0,
-        });
+        let mut set = [signals.fd(), self.link.fd()].map(to_read);
         loop {
             while let Some(signal) = signals.take() {
                 match signal.number {

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use deckle_group::program::{self, PATH_MAX, ProgramError, Verdict};
-use deckle_group::sys::Errno;
+use deckle_group::sys::{Errno, random};
 use deckle_group::{Group, Name};
 use deckle_live::{Capabilities, Capability};
 
@@ -229,15 +229,7 @@ fn library() -> Result<PathBuf, Fail> {
 }
 
 fn random_name() -> Result<String, Fail> {
-    let mut word = [0u8; 8];
-    // SAFETY: a live buffer of that length.
-    let n = unsafe { libc::getrandom(word.as_mut_ptr().cast(), word.len(), 0) };
-    if n != word.len() as isize {
-        return Err(Fail::own("no random numbers from the kernel"));
-    }
-    Ok(format!(
-        "{}-{:016x}",
-        std::process::id(),
-        u64::from_le_bytes(word)
-    ))
+    let word = random().map_err(|e| Fail::own(format!("no random numbers: {e}")))?;
+    let (pid, word) = (std::process::id(), u64::from_le_bytes(word));
+    Ok(format!("{pid}-{word:016x}"))
 }

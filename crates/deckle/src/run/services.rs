@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use deckle_group::proto::{Message, PACKET_MAX, listen};
 use deckle_group::socket::{FDS_MAX, accept, receive};
-use deckle_group::sys::{Errno, Fd, pidfd_ended, pidfd_kill, pidfd_open};
+use deckle_group::sys::{Errno, Fd, pidfd_ended, pidfd_kill, pidfd_open, to_read};
 use deckle_group::{Group, Name};
 
 use super::leaving::Leavings;
@@ -59,13 +59,7 @@ impl Services {
 
     /// Adds what is to be polled.
     pub fn poll_set(&self, set: &mut Vec<libc::pollfd>) {
-        let mut add = |fd: i32| {
-            set.push(libc::pollfd {
-                fd,
-                events: libc::POLLIN,
-                revents: 0,
-            })
-        };
+        let mut add = |fd| set.push(to_read(fd));
         add(self.listener.raw());
         for c in &self.connections {
             if let Some(socket) = &c.socket {

@@ -4,6 +4,7 @@
 use std::time::{Duration, Instant};
 
 use deckle_group::Group;
+use deckle_group::sys::{Errno, to_read};
 
 use super::child::Program;
 use super::ending;
@@ -99,16 +100,8 @@ pub fn supervise(
             patience = patience.min(at.saturating_duration_since(now));
         }
         set.clear();
-        set.push(libc::pollfd {
-            fd: signals.fd(),
-            events: libc::POLLIN,
-            revents: 0,
-        });
-        set.extend(s.front.iter().map(|link| libc::pollfd {
-            fd: link.fd(),
-            events: libc::POLLIN,
-            revents: 0,
-        }));
+        set.push(to_read(signals.fd()));
+        set.extend(s.front.iter().map(|link| to_read(link.fd())));
         services.poll_set(&mut set);
         let wait = patience.as_millis() as i32 + 1;
         // SAFETY: a live array of that length.
@@ -164,7 +157,7 @@ impl Supervisor {
                 return true;
             }
             if pid < 0 {
-                match deckle_group::sys::Errno::last().0 {
+                match Errno::last().0 {
                     libc::EINTR => continue,
                     _ => return false,
                 }

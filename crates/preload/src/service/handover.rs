@@ -11,7 +11,7 @@ use core::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 use core::sync::atomic::{AtomicBool, AtomicI32};
 use core::time::Duration;
 use deckle_group::handover::{Listener, Ticket, give, take as ask};
-use deckle_group::sys::{Errno, now};
+use deckle_group::sys::{Errno, now, to_read};
 use deckle_live::pager::{Fault, Filled};
 use deckle_mm::Vpn;
 use deckle_uffd::{Event, Msg, ProtectMode, Uffd, WakeMode, Why};
@@ -98,12 +98,7 @@ pub fn serve(process: &Process) {
     let deadline = now() + DEADLINE;
     let mut filled = Vec::new();
     while now() < deadline {
-        let entry = |fd| libc::pollfd {
-            fd,
-            events: libc::POLLIN,
-            revents: 0,
-        };
-        let mut fds = [entry(listener.fd().raw()), entry(child.as_raw_fd())];
+        let mut fds = [listener.fd().raw(), child.as_raw_fd()].map(to_read);
         // SAFETY: two valid entries.
         let ready = unsafe { libc::poll(fds.as_mut_ptr(), 2, LOOK.as_millis() as i32) };
         if fds[0].revents != 0
