@@ -4,7 +4,7 @@ use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use deckle_mm::platform::Stop;
-use deckle_mm::{Charge, FaultError, FaultMode, PlatformError, Served, Store, Vpn};
+use deckle_mm::{Charge, FaultError, FaultMode, Item, PlatformError, Served, Store, Vpn};
 use deckle_uffd::{Errno, Event, Msg};
 
 use super::Pager;
@@ -133,7 +133,7 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
                 continue;
             };
             let wait = if late { 0 } else { self.mm.reclaim_high() };
-            if wait > 0 {
+            if wait > 0 && self.throttle.is_due(self.mm.stats().get(Item::NrAnon)) {
                 // It alone waits: others' faults may be for pages that are there in a moment.
                 self.queue.postpone(fault, Duration::from_micros(wait));
                 continue;

@@ -24,6 +24,7 @@ mod region;
 mod service;
 mod share;
 mod signal;
+mod throttle;
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -45,6 +46,7 @@ pub use region::Region;
 pub use service::Service;
 
 use queue::Queue;
+use throttle::Throttle;
 
 /// The live machine as one set of the core's traits.
 pub struct LiveEnv<C, S>(PhantomData<(C, S)>);
@@ -89,6 +91,7 @@ impl std::error::Error for PagerError {}
 pub struct Pager<C: Charge + 'static, S: Store + 'static> {
     mm: Mm<LiveEnv<C, S>>,
     queue: Queue,
+    throttle: Throttle,
     share: share::Share,
     hooks: Box<dyn Hooks>,
     stop: OwnedFd,
@@ -127,6 +130,7 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
         Ok(Pager {
             mm,
             queue: Queue::new(),
+            throttle: Throttle::default(),
             share: share::Share::default(),
             hooks,
             stop,
