@@ -9,6 +9,8 @@ use common::mem::{
 };
 use common::pair::{Pair, WHOLE, mv, pair};
 use common::{fact, is_root, skip, uffd};
+use std::io::Write;
+
 use deckle_uffd::{
     Categories, CopyMode, Done, Errno, Features, ProtectMode, RegisterMode, WakeMode,
 };
@@ -155,5 +157,38 @@ fn p16_a_single_touched_page_collapses_only_outside_registered_ranges() {
         assert_eq!(mv(&uffd, map.block(0), nursery.block(0), BLOCK), WHOLE);
         assert!(is_huge(map.block(0)));
         assert_eq!(common::mem::peek(map.page(7)), 1);
+    });
+}
+
+#[test]
+fn p20_a_page_of_a_huge_page_whose_first_one_was_replaced_moves_once_it_is_alone() {
+    fact(|| {
+        let Pair {
+            uffd,
+            map,
+            park: _park,
+            park_uffd: _open,
+        } = pair(1);
+        let from = Map::blocks(1);
+        make_huge(from.block(0));
+        let child = common::process::fork(|| {
+            loop {
+                std::thread::sleep(std::time::Duration::from_secs(1));
+            }
+        });
+        // The first write since the fork: this side's first page is a new one.
+        write_page(from.page(0), 0);
+        child.kill();
+        let five = || mv(&uffd, map.page(5), from.page(5), PAGE);
+        assert!(five().is_err(), "it was shared");
+        advise(from.page(5), PAGE, libc::MADV_POPULATE_WRITE).expect("its own now");
+        // A kernel may ask the page itself.
+        if five().is_err() {
+            advise(from.page(5), PAGE, libc::MADV_COLD).expect("alone");
+            assert_eq!(five(), Ok(Done { bytes: PAGE }));
+        } else {
+            let _ = writeln!(std::io::stderr(), "the first page is not asked here");
+        }
+        assert!(has_page(map.page(5), 5) && has_page(from.page(6), 6));
     });
 }

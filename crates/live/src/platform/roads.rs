@@ -222,7 +222,12 @@ impl LivePlatform {
             self.parking.note_part(dst, len);
         }
         let mut at = 0;
-        let mut cured = None;
+        let (mut cured, mut parted) = (None, None);
+        // The kernel asks the first page of a huge page whether any page of it is shared, also
+        // one that the program has replaced; a page alone speaks for itself. It has to take
+        // apart what becomes cold in part, and does so with nothing that somebody holds.
+        // SAFETY: changes no byte.
+        let part = |addr| unsafe { kernel::madvise(addr, PAGE, Advice::Cold) }.is_ok();
         loop {
             match self.moved(&self.park, dst + at, src + at, len - at) {
                 Ok(_) => return Ok(done(len)),
@@ -234,6 +239,7 @@ impl LivePlatform {
                         Why::Busy if cured != Some(at) && self.unshare(src + at, len - at) => {
                             cured = Some(at);
                         }
+                        Why::Busy if parted != Some(at) && part(src + at) => parted = Some(at),
                         Why::Invalid => {
                             let rest = self.copy_out(src + at, dst + at, len - at, prot);
                             return shift(rest, at, len);
