@@ -20,7 +20,7 @@ const PER_PACKET: usize = 1000;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Which hand-over: found by the child in its copy of its parent's memory.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 pub struct Ticket {
     /// Makes the address unique.
     pub number: u64,
