@@ -5,9 +5,12 @@
 //! than caches hold, in huge pages where the system gives them; the ways take turns, and the
 //! median of the turns counts.
 
+mod common;
+
 use std::hint::black_box;
 use std::time::Instant;
 
+use common::{median, number};
 use deckle_live::zero_scan::{zero_pages, zero_pages_scalar};
 use deckle_mm::{BLOCK_PAGES, PageMask};
 
@@ -92,17 +95,11 @@ fn measure(memory: &[Page], want: u32) -> [f64; WAYS.len()] {
             }
         }
     }
-    turns.map(|mut seconds| {
-        seconds.sort_by(f64::total_cmp);
-        size_of_val(memory) as f64 / seconds[TURNS / 2] / f64::from(1 << 30)
-    })
+    turns.map(|seconds| size_of_val(memory) as f64 / median(seconds) / f64::from(1 << 30))
 }
 
 fn main() {
-    let mib = std::env::args()
-        .filter_map(|a| a.parse::<usize>().ok())
-        .next()
-        .unwrap_or(256);
+    let mib = number(256);
     let memory = pages(mib);
     let all = memory.len() as u32;
     assert_eq!(zero_pages(&memory[..512]), PageMask::FULL);
