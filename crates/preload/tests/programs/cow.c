@@ -47,12 +47,12 @@ static const char *const ACTS[] = {
 	"|CdCw?Pw?", "|CfPw?Cw?", "|PfCw?Pw?", "|CfCw?", "|CmCw?Pw?", "|PmPw?Cw?", "|CmPmPw?Cw?",
 	"|CvPw?Ce", "|CvCuPw?Ce", "|CvCdPw?Ce", "Pv|Cw?Pe", "Pv|PuCw?Pe", "Pv|Pw?Pe", "PvPp|CwPe?",
 	"|CoPw?Cw?", "|PoCw?Pw?", "|PoCoPw?", "|CkCw?Pw?", "|PkPw?Cw?", "|PkCw?", "|PwPk?CwCk?",
-	"|Cz?Pw?", "|CzPo?|Cw?Pw?", "|CwCzPw?|CwPw?", "|PwyCwyPwy", "|Coy?Pw?",
+	"|CfCwCo?Pw?", "PfPwPo|Cw?Pw?", "|Cz?Pw?", "|CzPo?|Cw?Pw?", "|CwCzPw?|CwPw?", "|PwyCwyPwy", "|Coy?Pw?",
 };
 static const char *const PINS[] = {
 	"Pi|Pw?Pj", "Pi|Cw?Pj", "Pi|CWPWPj?", "Pi|PJ?Cw?Pj", "Pi|Cz?PwPj?", "Pi|CF?GwCwPwPj?",
 	"Pi|PpPw?Pj", "Pi|PoPwPj?", "Pi|PkPwPj?", "|PiCw?Pj", "|PiPw?PjCw?", "|CiPw?Cj", "|CiCJ?Pw?",
-	"Pi|PJ|PJPj?",
+	"Pi|PJ|PJPj?", "PiPo|PwPj?", "PiPk|PwPj?", "Pi|Cz?PoPwPj?",
 };
 
 enum { P, C, G, S, SIDES };
