@@ -9,14 +9,22 @@ use common::mem::{
 };
 use common::pair::{Pair, WHOLE, mv, pair};
 use common::{fact, is_root, skip, uffd};
-use std::io::Write;
-
 use deckle_uffd::{
     Categories, CopyMode, Done, Errno, Features, ProtectMode, RegisterMode, WakeMode,
 };
+use std::io::Write;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Held by who sets the sizes of folios, and by who counts them.
+static SIZES: Mutex<()> = Mutex::new(());
+
+fn sizes() -> MutexGuard<'static, ()> {
+    SIZES.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 #[test]
 fn p15_copy_installs_small_pages_even_where_huge_ones_are_wanted() {
+    let _sizes = sizes();
     fact(|| {
         let Pair {
             uffd,
@@ -66,8 +74,8 @@ fn p15_a_64k_folio_is_split_by_move() {
     if !is_root() {
         return fact(|| skip("the size of folios is set and read as root only"));
     }
-    // Set here and not in the case, so that it is put back even if the case is killed. One more
-    // size for advised ranges does no harm to whatever else runs.
+    let _sizes = sizes();
+    // Set here and not in the case, so that it is put back even if the case is killed.
     let setting = (!common::in_case()).then(|| Setting::set(KNOB, "madvise"));
     fact(|| {
         let uffd = uffd(Features::MOVE);
