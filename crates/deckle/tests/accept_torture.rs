@@ -86,7 +86,8 @@ fn forced(test: &str, name: &str, torture: &str) -> Vec<gauges::Moment> {
     let forced = ["thp_split_page", "thp_collapse_alloc", "thp_split_free"];
     for what in forced {
         eprintln!("{what} {}", ran.counter(what));
-        assert!(ran.counter(what) > 100, "{what}");
+        // Often, on a machine that is busy with something else, too.
+        assert!(ran.counter(what) > 30, "{what}");
     }
     // What is charged is what there is.
     assert!(!looks.is_empty(), "{out}");

@@ -7,7 +7,7 @@ use common::hand::{BLOCK, byte_of};
 use common::{BASE, Rig};
 use deckle_mm::{
     Advice, Charge, FaultError, Item, Profile, Served, SizeItem, Sizes, SplitError, SplitFlags,
-    SplitMode, Tunables, Vpn,
+    SplitMode, ThpMode, Tunables, Vpn,
 };
 
 fn tunables(max_ptes_none: u16) -> Tunables {
@@ -42,12 +42,16 @@ fn r116_every_huge_page_is_queued_at_birth_and_nothing_else() {
         assert_eq!(rig.mm.queued(), k + 1);
     }
     let small = rig.mmap(3 * BLOCK, BLOCK);
-    rig.advise(small, BLOCK, Advice::NoHugePage);
+    let t = Tunables {
+        thp: ThpMode::Madvise,
+        ..rig.mm.tunables()
+    };
+    rig.mm.set_tunables(t).unwrap();
     rig.write(small, 1);
     assert_eq!((rig.folio(small).order, rig.mm.queued()), (4, 3));
     let t = Tunables {
         sizes: Sizes::NEVER,
-        ..rig.mm.tunables()
+        ..t
     };
     rig.mm.set_tunables(t).unwrap();
     rig.write(small.add(100), 1);
@@ -343,7 +347,11 @@ fn r134_switched_off_new_huge_pages_are_not_queued_and_parts_still_are() {
     rig.huge(0, 0..10);
     assert_eq!((rig.mm.queued(), shrink(&rig)), (0, 0));
     let small = rig.mmap(BLOCK, BLOCK);
-    rig.advise(small, BLOCK, Advice::NoHugePage);
+    let t = Tunables {
+        thp: ThpMode::Madvise,
+        ..t
+    };
+    rig.mm.set_tunables(t).unwrap();
     rig.write(small, 1);
     rig.munmap(small.add(1), 3);
     assert_eq!((rig.mm.queued(), shrink(&rig)), (1, 3));

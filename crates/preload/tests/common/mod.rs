@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// What a program under `deckle run` did.
@@ -43,10 +44,14 @@ pub fn deckle() -> PathBuf {
 #[allow(dead_code)]
 pub fn compile(name: &str, options: &[&str]) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs");
+    static NEXT: AtomicU32 = AtomicU32::new(0);
     let to = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}{}", options.join("")));
+    // Other tests may compile the same program now, or run it.
+    let n = NEXT.fetch_add(1, Ordering::Relaxed);
+    let new = to.with_extension(format!("{}-{n}", std::process::id()));
     let done = Command::new("cc")
         .args(["-O1", "-pthread", "-o"])
-        .arg(&to)
+        .arg(&new)
         .arg(source.join(format!("{name}.c")))
         .args(options)
         .output()
@@ -56,6 +61,7 @@ pub fn compile(name: &str, options: &[&str]) -> PathBuf {
         "{}",
         String::from_utf8_lossy(&done.stderr)
     );
+    std::fs::rename(&new, &to).expect("rename");
     to
 }
 

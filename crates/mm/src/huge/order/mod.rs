@@ -16,7 +16,7 @@ pub use sizes::{SizeMode, Sizes, order_of_bytes};
 pub use window::{Beside, Window, window, window_back};
 
 use crate::space::vma::{ThpAdvice, Vma};
-use crate::tunables::{FaultOrder, Profile, ThpMode, Tunables};
+use crate::tunables::{FaultOrder, ThpMode, Tunables};
 use crate::units::BLOCK_ORDER;
 
 /// The smallest order of a large folio.
@@ -31,11 +31,11 @@ pub fn thp_allowed(t: &Tunables, vma: &Vma) -> bool {
     }
 }
 
-/// Whether folios of `order` may be had in a VMA: its own `enabled` knob and the advice.
+/// Whether folios of `order` may be had in a VMA: its own `enabled` knob and the advice. As the
+/// kernel has it, the advice against huge pages is one against every large size: who gives it may
+/// count on holes that stay holes beside what is written.
 pub fn enabled(t: &Tunables, vma: &Vma, order: u8) -> bool {
-    let refused =
-        vma.advice == ThpAdvice::NoHuge && (order == BLOCK_ORDER || t.profile == Profile::Linux);
-    !refused
+    vma.advice != ThpAdvice::NoHuge
         && match t.sizes.get(order) {
             SizeMode::Always => true,
             SizeMode::Inherit => thp_allowed(t, vma),

@@ -1,6 +1,7 @@
 //! The policy against its requirements, the window against brute force.
 
 use super::*;
+use crate::Profile;
 use crate::platform::Prot;
 use crate::space::block::{BlockState, Table};
 use crate::space::entry::{Entry, Kind};
@@ -187,18 +188,15 @@ fn r35_without_any_size_every_fault_gets_one_page() {
     }
     // As the kernel has it, the advice against huge pages is one against every large size.
     let sizes = every_size(2 << 20).sizes;
-    let t = Tunables {
-        sizes,
-        ..Tunables::of_profile(Profile::Linux)
-    };
-    let w = window(
-        &t,
-        &block_vma(ThpAdvice::NoHuge),
-        &BlockState::Empty,
-        Vpn(BASE),
-        9,
-    );
-    assert_eq!(w.order, 0);
+    for profile in [Profile::Linux, Profile::Deckle] {
+        let t = Tunables {
+            sizes,
+            ..Tunables::of_profile(profile)
+        };
+        let vma = block_vma(ThpAdvice::NoHuge);
+        let w = window(&t, &vma, &BlockState::Empty, Vpn(BASE), 9);
+        assert_eq!(w.order, 0);
+    }
 }
 
 #[test]
