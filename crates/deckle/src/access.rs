@@ -22,8 +22,6 @@ pub struct Facts {
     pub sysctl: Option<u32>,
     /// A seccomp filter is on.
     pub seccomp: bool,
-    /// CAP_SYS_PTRACE is in force.
-    pub ptrace: bool,
     /// This looks like a container.
     pub container: bool,
 }
@@ -46,7 +44,6 @@ impl Facts {
     pub fn gather() -> Facts {
         let routes = Uffd::routes(false);
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-        let caps = field(&status, "CapEff:").and_then(|v| u64::from_str_radix(v, 16).ok());
         Facts {
             syscall: routes.syscall,
             device: routes.device,
@@ -56,7 +53,6 @@ impl Facts {
                 .ok()
                 .and_then(|s| s.trim().parse().ok()),
             seccomp: field(&status, "Seccomp:").is_some_and(|v| v != "0"),
-            ptrace: caps.unwrap_or(0) >> 19 & 1 == 1,
             container: crate::cgroup::in_container(),
         }
     }
@@ -75,12 +71,6 @@ impl Facts {
     /// What the kernel offers by that way.
     pub fn features(&self) -> Option<Features> {
         Uffd::probe(self.way()?, false).ok()
-    }
-
-    /// Whether forks can be followed: EVENT_FORK is offered, and granted to this process.
-    pub fn fork_events(&self) -> bool {
-        let uffd = self.way().and_then(|via| Uffd::open(via, false).ok());
-        uffd.is_some_and(|u| u.api(Features::EVENT_FORK).is_ok())
     }
 
     /// What would help, if there is no way.
@@ -150,7 +140,6 @@ mod tests {
             device_exists: true,
             sysctl: Some(0),
             seccomp: false,
-            ptrace: false,
             container: false,
         }
     }

@@ -16,7 +16,6 @@ pub mod ask;
 pub mod attach;
 pub mod charge;
 pub mod estimate;
-pub mod handover;
 pub mod knobs;
 pub mod layout;
 pub mod lend;

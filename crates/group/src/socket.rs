@@ -4,9 +4,8 @@
 //! connection has to find out who is there.
 
 use core::mem::{offset_of, size_of};
-use core::time::Duration;
 
-use crate::sys::{Errno, Fd, to_read};
+use crate::sys::{Errno, Fd};
 
 /// Most descriptors that come with a packet.
 pub const FDS_MAX: usize = 3;
@@ -67,20 +66,6 @@ pub fn accept(listener: &Fd, flags: i32) -> Option<Fd> {
     (raw >= 0).then(|| Fd::own(raw))
 }
 
-/// Waits until a packet or a connection is there. ETIMEDOUT: not in that time.
-pub(crate) fn wait(fd: &Fd, time: Duration) -> Result<(), Errno> {
-    let mut slot = to_read(fd.raw());
-    loop {
-        // SAFETY: one valid entry.
-        match unsafe { libc::poll(&raw mut slot, 1, time.as_millis() as i32) } {
-            0 => return Err(Errno(libc::ETIMEDOUT)),
-            n if n > 0 => return Ok(()),
-            _ if Errno::last().0 == libc::EINTR => {}
-            _ => return Err(Errno::last()),
-        }
-    }
-}
-
 /// Sends up to four parts as one packet, with up to [`FDS_MAX`] descriptors.
 pub(crate) fn send(fd: &Fd, parts: &[&[u8]], fds: &[i32]) -> Result<(), Errno> {
     const FDS_BYTES: usize = FDS_MAX * size_of::<i32>();
@@ -97,19 +82,19 @@ pub(crate) fn send(fd: &Fd, parts: &[&[u8]], fds: &[i32]) -> Result<(), Errno> {
     // SAFETY: msghdr is plain data, and all zeros is a value of it.
     let mut msg: libc::msghdr = unsafe { core::mem::zeroed() };
     msg.msg_iov = iov.as_mut_ptr();
-    msg.msg_iovlen = parts.len().min(iov.len());
+    msg.msg_iovlen = parts.len().min(iov.len()) as _;
     let bytes = size_of_val(fds).min(FDS_BYTES);
     if bytes > 0 {
         msg.msg_control = control.as_mut_ptr().cast();
         // SAFETY: CMSG_SPACE computes a size.
-        msg.msg_controllen = unsafe { libc::CMSG_SPACE(bytes as u32) } as usize;
+        msg.msg_controllen = unsafe { libc::CMSG_SPACE(bytes as u32) } as _;
         // SAFETY: the control buffer (64 bytes) holds a header and three descriptors, and
         // msg_controllen says so, hence CMSG_FIRSTHDR is not null.
         unsafe {
             let head = libc::CMSG_FIRSTHDR(&msg);
             (*head).cmsg_level = libc::SOL_SOCKET;
             (*head).cmsg_type = libc::SCM_RIGHTS;
-            (*head).cmsg_len = libc::CMSG_LEN(bytes as u32) as usize;
+            (*head).cmsg_len = libc::CMSG_LEN(bytes as u32) as _;
             core::ptr::copy_nonoverlapping(fds.as_ptr().cast::<u8>(), libc::CMSG_DATA(head), bytes);
         }
     }
@@ -145,7 +130,7 @@ pub fn receive<'a>(fd: &Fd, buf: &'a mut [u8]) -> Result<Received<'a>, Errno> {
     msg.msg_iov = &mut iov;
     msg.msg_iovlen = 1;
     msg.msg_control = control.as_mut_ptr().cast();
-    msg.msg_controllen = size_of_val(&control);
+    msg.msg_controllen = size_of_val(&control) as _;
     let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
     let n = loop {
         // SAFETY: every pointer in `msg` is to a live buffer of the stated length.

@@ -59,7 +59,6 @@ pub use reclaim::oom::OomReport;
 pub use space::MapError;
 pub use space::advice::Advice;
 pub use space::fault::{FaultError, FaultMode, Served};
-pub use space::freeze::Frozen;
 pub use space::marks::{Marks, PageInfo};
 pub use stat::{Item, SIZE_ORDERS, SizeItem, Stats};
 pub use store::{Store, StoreError, StoreStop};

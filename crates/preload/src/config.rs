@@ -3,58 +3,23 @@
 //! Read once, at the program's start, because programs change their environment. Kept in
 //! static memory.
 
-use core::cell::UnsafeCell;
+use crate::DOOR;
 use core::ffi::{CStr, c_char};
 use core::sync::atomic::AtomicU32;
-use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::Ordering::{Acquire, Release};
+use deckle_door::Text;
 
 /// The variable that names the group.
 pub const GROUP: &[u8] = b"DECKLE_GROUP=";
 /// The loader's variable.
 pub const PRELOAD: &[u8] = b"LD_PRELOAD=";
 const LIBRARY: &[u8] = b"libdeckle.so";
+/// The service image, beside the library.
+const IMAGE: &[u8] = b"libdeckle.image";
 /// Asks the service for a defect; tests see by it that none of them hangs the program.
 const FAULT: &[u8] = b"DECKLE_FAULT=";
 
-/// A string that is written once.
-struct Text<const N: usize> {
-    bytes: UnsafeCell<[u8; N]>,
-    /// 0: not set; else its length plus one.
-    len: AtomicU32,
-}
-
-// SAFETY: written by `read` before `len` is set, by one thread; read after.
-unsafe impl<const N: usize> Sync for Text<N> {}
-
-impl<const N: usize> Text<N> {
-    const fn new() -> Text<N> {
-        Text {
-            bytes: UnsafeCell::new([0; N]),
-            len: AtomicU32::new(0),
-        }
-    }
-
-    fn set(&self, text: &[u8]) {
-        if text.len() < N && self.len.load(Relaxed) == 0 {
-            // SAFETY: nobody reads before the length is set; `read` runs once.
-            unsafe {
-                let to = self.bytes.get().cast::<u8>();
-                core::ptr::copy_nonoverlapping(text.as_ptr(), to, text.len());
-            }
-            self.len.store(text.len() as u32 + 1, Release);
-        }
-    }
-
-    fn get(&'static self) -> Option<&'static [u8]> {
-        let len = self.len.load(Acquire).checked_sub(1)? as usize;
-        // SAFETY: written before the length was, and never again.
-        Some(unsafe { core::slice::from_raw_parts(self.bytes.get().cast(), len) })
-    }
-}
-
-static GROUP_NAME: Text<128> = Text::new();
 static LIBRARY_PATH: Text<4096> = Text::new();
-static FAULT_NAME: Text<32> = Text::new();
 /// 0: not read, 1: being read, 2: read.
 static READ: AtomicU32 = AtomicU32::new(0);
 
@@ -74,9 +39,9 @@ pub fn read() {
         while !at.is_null() && !(*at).is_null() {
             let entry = CStr::from_ptr(*at).to_bytes();
             if let Some(name) = entry.strip_prefix(GROUP) {
-                GROUP_NAME.set(name);
+                DOOR.group.set(name);
             } else if let Some(name) = entry.strip_prefix(FAULT) {
-                FAULT_NAME.set(name);
+                DOOR.fault.set(name);
             } else if let Some(list) = entry.strip_prefix(PRELOAD)
                 && let Some(path) = ours(list)
             {
@@ -93,28 +58,28 @@ pub fn group_name() -> Option<&'static [u8]> {
     if READ.load(Acquire) == 0 {
         read();
     }
-    GROUP_NAME.get()
+    Some(DOOR.group.get()).filter(|name| !name.is_empty())
 }
 
-/// The defect that is asked for; `panic`: one of the service, under way; `force`: see
-/// [`forcing`].
-pub fn fault() -> Option<&'static [u8]> {
-    FAULT_NAME.get()
-}
-
-/// `DECKLE_FAULT=force:SEED:MILLISECS`: what the service does to huge pages at random.
-pub fn forcing() -> Option<deckle_live::Forcing> {
-    let text = core::str::from_utf8(fault()?).ok()?;
-    let (seed, millisecs) = text.strip_prefix("force:")?.split_once(':')?;
-    Some(deckle_live::Forcing {
-        seed: seed.parse().ok()?,
-        every: core::time::Duration::from_millis(millisecs.parse().ok()?),
-    })
+/// Whether the program runs under `deckle run`.
+pub fn is_managed() -> bool {
+    group_name().is_some() && library_path().is_some()
 }
 
 /// Where this library is.
 pub fn library_path() -> Option<&'static [u8]> {
-    LIBRARY_PATH.get()
+    Some(LIBRARY_PATH.get()).filter(|path| !path.is_empty())
+}
+
+/// Calls `work` with the path of the service image.
+pub fn with_image_path<T>(work: impl FnOnce(&CStr) -> T) -> Option<T> {
+    let library = library_path()?;
+    let dir = library.strip_suffix(LIBRARY)?;
+    let mut path = [0_u8; 4096];
+    path.get_mut(..dir.len())?.copy_from_slice(dir);
+    let name = path.get_mut(dir.len()..dir.len() + IMAGE.len())?;
+    name.copy_from_slice(IMAGE);
+    Some(work(CStr::from_bytes_until_nul(&path).ok()?))
 }
 
 /// The entries of a value of LD_PRELOAD.

@@ -1,23 +1,26 @@
-//! libdeckle.so: an unmodified program under deckle.
+//! libdeckle.so: the door of an unmodified program to its service.
 //!
-//! Preloaded by `deckle run` into every program of a tree. It takes the place of malloc and of
-//! the mmap, fork and exec families; what they manage is done by a *service* in the program's
-//! memory but outside its threads, descriptors and signals (see `deckle-task`). See
-//! ARCHITECTURE.md.
+//! Preloaded by `deckle run` into every dynamically linked program of a tree. It takes the place
+//! of malloc and of the mmap, fork and exec families, and passes on what concerns managed
+//! memory; what manages it is the service image, which [`load`] maps into the program once that
+//! needs it (see `deckle-service`). See ARCHITECTURE.md.
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64", target_env = "gnu"))]
 #![allow(clippy::missing_safety_doc)]
 
 mod alloc;
+mod bare;
 mod config;
 mod exec;
-mod lock;
+mod fork;
+mod gate;
+mod load;
 mod map;
-mod service;
 mod sys;
+mod window;
 
-#[global_allocator]
-static GLOBAL: alloc::internal::Internal = alloc::internal::Internal;
+/// What the service and this library share.
+static DOOR: deckle_door::Door = deckle_door::Door::new();
 
 /// Run by the loader before the program's main.
 #[used]
@@ -26,5 +29,8 @@ static START: extern "C" fn() = start;
 
 extern "C" fn start() {
     config::read();
-    service::register_fork_handlers();
+    if config::is_managed() {
+        load::map_file();
+        fork::register();
+    }
 }

@@ -3,7 +3,7 @@
 /// Bytes of a page.
 pub const PAGE: usize = 4096;
 
-pub use deckle_task::call;
+pub use deckle_door::call;
 
 /// Sets the caller's `errno`.
 pub fn set_errno(errno: i32) {
@@ -48,6 +48,51 @@ pub fn map_anonymous(bytes: usize) -> Result<usize, i32> {
     let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as usize;
     // SAFETY: a new mapping, which changes no other.
     unsafe { call(libc::SYS_mmap, [0, bytes, prot, flags, usize::MAX, 0]) }
+}
+
+/// Reserves `bytes` of address space without access, which no core dump looks at.
+///
+/// # Errors
+/// The errno of mmap.
+pub fn reserve(bytes: usize) -> Result<usize, i32> {
+    let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as usize;
+    // SAFETY: a new mapping, which changes no other; advice that changes no byte.
+    unsafe {
+        let at = call(libc::SYS_mmap, [0, bytes, 0, flags, usize::MAX, 0])?;
+        let _ = call(libc::SYS_madvise, [at, bytes, libc::MADV_DONTDUMP as usize, 0, 0, 0]);
+        Ok(at)
+    }
+}
+
+/// Id of the calling process.
+pub fn getpid() -> u32 {
+    // SAFETY: a system call without arguments.
+    unsafe { call(libc::SYS_getpid, [0; 6]) }.unwrap_or(0) as u32
+}
+
+/// Id of the calling thread.
+pub fn gettid() -> u32 {
+    // SAFETY: a system call without arguments.
+    unsafe { call(libc::SYS_gettid, [0; 6]) }.unwrap_or(0) as u32
+}
+
+/// Address of the word that the kernel clears when the calling thread leaves the memory, if it
+/// is the main thread and has such a word; else 0.
+pub fn main_thread_word() -> usize {
+    const PR_GET_TID_ADDRESS: usize = 40;
+    let mut word = 0_usize;
+    let args = [PR_GET_TID_ADDRESS, &raw mut word as usize, 0, 0, 0, 0];
+    // SAFETY: writes one word.
+    let told = getpid() == gettid() && unsafe { call(libc::SYS_prctl, args) }.is_ok();
+    if told { word } else { 0 }
+}
+
+/// Ends the calling process.
+pub fn exit_all(status: i32) -> ! {
+    loop {
+        // SAFETY: the end of this process.
+        let _ = unsafe { call(libc::SYS_exit_group, [status as usize, 0, 0, 0, 0, 0]) };
+    }
 }
 
 /// Unmaps a range.

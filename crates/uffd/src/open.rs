@@ -108,7 +108,7 @@ impl Uffd {
                 // SAFETY: dev was just opened and has no other owner.
                 let dev = unsafe { OwnedFd::from_raw_fd(dev) };
                 // SAFETY: this request takes an integer, not a pointer.
-                unsafe { libc::ioctl(dev.as_raw_fd(), sys::USERFAULTFD_IOC_NEW, flags) }
+                unsafe { libc::ioctl(dev.as_raw_fd(), sys::USERFAULTFD_IOC_NEW as _, flags) }
             }
         };
         if fd < 0 {

@@ -49,21 +49,7 @@ pub(super) fn userfaultfd(access: &Facts) -> Vec<Finding> {
             if access.seccomp { "on" } else { "off" },
         )
         .value(json!(access.seccomp)),
-        Finding::fact(
-            SECTION,
-            "CAP_SYS_PTRACE",
-            if access.ptrace { "yes" } else { "no" },
-        )
-        .value(json!(access.ptrace)),
     ];
-    let fork = access.fork_events();
-    let text = match fork {
-        true => "followed (EVENT_FORK)",
-        false => "not followed",
-    };
-    let remedy = "run with CAP_SYS_PTRACE, else programs that go on after fork are not supported";
-    let f = Finding::fact(SECTION, "fork", text).value(json!(fork));
-    all.push(f.unless(fork, State::Missing, remedy));
     let Some(offered) = access.features() else {
         return all;
     };

@@ -66,10 +66,8 @@ impl Finding {
 /// The mode that `deckle run` would use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Mode {
-    /// Everything, fork too.
+    /// Everything.
     Full,
-    /// No program that goes on after fork.
-    NoFork,
     /// Not at all.
     None,
 }
@@ -78,14 +76,12 @@ impl Mode {
     fn of(access: &Facts) -> Mode {
         match access.way() {
             None => Mode::None,
-            Some(_) if access.fork_events() => Mode::Full,
-            Some(_) => Mode::NoFork,
+            Some(_) => Mode::Full,
         }
     }
     fn name(self) -> &'static str {
         match self {
             Mode::Full => "full",
-            Mode::NoFork => "no-fork",
             Mode::None => "none",
         }
     }
@@ -93,9 +89,6 @@ impl Mode {
         match self {
             Mode::Full => {
                 "full: any dynamically linked 64-bit program, its threads, forks and execs"
-            }
-            Mode::NoFork => {
-                "no-fork: programs that do not go on after fork (fork followed by exec is fine)"
             }
             Mode::None => "none: `deckle run` cannot manage a program here",
         }
@@ -106,15 +99,15 @@ impl Mode {
 const CONTAINERS: [(&str, &str); 3] = [
     (
         "docker",
-        "docker run --device /dev/userfaultfd --cap-add SYS_PTRACE IMAGE",
+        "docker run --device /dev/userfaultfd IMAGE",
     ),
     (
         "podman",
-        "podman run --device /dev/userfaultfd --cap-add SYS_PTRACE IMAGE",
+        "podman run --device /dev/userfaultfd IMAGE",
     ),
     (
         "kubernetes",
-        "securityContext: {capabilities: {add: [SYS_PTRACE]}, seccompProfile: {type: Unconfined}}",
+        "a device plugin that offers /dev/userfaultfd, as for other devices of the host",
     ),
 ];
 

@@ -32,7 +32,6 @@ const fn name(c: Capability) -> &'static str {
         Capability::Move => "pages move, no byte lost",
         Capability::BlockRecipe => "huge pages stay huge",
         Capability::ZeroRuns => "protected zero pages",
-        Capability::EventFork => "forks are followed",
         Capability::HugeByFault => "huge page by fault",
         Capability::HugeByCollapse => "huge page by collapse",
         Capability::AsyncProtect => "dirty pages are told",
@@ -43,7 +42,7 @@ const fn name(c: Capability) -> &'static str {
 /// How bad it is to be without.
 const fn absence(c: Capability) -> State {
     match c {
-        Capability::Tested | Capability::KernelFaults | Capability::EventFork => State::Missing,
+        Capability::Tested | Capability::KernelFaults => State::Missing,
         _ => State::Note,
     }
 }

@@ -35,6 +35,8 @@ use crate::settings::Settings;
 
 /// File name of the preload library.
 const LIBRARY: &str = "libdeckle.so";
+/// File name of the service image, which it starts.
+const IMAGE: &str = "libdeckle.image";
 
 /// Runs the program; the exit status of `deckle`.
 pub fn run(args: &RunArgs) -> Result<i32, Fail> {
@@ -193,9 +195,6 @@ fn tried() -> Result<Capabilities, Fail> {
             return Err(Fail::own(format!("{text}; see `deckle doctor`")));
         }
     }
-    if !found.has(Capability::EventFork) {
-        say(format_args!("{}", Capability::EventFork.without()));
-    }
     Ok(found)
 }
 
@@ -205,10 +204,11 @@ fn library() -> Result<PathBuf, Fail> {
         .map_err(|e| Fail::own(format!("cannot find my own path: {}", plain(&e))))?;
     let dir = own.parent().unwrap_or(Path::new("/"));
     let places = [dir.join(LIBRARY), dir.join("../lib/deckle").join(LIBRARY)];
-    let found = places.iter().find(|p| p.is_file()).ok_or_else(|| {
+    let whole = |p: &&PathBuf| p.is_file() && p.with_file_name(IMAGE).is_file();
+    let found = places.iter().find(whole).ok_or_else(|| {
         Fail::own(format!(
-            "{LIBRARY} is neither in {} nor in ../lib/deckle: install it there \
-             (cargo build -p deckle-preload)",
+            "{LIBRARY} and {IMAGE} are neither in {} nor in ../lib/deckle: install them there \
+             (in a checkout: scripts/build)",
             dir.display()
         ))
     })?;

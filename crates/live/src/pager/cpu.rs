@@ -47,9 +47,11 @@ pub(super) fn pin(number: usize) {
 
 /// Leaves the CPU to everybody else.
 pub(super) fn be_idle() {
-    let none = libc::sched_param { sched_priority: 0 };
-    // SAFETY: reads one structure; a refusal leaves everything as it was.
-    unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const none) };
+    // The kernel's structure: a priority of none. (musl has no wrapper of the call.)
+    let none: libc::c_int = 0;
+    let idle = libc::SCHED_IDLE;
+    // SAFETY: reads one word; a refusal leaves everything as it was.
+    unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, idle, &raw const none) };
 }
 
 #[cfg(test)]

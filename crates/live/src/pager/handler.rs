@@ -24,15 +24,13 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
         cpu::pin(number);
         let mut msgs = [const { Msg::empty() }; BATCH];
         loop {
-            let reading = self.still.reading();
             match self.platform().program_uffd().read_events(&mut msgs) {
                 Ok(0) => {
-                    drop(reading);
                     if !self.wait_for_messages() {
                         return;
                     }
                 }
-                // A closed gate is not waited for: whoever forks waits until its event is read.
+                // A closed gate is not waited for: to be told to stop is possible at any time.
                 Ok(n) => match self.gate.try_enter() {
                     Some(_inside) => msgs[..n].iter_mut().for_each(|m| self.handle(m)),
                     None => msgs[..n].iter_mut().for_each(|m| self.handle_frozen(m)),
@@ -83,7 +81,6 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
                     self.mm.machine().filler.raise(FILL);
                 }
             }
-            Some(Event::Fork { child }) => self.hooks.forked(child),
             // Not asked for; nothing to do for them.
             Some(_) | None => {}
         }

@@ -1,7 +1,7 @@
 //! What the owner of a pager decides: what happens when a fault cannot be served.
 
 use deckle_mm::FaultError;
-use deckle_uffd::{Errno, Uffd};
+use deckle_uffd::Errno;
 
 use super::queue::Fault;
 
@@ -10,9 +10,6 @@ pub trait Hooks: Send + Sync {
     /// A fault can never be served: memory is out, a stored page is unreadable, or the system
     /// refuses. The thread that faulted waits; the process should end.
     fn fatal(&self, fault: Fault, error: &FaultError);
-    /// The process forked; `child` stands for the memory of the child. Dropping it turns what
-    /// is away into zeros there. Only with [`LiveConfig::fork_events`](crate::LiveConfig).
-    fn forked(&self, child: Uffd);
     /// The descriptor that faults are read from is lost: the process must end before anybody
     /// reads zeros.
     fn lost(&self, errno: Errno);
@@ -33,9 +30,6 @@ impl Die {
 impl Hooks for Die {
     fn fatal(&self, fault: Fault, error: &FaultError) {
         self.say(format_args!("fault at {:#x}: {error}", fault.page.addr()));
-    }
-    fn forked(&self, _child: Uffd) {
-        self.say(format_args!("forks are not supported here"));
     }
     fn lost(&self, errno: Errno) {
         self.say(format_args!("the userfaultfd is lost: {errno}"));

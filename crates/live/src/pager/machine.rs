@@ -73,7 +73,7 @@ impl Default for LiveMachine {
 pub(super) fn futex_wait(word: &AtomicU32, expected: u32, most: Option<Duration>) {
     let op = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
     let time = most.map(|most| libc::timespec {
-        tv_sec: most.as_secs() as libc::time_t,
+        tv_sec: most.as_secs().min(i64::MAX as u64) as i64,
         tv_nsec: most.subsec_nanos().into(),
     });
     let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);

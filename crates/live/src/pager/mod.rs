@@ -32,13 +32,12 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::Arc;
 
 use deckle_mm::{Charge, Env, MapError, Mm, SpaceId, Store, TunableError, Tunables, Vpn};
-use deckle_uffd::{Errno, Uffd};
+use deckle_uffd::Errno;
 
 use crate::platform::{LiveConfig, LiveError, LivePlatform, SPACE};
 
 pub use charge::{Limit, Shared};
 pub use chores::Forcing;
-pub use frozen::Filled;
 pub use hooks::{Die, Hooks};
 pub use machine::LiveMachine;
 pub use queue::Fault;
@@ -96,7 +95,6 @@ pub struct Pager<C: Charge + 'static, S: Store + 'static> {
     hooks: Box<dyn Hooks>,
     stop: OwnedFd,
     gate: gate::Gate,
-    still: frozen::Still,
     forcing: Option<Forcing>,
 }
 
@@ -135,7 +133,6 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
             hooks,
             stop,
             gate: gate::Gate::new(),
-            still: frozen::Still::new(),
             forcing: None,
         })
     }
@@ -185,22 +182,21 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
     /// In a child, once, in a task with a descriptor table of its own, before anything else of
     /// this pager is used there but
     /// [`reserve_after_fork`](LivePlatform::reserve_after_fork), which comes first. The
-    /// parent's pager was [frozen](Pager::freeze) over the fork; `inherited` is the descriptor
-    /// of this process's memory from the parent's fork event, or none if there are no such
-    /// events.
+    /// parent's pager was [frozen](Pager::freeze) over the fork, and its platform
+    /// [inherited](LivePlatform::inherit).
     ///
     /// # Errors
     /// See [`PagerError`].
-    pub unsafe fn after_fork(&mut self, inherited: Option<Uffd>) -> Result<(), PagerError> {
+    pub unsafe fn after_fork(&mut self) -> Result<(), PagerError> {
         use std::mem::{forget, replace};
         // The old number means nothing in the new descriptor table: not closed.
         forget(replace(&mut self.stop, stop_signal()?));
         // Faults of the parent; its lock may have been copied while somebody had it.
         forget(replace(&mut self.queue, Queue::new()));
-        self.still.after_fork();
         self.mm.forget_stalls();
         // SAFETY: the caller's promise.
-        unsafe { self.mm.platform_mut().after_fork(inherited) }.map_err(PagerError::Live)
+        unsafe { self.mm.platform_mut().after_fork() }.map_err(PagerError::Live)?;
+        self.mm.guard_all(self.space()).map_err(PagerError::Space)
     }
 
     /// How many handlers should run here, with numbers from 0.

@@ -122,13 +122,6 @@ impl Queue {
         Some((fault, late.is_some()))
     }
 
-    /// Calls `see` with each fault, which stays. Nothing is pushed meanwhile.
-    pub fn each(&self, see: impl FnMut(&Fault)) {
-        let inner = self.lock();
-        let later = inner.later.iter().map(|(_, fault)| fault);
-        inner.faults.iter().chain(later).for_each(see);
-    }
-
     /// Sends all workers home.
     pub fn close(&self) {
         self.lock().closed = true;

@@ -62,6 +62,24 @@ impl Arena {
         Ok(())
     }
 
+    /// Lets forked children inherit the range, or not. What is foreign they inherit anyway.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn inherit(&self, on: bool) -> Result<(), Errno> {
+        let advice = match on {
+            true => Advice::DoFork,
+            false => Advice::DontFork,
+        };
+        for (start, len, foreign) in self.parts(self.base(), self.len()) {
+            if !foreign && self.dont_fork {
+                // SAFETY: this advice drops no bytes.
+                unsafe { kernel::madvise(start, len, advice)? };
+            }
+        }
+        Ok(())
+    }
+
     /// Registers the copy of the range in a child of fork.
     ///
     /// # Errors

@@ -16,27 +16,24 @@ pub enum Capability {
     BlockRecipe = 3,
     /// Write-protected runs of the zero page work.
     ZeroRuns = 4,
-    /// A fork hands over the child's memory.
-    EventFork = 5,
     /// A touch of advised memory gives a huge page.
-    HugeByFault = 6,
+    HugeByFault = 5,
     /// `MADV_COLLAPSE` makes a huge page.
-    HugeByCollapse = 7,
+    HugeByCollapse = 6,
     /// Asynchronous write-protection is offered.
-    AsyncProtect = 8,
+    AsyncProtect = 7,
     /// `/proc/self/mem` reads memory without access rights.
-    ProcMem = 9,
+    ProcMem = 8,
 }
 
 impl Capability {
     /// All of them.
-    pub const ALL: [Capability; 10] = [
+    pub const ALL: [Capability; 9] = [
         Capability::Tested,
         Capability::KernelFaults,
         Capability::Move,
         Capability::BlockRecipe,
         Capability::ZeroRuns,
-        Capability::EventFork,
         Capability::HugeByFault,
         Capability::HugeByCollapse,
         Capability::AsyncProtect,
@@ -66,10 +63,6 @@ impl Capability {
             Capability::ZeroRuns => {
                 "zero pages cannot be write-protected: reads of untouched memory are charged like \
                  writes"
-            }
-            Capability::EventFork => {
-                "no fork events (they need CAP_SYS_PTRACE): programs that go on after fork are \
-                 not supported"
             }
             Capability::HugeByFault => {
                 "a touch gives no huge page (transparent_hugepage/enabled is never, or memory is \

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 
-use deckle_uffd::{Pagemap, Uffd};
+use deckle_uffd::{Errno, Pagemap};
 
 use super::{LiveError, LivePlatform, open};
 
@@ -20,11 +20,18 @@ impl LivePlatform {
         self.nursery.reserve_after_fork().map_err(LiveError::Own)
     }
 
-    /// Gives the copy of a platform in a child of fork its own descriptors, parking range and
-    /// registration. What was parked at the fork is not there any more.
+    /// Whether children that are forked from now on inherit the arena. For the time of one fork,
+    /// after which the child [takes it over](Self::after_fork).
     ///
-    /// `inherited`: the descriptor that the fork event gave, for which the arena is registered
-    /// as the parent's was; without, the arena is registered anew.
+    /// # Errors
+    /// The kernel's refusal; perhaps only a part has changed.
+    pub fn inherit(&self, on: bool) -> Result<(), Errno> {
+        self.arena.inherit(on)
+    }
+
+    /// Gives the copy of a platform in a child of fork its own descriptors, parking range and
+    /// registration. What was parked at the fork is not there any more, and nothing is
+    /// write-protected.
     ///
     /// # Safety
     /// As [`Pager::after_fork`](crate::Pager::after_fork); after
@@ -32,16 +39,11 @@ impl LivePlatform {
     ///
     /// # Errors
     /// See [`LiveError`].
-    pub unsafe fn after_fork(&mut self, inherited: Option<Uffd>) -> Result<(), LiveError> {
+    pub unsafe fn after_fork(&mut self) -> Result<(), LiveError> {
         use std::mem::{forget, replace};
-        let registered = inherited.is_some();
-        let program = match inherited {
-            Some(uffd) => uffd,
-            None => open(self.caps, false)?,
-        };
         // The old numbers mean nothing in the new descriptor table: not closed.
-        forget(replace(&mut self.program, program));
-        forget(replace(&mut self.park, open(self.caps, false)?));
+        forget(replace(&mut self.program, open(self.caps)?));
+        forget(replace(&mut self.park, open(self.caps)?));
         let pagemap = Pagemap::open_self().map_err(LiveError::Pagemap)?;
         forget(replace(&mut self.pagemap, pagemap));
         forget(replace(&mut self.memory, File::open("/proc/self/mem").ok()));
@@ -49,9 +51,6 @@ impl LivePlatform {
         self.parking
             .after_fork(&self.park)
             .map_err(|e| LiveError::Parking(len, e))?;
-        if registered {
-            return Ok(());
-        }
         let len = self.arena.len();
         self.arena
             .after_fork(&self.program)

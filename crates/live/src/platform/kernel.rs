@@ -23,6 +23,8 @@ pub enum Advice {
     NoHuge = libc::MADV_NOHUGEPAGE,
     /// Not inherited by a forked child.
     DontFork = libc::MADV_DONTFORK,
+    /// Inherited by a forked child.
+    DoFork = libc::MADV_DOFORK,
     /// Not part of a core dump.
     DontDump = libc::MADV_DONTDUMP,
     /// Make every page present and writable now, breaking sharing.

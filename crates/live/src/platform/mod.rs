@@ -30,7 +30,7 @@ pub use selftest::self_test;
 
 use error::{refused, stop};
 use kernel::{Advice, BLOCK, PAGE, Reservation};
-pub(crate) use kernel::{monotonic_ns, yield_now};
+pub(crate) use kernel::monotonic_ns;
 
 /// Times a block is cleared again because a fault has left a page table in it meanwhile.
 const TABLE_RETRIES: u32 = 64;
@@ -50,10 +50,9 @@ pub struct LiveConfig {
     pub arena_bytes: Option<usize>,
     /// What the system allows; `None`: find out by [`self_test`].
     pub capabilities: Option<Capabilities>,
-    /// Ask for fork events, where the system has them. Whoever asks must read them.
-    pub fork_events: bool,
-    /// Keep the arena out of forked children: an access there is then a crash, where without
-    /// anybody who serves the child it would be a wrong zero.
+    /// Keep the arena out of forked children but those that are [waited
+    /// for](LivePlatform::inherit): an access there is then a crash, where without anybody who
+    /// serves the child it would be a wrong zero.
     pub dont_fork: bool,
     /// The group's limit in pages; `None`: none.
     pub limit_pages: Option<u64>,
@@ -66,7 +65,7 @@ pub struct LiveConfig {
 /// Descriptors, ranges and the capabilities found at the start. All operations may be called
 /// from any task that shares the memory and the descriptor table of the one that built it.
 pub struct LivePlatform {
-    /// Serves the arena: missing and write-protect faults, fork events if asked for.
+    /// Serves the arena: missing and write-protect faults.
     program: Uffd,
     /// Serves the parking range: write-protection only, no events.
     park: Uffd,
@@ -79,7 +78,6 @@ pub struct LivePlatform {
     /// A block of zeros to copy from: never written, so it uses no memory.
     zeros: Reservation,
     moves: bool,
-    fork_events: bool,
     caps: Capabilities,
 }
 
@@ -93,8 +91,8 @@ impl LivePlatform {
             Some(caps) => caps,
             None => self_test(),
         };
-        let program = open(caps, config.fork_events)?;
-        let park = open(caps, false)?;
+        let program = open(caps)?;
+        let park = open(caps)?;
         let pagemap = Pagemap::open_self().map_err(LiveError::Pagemap)?;
         let limit = kernel::address_space_limit();
         let most = |share: u64| limit.map_or(usize::MAX, |l| (l / share) as usize);
@@ -125,7 +123,6 @@ impl LivePlatform {
             nursery,
             zeros,
             moves: caps.has(Capability::Move),
-            fork_events: config.fork_events && caps.has(Capability::EventFork),
             caps,
         })
     }
@@ -134,11 +131,6 @@ impl LivePlatform {
     /// open as long as the program runs: with the last one closed, what is away reads as zeros.
     pub fn program_uffd(&self) -> &Uffd {
         &self.program
-    }
-
-    /// Whether a fork hands over a descriptor of the child's memory.
-    pub fn fork_events(&self) -> bool {
-        self.fork_events
     }
 
     /// The program's arena.
@@ -264,16 +256,12 @@ const GONE: PlatformError = PlatformError {
 };
 const FLUSHED: Flush = Flush { pending: None };
 
-fn open(caps: Capabilities, fork_events: bool) -> Result<Uffd, LiveError> {
+fn open(caps: Capabilities) -> Result<Uffd, LiveError> {
     let user_only = !caps.has(Capability::KernelFaults);
     let (uffd, _) = Uffd::open_any(user_only).map_err(LiveError::NoUserfaultfd)?;
-    // Who faults must be told while a fork is on its way: see the pager.
-    let mut features = Features::PAGEFAULT_FLAG_WP | Features::THREAD_ID;
+    let mut features = Features::PAGEFAULT_FLAG_WP;
     if caps.has(Capability::Move) {
         features = features | Features::MOVE;
-    }
-    if fork_events && caps.has(Capability::EventFork) {
-        features = features | Features::EVENT_FORK;
     }
     uffd.api(features).map_err(LiveError::Handshake)?;
     Ok(uffd)

@@ -39,9 +39,6 @@ pub fn self_test() -> Capabilities {
         let uffd = Uffd::open(via, user_only)?;
         uffd.api(features).map(|_| uffd)
     };
-    if with(Features::EVENT_FORK).is_ok() {
-        caps = caps.with(Capability::EventFork);
-    }
     let wanted = (Features::PAGEFAULT_FLAG_WP | Features::MOVE) & offered;
     let (Ok(program), Ok(park), Ok(pagemap)) = (with(wanted), with(wanted), Pagemap::open_self())
     else {

@@ -20,7 +20,6 @@ use crate::reclaim::lru::Which;
 use crate::space::block::{BlockState, HugeMap, Table};
 use crate::space::entry::Kind;
 use crate::space::fault::{Served, Step};
-use crate::space::marks::Marks;
 use crate::space::{BlockRef, MapError, Space};
 use crate::stat::Item;
 use crate::units::{BLOCK_PAGES, BlockNr, PageRun, Pfn, SpaceId, Vpn, order_pages};
@@ -301,22 +300,6 @@ impl<E: Env> Mm<E> {
             self.stats().sub(Item::NrShared, u64::from(BLOCK_PAGES));
             h.shared = false;
             self.relist(h.pfn, Which::Active);
-        }
-    }
-
-    /// A page was written while the space stood still, and its protection lifted for that.
-    pub(crate) fn adopt_lifted(&self, space: &Space, page: Vpn) {
-        let block = space.block(self, page.block());
-        self.break_shared(space, &block, page.block());
-        let mut state = block.lock(self);
-        match &mut *state {
-            BlockState::Huge(h) => (h.guarded, h.marks) = (false, Marks::default()),
-            BlockState::Table(table) => {
-                self.forsake(table, page.index(), 1);
-                let e = table.get(page.index());
-                table.set(page.index(), e.unguarded().marked(Marks::default()));
-            }
-            _ => {}
         }
     }
 

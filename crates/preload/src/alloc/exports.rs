@@ -1,25 +1,21 @@
 //! malloc and its family, as the program calls them.
 
-use super::{boot, head, internal};
-use crate::service;
+use super::{boot, head};
+use crate::gate;
 use crate::sys::{self, PAGE};
 use core::ffi::{c_int, c_void};
-use deckle_task::in_service_task;
 use libmimalloc_sys as mi;
 
 /// Whose heap a call is served from.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Heap {
-    Internal,
     Boot,
     Program,
 }
 
 #[inline]
 fn heap() -> Heap {
-    if in_service_task() {
-        Heap::Internal
-    } else if service::is_small() {
+    if gate::is_small() {
         Heap::Boot
     } else {
         Heap::Program
@@ -30,8 +26,6 @@ fn heap() -> Heap {
 fn heap_of(ptr: *mut c_void) -> Heap {
     if boot::owns(ptr.cast()) {
         Heap::Boot
-    } else if in_service_task() {
-        Heap::Internal
     } else {
         Heap::Program
     }
@@ -49,7 +43,6 @@ fn alloc(size: usize, align: usize, zeroed: bool) -> *mut c_void {
     }
     let got = match heap() {
         Heap::Program => from_program(size, align, zeroed),
-        Heap::Internal => small(internal::HEAP.alloc(size, align), size, zeroed),
         Heap::Boot => {
             let got = match size < boot::BYTES {
                 true => boot::HEAP.alloc(size, align),
@@ -58,7 +51,7 @@ fn alloc(size: usize, align: usize, zeroed: bool) -> *mut c_void {
             match got.is_null() {
                 false => small(got, size, zeroed),
                 true => {
-                    service::outgrown();
+                    gate::outgrown();
                     from_program(size, align, zeroed)
                 }
             }
@@ -115,8 +108,7 @@ pub unsafe extern "C" fn free(ptr: *mut c_void) {
     if ptr.is_null() {
         return;
     }
-    // SAFETY: a live block, says the caller; its heap is known by its address, and blocks of
-    // service tasks stay with them.
+    // SAFETY: a live block, says the caller; its heap is known by its address.
     unsafe {
         match heap_of(ptr) {
             Heap::Program => {
@@ -126,7 +118,6 @@ pub unsafe extern "C" fn free(ptr: *mut c_void) {
                 sys::set_errno(before);
             }
             Heap::Boot => boot::HEAP.free(ptr.cast()),
-            Heap::Internal => internal::HEAP.free(ptr.cast()),
         }
     }
 }
@@ -260,7 +251,7 @@ pub unsafe extern "C" fn malloc_usable_size(ptr: *mut c_void) -> usize {
     unsafe {
         match heap_of(ptr) {
             Heap::Program => mi::mi_usable_size(ptr),
-            Heap::Boot | Heap::Internal => head::usable(ptr.cast()),
+            Heap::Boot => head::usable(ptr.cast()),
         }
     }
 }

@@ -1,7 +1,5 @@
-//! Where memory comes from: three heaps.
+//! Where the program's memory comes from: two heaps.
 //!
-//! - [`internal`]: for this library and its service, outside managed memory, never the
-//!   program's;
 //! - [`boot`]: a megabyte for the program until it needs more, so that small programs never
 //!   start a service;
 //! - mimalloc over the interposed mmap, which is managed memory once the service runs.
@@ -12,8 +10,6 @@ pub mod boot;
 pub mod exports;
 mod head;
 mod heap;
-pub mod internal;
-pub mod segments;
 
 /// mimalloc 2's option `allow_thp`, which the binding has no name for.
 const ALLOW_THP: libmimalloc_sys::mi_option_t = 37;

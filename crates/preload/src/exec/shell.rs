@@ -5,7 +5,7 @@
 //! [`exports`](super::exports), with the same signal rules.
 
 use super::exports::posix_spawn;
-use crate::lock::Lock;
+use deckle_door::Lock;
 use crate::sys;
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::mem::MaybeUninit;

@@ -1,8 +1,9 @@
 //! The mmap family, as the program calls it.
 
 use super::{locks, rules};
-use crate::service::{self, Op};
+use crate::gate;
 use crate::sys::{self, PAGE, c_result};
+use deckle_door::Op;
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::Relaxed;
@@ -28,7 +29,7 @@ pub fn by_parts(
     inside: impl Fn(usize, usize) -> Result<usize, i32>,
     outside: impl Fn(usize, usize) -> Result<usize, i32>,
 ) -> Result<usize, i32> {
-    let arena = match service::arena() {
+    let arena = match gate::arena() {
         Some(arena) => arena,
         None => return outside(start, len),
     };
@@ -66,18 +67,18 @@ fn map(
         fd as usize,
         offset as usize,
     ];
-    if deckle_task::in_service_task() || len == 0 || !(offset as usize).is_multiple_of(PAGE) {
+    if len == 0 || !(offset as usize).is_multiple_of(PAGE) {
         return raw(libc::SYS_mmap, args);
     }
     let fixed = flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0;
     let managed = rules::managed(prot, flags);
-    if managed && !fixed && service::is_small() {
+    if managed && !fixed && gate::is_small() {
         let early = EARLY.fetch_add(len, Relaxed).saturating_add(len);
         if early >= EARLY_MAX {
-            service::outgrown();
+            gate::outgrown();
         }
     }
-    let Some(arena) = service::arena() else {
+    let Some(arena) = gate::arena() else {
         return raw(libc::SYS_mmap, args);
     };
     if fixed {
@@ -89,7 +90,7 @@ fn map(
     let bytes = rules::pages(len)?;
     let hint = if addr.is_multiple_of(PAGE) { addr } else { 0 };
     let lockable = locks::lockable_by_mmap(flags)?;
-    service::request(
+    gate::request(
         Op::Map,
         [hint, bytes, 0, prot as usize, flags as usize, lockable],
     )
@@ -108,12 +109,12 @@ fn map_fixed(arena: (usize, usize), managed: bool, args: [usize; 6]) -> Result<u
     }
     if managed && parts[1].1 == bytes {
         let lockable = locks::lockable_by_mmap(flags as c_int)?;
-        return service::request(Op::MapFixed, [addr, bytes, 0, prot, flags, lockable]);
+        return gate::request(Op::MapFixed, [addr, bytes, 0, prot, flags, lockable]);
     }
     let [from, len_inside] = [parts[1].0, parts[1].1];
     let mut args = args;
     if flags & libc::MAP_FIXED_NOREPLACE as usize != 0 {
-        if service::request(Op::Free, [from, len_inside, 0, 0, 0, 0])? == 0 {
+        if gate::request(Op::Free, [from, len_inside, 0, 0, 0, 0])? == 0 {
             return Err(libc::EEXIST);
         }
         if len_inside == bytes {
@@ -131,7 +132,7 @@ fn map_fixed(arena: (usize, usize), managed: bool, args: [usize; 6]) -> Result<u
     let place = raw(libc::SYS_mmap, trial)?;
     raw(libc::SYS_munmap, [place, bytes, 0, 0, 0, 0])?;
     // Something foreign over managed memory: the part leaves management first.
-    service::request(Op::Leave, [from, len_inside, 0, 0, 0, 0])?;
+    gate::request(Op::Leave, [from, len_inside, 0, 0, 0, 0])?;
     raw(libc::SYS_mmap, args)
 }
 
@@ -167,7 +168,7 @@ pub unsafe extern "C" fn munmap(addr: Ptr, len: usize) -> c_int {
     c_result(by_parts(
         addr as usize,
         len,
-        |start, bytes| service::request(Op::Unmap, [start, bytes, 0, 0, 0, 0]),
+        |start, bytes| gate::request(Op::Unmap, [start, bytes, 0, 0, 0, 0]),
         |start, bytes| raw(libc::SYS_munmap, [start, bytes, 0, 0, 0, 0]),
     )) as c_int
 }
@@ -192,20 +193,27 @@ pub unsafe extern "C" fn mprotect(addr: Ptr, len: usize, prot: c_int) -> c_int {
             by_parts(
                 addr as usize,
                 len,
-                |start, bytes| service::request(Op::Protect, [start, bytes, prot, 0, 0, 0]),
+                |start, bytes| gate::request(Op::Protect, [start, bytes, prot, 0, 0, 0]),
                 |start, bytes| raw(libc::SYS_mprotect, [start, bytes, prot, 0, 0, 0]),
             )
         }),
     ) as c_int
 }
 
-/// madvise.
+/// madvise. What only the mighty may ask for is up to the caller's credentials, which the service
+/// does not share.
 pub fn advise(addr: usize, len: usize, advice: c_int) -> Result<usize, i32> {
+    const SYS_ADMIN: u32 = 21;
+    const HWPOISON: c_int = 100;
+    const SOFT_OFFLINE: c_int = 101;
+    if matches!(advice, HWPOISON | SOFT_OFFLINE) && !sys::has_capability(SYS_ADMIN) {
+        return Err(libc::EPERM);
+    }
     let advice = advice as usize;
     by_parts(
         addr,
         len,
-        |start, bytes| service::request(Op::Advise, [start, bytes, advice, 0, 0, 0]),
+        |start, bytes| gate::request(Op::Advise, [start, bytes, advice, 0, 0, 0]),
         |start, bytes| raw(libc::SYS_madvise, [start, bytes, advice, 0, 0, 0]),
     )
 }
@@ -238,16 +246,16 @@ pub unsafe extern "C" fn mremap(
     let (addr, to) = (addr as usize, new_addr as usize);
     let flags_word = flags as usize;
     let pass = || raw(libc::SYS_mremap, [addr, old, new, flags_word, to, 0]);
-    c_result(match service::arena() {
+    c_result(match gate::arena() {
         Some(arena) => {
             let inside =
                 |start: usize, len: usize| rules::cut(start, len.max(1), arena)[1].1 == len.max(1);
             let fixed = flags & libc::MREMAP_FIXED != 0;
             match (inside(addr, old), fixed && inside(to, new)) {
-                (true, _) => service::request(Op::Remap, [addr, old, new, flags_word, to, 0]),
+                (true, _) => gate::request(Op::Remap, [addr, old, new, flags_word, to, 0]),
                 // Foreign memory moved over managed memory by force.
                 (false, true) => {
-                    service::request(Op::Leave, [to, new, 0, 0, 0, 0]).and_then(|_| pass())
+                    gate::request(Op::Leave, [to, new, 0, 0, 0, 0]).and_then(|_| pass())
                 }
                 (false, false) => pass(),
             }

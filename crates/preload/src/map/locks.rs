@@ -4,8 +4,9 @@
 //! service does not share: they are looked up here and told with each call.
 
 use super::exports::{by_parts, raw};
-use crate::service::{self, Op};
+use crate::gate;
 use crate::sys::{self, PAGE, c_result};
+use deckle_door::Op;
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::Relaxed;
@@ -65,10 +66,10 @@ fn lock(number: c_long, addr: usize, len: usize, flags: usize) -> Result<usize, 
         start,
         len,
         |start, bytes| match op {
-            Op::Unlock => service::request(op, [start, bytes, 0, 0, 0, 0]),
+            Op::Unlock => gate::request(op, [start, bytes, 0, 0, 0, 0]),
             _ => match lockable() {
                 0 => Err(libc::EPERM),
-                most => service::request(op, [start, bytes, flags, most, 0, 0]),
+                most => gate::request(op, [start, bytes, flags, most, 0, 0]),
             },
         },
         |start, bytes| raw(number, [start, bytes, flags, 0, 0, 0]),
@@ -97,12 +98,12 @@ pub unsafe extern "C" fn munlock(addr: Ptr, len: usize) -> c_int {
 /// it must not be on when these are mapped: so from now on the program is managed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
-    if service::is_small() {
-        service::outgrown();
+    if gate::is_small() {
+        gate::outgrown();
     }
-    let done = match service::arena() {
+    let done = match gate::arena() {
         None => raw(libc::SYS_mlockall, [flags as usize, 0, 0, 0, 0, 0]),
-        Some(_) => service::request(Op::LockAll, [flags as usize, lockable(), 0, 0, 0, 0]),
+        Some(_) => gate::request(Op::LockAll, [flags as usize, lockable(), 0, 0, 0, 0]),
     };
     if done.is_ok() {
         FUTURE.store(flags & libc::MCL_FUTURE != 0, Relaxed);
@@ -114,8 +115,8 @@ pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn munlockall() -> c_int {
     FUTURE.store(false, Relaxed);
-    c_result(match service::arena() {
+    c_result(match gate::arena() {
         None => raw(libc::SYS_munlockall, [0; 6]),
-        Some(_) => service::request(Op::UnlockAll, [0; 6]),
+        Some(_) => gate::request(Op::UnlockAll, [0; 6]),
     }) as c_int
 }

@@ -4,6 +4,6 @@
 //! kernel's. [`exports`] sorts the calls, [`rules`] says which are which.
 
 pub mod exports;
-mod locks;
+pub mod locks;
 pub mod rare;
 pub mod rules;

@@ -2,8 +2,9 @@
 
 use super::exports::{advise, by_parts, raw};
 use super::rules;
-use crate::service::{self, Op};
+use crate::gate;
 use crate::sys::{self, PAGE, c_result};
+use deckle_door::Op;
 use core::ffi::{c_int, c_ulong, c_void};
 
 type Ptr = *mut c_void;
@@ -13,7 +14,7 @@ fn all_mapped(addr: usize, len: usize) -> Result<usize, i32> {
     by_parts(
         addr,
         len,
-        |start, bytes| service::request(Op::Mapped, [start, bytes, 0, 0, 0, 0]),
+        |start, bytes| gate::request(Op::Mapped, [start, bytes, 0, 0, 0, 0]),
         |_, _| Ok(0),
     )
 }
@@ -56,7 +57,7 @@ pub unsafe extern "C" fn pkey_mprotect(addr: Ptr, len: usize, prot: c_int, key: 
         addr,
         len,
         |start, bytes| {
-            service::request(Op::Surrender, [start, bytes, 0, 0, 0, 0])?;
+            gate::request(Op::Surrender, [start, bytes, 0, 0, 0, 0])?;
             pass(start, bytes)
         },
         pass,
@@ -78,7 +79,7 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_voi
     if request != REGISTER || argument.is_null() {
         return c_result(pass()) as c_int;
     }
-    let Some(arena) = service::arena() else {
+    let Some(arena) = gate::arena() else {
         return c_result(pass()) as c_int;
     };
     // SAFETY: the argument of this request begins with the range, two words.
@@ -88,7 +89,7 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_voi
         return c_result(pass()) as c_int;
     }
     c_result(
-        service::request(Op::Surrender, [start, bytes, 0, 0, 0, 0])
+        gate::request(Op::Surrender, [start, bytes, 0, 0, 0, 0])
             .map_err(|_| libc::ENOMEM)
             .and_then(|_| pass()),
     ) as c_int
@@ -114,7 +115,7 @@ pub unsafe extern "C" fn process_madvise(
         ];
         raw(libc::SYS_process_madvise, args)
     };
-    if service::arena().is_none() || count > 1024 || !is_self(pidfd) {
+    if gate::arena().is_none() || count > 1024 || !is_self(pidfd) {
         return c_result(pass(list as usize, count)) as isize;
     }
     // Of no ranges: only whether the kernel would do it.

@@ -33,20 +33,6 @@ pub fn pages(len: usize) -> Result<usize, i32> {
     }
 }
 
-/// What the place of a mapping without one of its own is a multiple of.
-///
-/// As with the kernel, what is made of whole huge pages lies on them, and (allocators ask for
-/// that by asking for more and giving the rest back) 32 MiB and more on a multiple of 32 MiB.
-/// Other mappings lie side by side, where they are one mapping for the kernel, unless `all`
-/// large ones are to lie on huge pages.
-pub fn alignment(bytes: usize, all: bool) -> usize {
-    match bytes {
-        _ if bytes < 2 << 20 || !all && !bytes.is_multiple_of(2 << 20) => PAGE,
-        _ if bytes >= 32 << 20 => 32 << 20,
-        _ => 2 << 20,
-    }
-}
-
 /// A range, cut at the edges of the arena: before it, in it, behind it. Empty parts are left out.
 pub fn cut(start: usize, len: usize, arena: (usize, usize)) -> [(usize, usize, bool); 3] {
     let (base, end) = (arena.0, arena.0 + arena.1);

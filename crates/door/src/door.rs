@@ -1,0 +1,157 @@
+//! The block of memory that both sides know.
+
+use crate::request::Requests;
+use core::cell::UnsafeCell;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize};
+
+/// How a service begins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum Mode {
+    /// In a program that had none.
+    First = 0,
+    /// In a child of fork, on the copy of its parent's state.
+    Child = 1,
+}
+
+/// What came of a start.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum State {
+    /// Not known yet.
+    Pending = 0,
+    /// The service runs.
+    Runs = 1,
+    /// It does not, for the reason in [`Door::reason`].
+    Failed = 2,
+}
+
+/// A string of at most `N` bytes that one side writes and the other reads after.
+#[repr(C)]
+pub struct Text<const N: usize> {
+    bytes: UnsafeCell<[u8; N]>,
+    len: AtomicUsize,
+}
+
+// SAFETY: whoever writes it does so before it stores the length, with Release, and nobody writes
+// while another may read: `set` is for one side at a time, by the protocol of its field.
+unsafe impl<const N: usize> Sync for Text<N> {}
+
+impl<const N: usize> Text<N> {
+    /// Empty.
+    #[allow(clippy::new_without_default)]
+    pub const fn new() -> Text<N> {
+        Text {
+            bytes: UnsafeCell::new([0; N]),
+            len: AtomicUsize::new(0),
+        }
+    }
+
+    /// Writes the text, cut at the end of the room. For one caller at a time, while nobody reads.
+    pub fn set(&self, text: &[u8]) {
+        let n = text.len().min(N);
+        // SAFETY: inside the array; nobody reads it now, says the caller.
+        unsafe {
+            let to = self.bytes.get().cast::<u8>();
+            core::ptr::copy_nonoverlapping(text.as_ptr(), to, n);
+        }
+        self.len.store(n, Release);
+    }
+
+    /// What was written last.
+    pub fn get(&self) -> &[u8] {
+        let n = self.len.load(Acquire).min(N);
+        // SAFETY: written before the length was.
+        unsafe { core::slice::from_raw_parts(self.bytes.get().cast(), n) }
+    }
+}
+
+/// What a program's side and the service share. One of a program, in memory of the program's
+/// side that is never managed; a child of fork has a copy, which is its own.
+#[repr(C)]
+pub struct Door {
+    /// [`Mode`] of the start.
+    pub mode: AtomicU32,
+    /// [`State`] of the start, a futex word.
+    pub state: AtomicU32,
+    /// Id of the service's first task; the kernel stores 0 here, and wakes, when it has ended.
+    pub task: AtomicU32,
+    /// Process id of the program.
+    pub pid: AtomicI32,
+    /// Address of the word that the kernel clears when the program's main thread leaves the
+    /// memory; 0: not known.
+    pub left: AtomicUsize,
+    /// A descriptor that the service shall keep: its connection to `deckle run`; -1: none.
+    pub link: AtomicI32,
+    /// In a child: the number of the parent's fork that it comes from.
+    pub fork: AtomicU32,
+    /// Address of a word in memory that parent and child share, where the child's service
+    /// stores the number of the fork once the parent may go on.
+    pub forked: AtomicUsize,
+    /// First address of managed memory, and its length in bytes; 0 before there is any.
+    pub base: AtomicUsize,
+    /// See [`base`](Door::base).
+    pub bytes: AtomicUsize,
+    /// The service's own: where its heap begins.
+    pub root: AtomicUsize,
+    /// Name of the group.
+    pub group: Text<64>,
+    /// The defect that is asked for (`DECKLE_FAULT`).
+    pub fault: Text<64>,
+    /// Why the start has failed.
+    pub reason: Text<400>,
+    /// The program's calls.
+    pub requests: Requests,
+}
+
+impl Door {
+    /// Nothing has begun.
+    #[allow(clippy::new_without_default)]
+    pub const fn new() -> Door {
+        Door {
+            mode: AtomicU32::new(Mode::First as u32),
+            state: AtomicU32::new(State::Pending as u32),
+            task: AtomicU32::new(0),
+            pid: AtomicI32::new(0),
+            left: AtomicUsize::new(0),
+            link: AtomicI32::new(-1),
+            fork: AtomicU32::new(0),
+            forked: AtomicUsize::new(0),
+            base: AtomicUsize::new(0),
+            bytes: AtomicUsize::new(0),
+            root: AtomicUsize::new(0),
+            group: Text::new(),
+            fault: Text::new(),
+            reason: Text::new(),
+            requests: Requests::new(),
+        }
+    }
+
+    /// The service's side: managed memory is `bytes` from `base` on.
+    pub fn tell(&self, base: usize, bytes: usize) {
+        self.base.store(base, Relaxed);
+        self.bytes.store(bytes, Relaxed);
+        self.end(State::Runs);
+    }
+
+    /// The service's side: there is no service.
+    pub fn fail(&self, why: &str) {
+        self.reason.set(why.as_bytes());
+        self.end(State::Failed);
+    }
+
+    fn end(&self, state: State) {
+        self.state.store(state as u32, Release);
+        crate::futex::wake(&self.state, u32::MAX);
+    }
+
+    /// What came of the start, as far as it is known.
+    pub fn outcome(&self) -> State {
+        match self.state.load(Acquire) {
+            1 => State::Runs,
+            2 => State::Failed,
+            _ => State::Pending,
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! What a managed program and the service in its memory share, byte for byte.
+//!
+//! The program's side is a thin library in the program (`deckle-preload`), the other an image of
+//! its own (`deckle-service`): a static program with its own C library, heap and thread-local
+//! storage, which is mapped into the program's memory and run there as tasks that share the
+//! memory and nothing else. Neither calls the other's functions. They meet in one [`Door`], a
+//! static of the program's side, by atomics and futexes:
+//!
+//! - the start: what the service must know, and what came of it;
+//! - [`request`]: calls of the program that the service carries out.
+//!
+//! Nothing here allocates, takes a lock of a C library, writes `errno` or uses thread-local
+//! storage: it works in signal handlers, in a child between fork and the start of its own
+//! service, and while the program's threads hold whatever they hold.
+
+#![no_std]
+#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#![warn(missing_docs)]
+
+mod door;
+pub mod futex;
+pub mod lock;
+pub mod request;
+mod sys;
+
+pub use door::{Door, Mode, State, Text};
+pub use lock::{Guard, Lock};
+pub use request::Op;
+pub use sys::call;

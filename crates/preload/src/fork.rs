@@ -1,0 +1,376 @@
+//! Forks.
+//!
+//! All of them end in one system call without CLONE_VM: libc's `fork` and `_Fork`, what libc
+//! forks by itself (`daemon`, `forkpty`), `clone`, and calls by number. It is caught by a
+//! [`window`] and made here, with everything standing still: the service is asked to, the call is
+//! made, and in the child, before any code of the program runs there, the image starts anew. The
+//! parent's service goes on when the child's has taken over, or the child is dead.
+//!
+//! From the request on nothing of the program is touched but by the kernel: we run on a stack of
+//! our own, since in the child the thread's may be write-protected and served by nobody yet.
+
+use crate::alloc::boot;
+use crate::window::{self, Window};
+use crate::{DOOR, gate, load, sys};
+use core::arch::asm;
+use core::cell::UnsafeCell;
+use core::ffi::{CStr, c_int, c_void};
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicU32, AtomicUsize};
+use core::time::Duration;
+use deckle_door::futex::{self, Scope};
+use deckle_door::{Lock, Mode, Op};
+
+/// How often it is asked whether the child lives still.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// The kernel's `struct clone_args`, as far as Linux 5.7 knows it.
+type CloneArgs = [u64; 11];
+/// Its words for the new stack: address and bytes.
+const STACK: [usize; 2] = [5, 6];
+
+/// A call that makes a process with a copy of the memory.
+pub enum Clone {
+    /// `clone`, and `fork` as one: flags, parent's word, child's word, thread area; and the
+    /// child's stack (0: the parent's).
+    Old([usize; 4], usize),
+    /// `clone3`: its structure without a stack, bytes of it, and the child's stack.
+    New(CloneArgs, usize, usize),
+}
+
+impl Clone {
+    /// The call, if it is one of these.
+    pub fn of(number: libc::c_long, args: [usize; 6]) -> Option<Clone> {
+        const VM: usize = libc::CLONE_VM as usize;
+        // A parent that sleeps until its child executes a program would let everything stand
+        // still for so long. Without the child in its memory it need not.
+        const VFORK: usize = libc::CLONE_VFORK as usize;
+        match number {
+            libc::SYS_fork => Some(Clone::Old([libc::SIGCHLD as usize, 0, 0, 0], 0)),
+            libc::SYS_clone if args[0] & VM == 0 => {
+                let [flags, stack, parent, child, area, _] = args;
+                Some(Clone::Old([flags & !VFORK, parent, child, area], stack))
+            }
+            libc::SYS_clone3 => {
+                let bytes = args[1].min(size_of::<CloneArgs>());
+                let mut words: CloneArgs = [0; 11];
+                // SAFETY: the caller's promise to the kernel: a structure of so many bytes.
+                unsafe {
+                    let to = words.as_mut_ptr().cast::<u8>();
+                    core::ptr::copy_nonoverlapping(args[0] as *const u8, to, bytes);
+                }
+                if words[0] as usize & VM != 0 || args[1] > bytes {
+                    return None;
+                }
+                words[0] &= !(VFORK as u64);
+                let stack = words[STACK[0]] as usize + words[STACK[1]] as usize;
+                for at in STACK {
+                    words[at] = 0;
+                }
+                Some(Clone::New(words, bytes, stack))
+            }
+            _ => None,
+        }
+    }
+
+    /// The stack that the child asks for.
+    pub fn stack(&self) -> Option<usize> {
+        let (Clone::Old(_, stack) | Clone::New(_, _, stack)) = self;
+        Some(*stack).filter(|stack| *stack != 0)
+    }
+
+    /// # Safety
+    /// The child goes on from here with a copy of everything.
+    unsafe fn make(&self) -> Result<usize, i32> {
+        let (number, args) = match self {
+            Clone::Old([flags, parent, child, area], _) => {
+                (libc::SYS_clone, [*flags, 0, *parent, *child, *area, 0])
+            }
+            Clone::New(words, bytes, _) => {
+                (libc::SYS_clone3, [words.as_ptr() as usize, *bytes, 0, 0, 0, 0])
+            }
+        };
+        // SAFETY: the caller's promise; no stack is given.
+        unsafe { sys::call(number, args) }
+    }
+}
+
+const FORK_STACK: usize = 64 << 10;
+
+#[repr(align(4096))]
+struct Stack(UnsafeCell<[u8; FORK_STACK]>);
+// SAFETY: only used as the stack of who holds FORKING.
+unsafe impl Sync for Stack {}
+static OWN_STACK: Stack = Stack(UnsafeCell::new([0; FORK_STACK]));
+/// One fork at a time.
+static FORKING: Lock<()> = Lock::new(());
+/// Number of the last fork.
+static NUMBER: AtomicU32 = AtomicU32::new(0);
+/// Address of a page that parent and child share; 0 before the first fork.
+static SHARED: AtomicUsize = AtomicUsize::new(0);
+
+/// What is to be done on the own stack, and what came of it.
+struct Work {
+    call: Clone,
+    window: &'static Window,
+    result: Result<usize, i32>,
+}
+
+/// Makes the process, with everything standing still. Returns what the call returns, in the child
+/// 0, when its service runs. All signals are blocked.
+///
+/// # Errors
+/// The errno of the call; ENOMEM if the limit has no room for a copy.
+pub fn carry_out(call: Clone, window: &'static Window) -> Result<usize, i32> {
+    FORKING.acquire();
+    let mut work = Work {
+        call,
+        window,
+        result: Err(libc::EAGAIN),
+    };
+    let top = OWN_STACK.0.get() as usize + FORK_STACK;
+    // SAFETY: the stack is unused, as FORKING is ours; the function returns by the address that
+    // the call puts there, in the child on its copy of it, and the stack pointer comes back from
+    // a register that functions keep.
+    unsafe {
+        asm!(
+            "mov r12, rsp",
+            "mov rsp, {top}",
+            "call {run}",
+            "mov rsp, r12",
+            top = in(reg) top,
+            run = sym run,
+            in("rdi") &raw mut work,
+            out("r12") _,
+            clobber_abi("C"),
+        );
+    }
+    FORKING.release();
+    work.result
+}
+
+extern "C" fn run(work: &mut Work) {
+    let managed = gate::arena().is_some();
+    let number = NUMBER.fetch_add(1, Relaxed).wrapping_add(1).max(1);
+    let begun = match managed {
+        true => shared_word().and_then(|word| {
+            DOOR.fork.store(number, Relaxed);
+            DOOR.forked.store(word.as_ptr() as usize, Relaxed);
+            gate::request(Op::ForkBegin, [0; 6]).map(|_| Some(word))
+        }),
+        false => Ok(None),
+    };
+    let word = match begun {
+        Ok(word) => word,
+        Err(errno) => {
+            work.result = Err(errno);
+            return;
+        }
+    };
+    // Held by another thread, it would stay held in the child for ever.
+    let taken = boot::HEAP.acquire_for_fork();
+    window::hold();
+    // SAFETY: the child comes back to this line on its copy of this stack, and finds all locks
+    // of this library that it will need held by itself.
+    work.result = unsafe { work.call.make() };
+    let is_child = work.result == Ok(0);
+    window::let_go(is_child.then_some(work.window));
+    if taken {
+        boot::HEAP.release();
+    }
+    match work.result {
+        Ok(0) => {
+            if managed {
+                in_child();
+            }
+        }
+        result => {
+            if let (Ok(pid), Some(word)) = (result, word) {
+                wait_for(pid as i32, word, number);
+            }
+            if managed {
+                let _ = gate::request(Op::ForkEnd, [0; 6]);
+            }
+        }
+    }
+}
+
+/// The word by which a child's service tells its parent's thread that it has taken over.
+fn shared_word() -> Result<&'static AtomicU32, i32> {
+    if SHARED.load(Relaxed) == 0 {
+        let prot = (libc::PROT_READ | libc::PROT_WRITE) as usize;
+        let flags = (libc::MAP_SHARED | libc::MAP_ANONYMOUS) as usize;
+        // SAFETY: a new mapping, which changes no other.
+        let at = unsafe { sys::call(libc::SYS_mmap, [0, sys::PAGE, prot, flags, usize::MAX, 0]) };
+        SHARED.store(at.map_err(|_| libc::ENOMEM)?, Relaxed);
+    }
+    // SAFETY: our own mapping, never undone.
+    Ok(unsafe { AtomicU32::from_ptr(SHARED.load(Relaxed) as *mut u32) })
+}
+
+fn in_child() {
+    DOOR.requests.forget();
+    // A grandchild's answer is not for our parent.
+    SHARED.store(0, Relaxed);
+    if let Err(why) = load::start(Mode::Child) {
+        sys::say(&[
+            b"deckle: memory of a forked process cannot be managed: ",
+            why.as_bytes(),
+        ]);
+        let me = sys::getpid() as usize;
+        let kill = libc::SIGKILL as usize;
+        // SAFETY: ends this process, whose memory is not all there.
+        let _ = unsafe { sys::call(libc::SYS_kill, [me, kill, 0, 0, 0, 0]) };
+        sys::exit_all(1)
+    }
+}
+
+/// Waits until the child's service has taken over or the child is dead: as long as that takes,
+/// since a child may be stopped at any moment.
+fn wait_for(pid: i32, word: &AtomicU32, number: u32) {
+    loop {
+        let now = word.load(Acquire);
+        if now == number {
+            return;
+        }
+        futex::wait_in(Scope::Shared, word, now, Some(LOOK));
+        if word.load(Acquire) != number && is_dead(pid) {
+            return;
+        }
+    }
+}
+
+/// Whether a child has ended. It stays to be waited for.
+fn is_dead(pid: i32) -> bool {
+    let how = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT | libc::__WALL;
+    // SAFETY: plain data, for which zeros are a value.
+    let mut info: libc::siginfo_t = unsafe { core::mem::zeroed() };
+    let to = &raw mut info as usize;
+    let args = [libc::P_PID as usize, pid as usize, to, how as usize, 0, 0];
+    // SAFETY: writes one structure.
+    match unsafe { sys::call(libc::SYS_waitid, args) } {
+        // SAFETY: filled in by the call; zero if no child has ended.
+        Ok(_) => unsafe { info.si_pid() == pid },
+        // It is nobody we may wait for, or is gone.
+        Err(libc::ECHILD) => {
+            // SAFETY: signal 0 sends nothing.
+            let there = unsafe { sys::call(libc::SYS_kill, [pid as usize, 0, 0, 0, 0, 0]) };
+            there == Err(libc::ESRCH)
+        }
+        Err(_) => false,
+    }
+}
+
+type Fork = unsafe extern "C" fn() -> libc::pid_t;
+/// libc's `fork` and `_Fork`, looked up at the program's start: later the loader may be busy.
+static REAL: [AtomicUsize; 2] = [AtomicUsize::new(0), AtomicUsize::new(0)];
+
+/// Looks up libc's functions and registers the handlers: at the program's start, so that they
+/// are next to the fork.
+pub fn register() {
+    for (to, name) in REAL.iter().zip([c"fork", c"_Fork"]) {
+        to.store(next(name) as usize, Release);
+    }
+    // SAFETY: functions of this library, which is never unloaded.
+    unsafe {
+        libc::pthread_atfork(Some(prepare), Some(done), Some(done));
+    }
+}
+
+/// The definition behind ours, of libc.
+pub fn next(name: &CStr) -> *mut c_void {
+    // SAFETY: a look-up by name.
+    unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) }
+}
+
+/// The last handler before the fork.
+unsafe extern "C" fn prepare() {
+    window::open();
+}
+
+/// The first handler after it, on both sides: the window is still open if there was no fork.
+unsafe extern "C" fn done() {
+    window::close();
+}
+
+fn real(which: usize, name: &CStr) -> Option<Fork> {
+    let found = match REAL[which].load(Acquire) {
+        0 => next(name) as usize,
+        found => found,
+    };
+    // SAFETY: libc's function of that signature.
+    (found != 0).then(|| unsafe { core::mem::transmute::<usize, Fork>(found) })
+}
+
+/// C's `fork`: the handlers do the work.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fork() -> libc::pid_t {
+    let Some(real) = real(0, c"fork") else {
+        sys::set_errno(libc::ENOSYS);
+        return -1;
+    };
+    // SAFETY: the program's own call.
+    unsafe { real() }
+}
+
+/// POSIX's `_Fork`, which runs no handlers.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _Fork() -> libc::pid_t {
+    let Some(real) = real(1, c"_Fork") else {
+        sys::set_errno(libc::ENOSYS);
+        return -1;
+    };
+    through_window(|| {
+        // SAFETY: the program's own call.
+        unsafe { real() }
+    })
+}
+
+/// Calls what forks, with the calling thread's window open.
+pub fn through_window<T>(work: impl FnOnce() -> T) -> T {
+    let opened = window::open();
+    let result = work();
+    if opened {
+        let errno = sys::errno();
+        window::close();
+        sys::set_errno(errno);
+    }
+    result
+}
+
+type CloneFn = unsafe extern "C" fn(
+    extern "C" fn(*mut c_void) -> c_int,
+    *mut c_void,
+    c_int,
+    *mut c_void,
+    *mut c_void,
+    *mut c_void,
+    *mut c_void,
+) -> c_int;
+
+/// Linux's `clone`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn clone(
+    entry: extern "C" fn(*mut c_void) -> c_int,
+    stack: *mut c_void,
+    flags: c_int,
+    argument: *mut c_void,
+    parent: *mut c_void,
+    area: *mut c_void,
+    child: *mut c_void,
+) -> c_int {
+    let found = next(c"clone");
+    if found.is_null() {
+        sys::set_errno(libc::ENOSYS);
+        return -1;
+    }
+    // SAFETY: libc's function of that signature, with the program's own arguments.
+    let call = || unsafe {
+        let real = core::mem::transmute::<*mut c_void, CloneFn>(found);
+        real(entry, stack, flags, argument, parent, area, child)
+    };
+    match flags & libc::CLONE_VM {
+        0 => through_window(call),
+        _ => call(),
+    }
+}

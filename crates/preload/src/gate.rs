@@ -1,0 +1,82 @@
+//! Whether the service runs, and starting it when the program needs it.
+
+use crate::{DOOR, config, load, sys};
+use core::sync::atomic::AtomicU32;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use deckle_door::{Mode, Op, futex};
+
+/// The program is small: its memory is the kernel's.
+const SMALL: u32 = 0;
+/// It is managed by nobody and stays so: not under `deckle run`.
+const PLAIN: u32 = 1;
+/// A thread is starting the service.
+const STARTING: u32 = 2;
+/// The service runs.
+const MANAGED: u32 = 3;
+
+static STATE: AtomicU32 = AtomicU32::new(SMALL);
+/// Thread id of who is starting the service.
+static STARTER: AtomicU32 = AtomicU32::new(0);
+
+/// Whether the program's allocations come from its first megabyte: it has not outgrown it, or
+/// the caller is just starting the service.
+#[inline]
+pub fn is_small() -> bool {
+    match STATE.load(Acquire) {
+        MANAGED | PLAIN => false,
+        SMALL => true,
+        _ => STARTER.load(Relaxed) == sys::gettid(),
+    }
+}
+
+/// Start address and bytes of managed memory, if there is any. Waits while another thread is
+/// starting the service.
+#[inline]
+pub fn arena() -> Option<(usize, usize)> {
+    loop {
+        match STATE.load(Acquire) {
+            MANAGED => return Some((DOOR.base.load(Relaxed), DOOR.bytes.load(Relaxed))),
+            STARTING if STARTER.load(Relaxed) != sys::gettid() => {
+                futex::wait(&STATE, STARTING, None);
+            }
+            _ => return None,
+        }
+    }
+}
+
+/// Asks the service.
+///
+/// # Errors
+/// The errno that the call shall fail with.
+pub fn request(op: Op, args: [usize; 6]) -> Result<usize, i32> {
+    DOOR.requests.ask(op, args)
+}
+
+/// The program needs more than a small one may have: starts the service, once. Ends the program
+/// with one line if it cannot be managed although it should be.
+#[cold]
+pub fn outgrown() {
+    // Only who has won stores its id: until then another's is there, or none.
+    if STATE
+        .compare_exchange(SMALL, STARTING, Acquire, Relaxed)
+        .is_err()
+    {
+        arena();
+        return;
+    }
+    STARTER.store(sys::gettid(), Relaxed);
+    crate::alloc::boot::open_reserve();
+    let state = match config::is_managed().then(|| load::start(Mode::First)) {
+        Some(Ok(_)) => {
+            crate::alloc::advise_nothing();
+            MANAGED
+        }
+        Some(Err(why)) => {
+            sys::say(&[b"deckle: memory cannot be managed: ", why.as_bytes()]);
+            sys::exit_all(125)
+        }
+        None => PLAIN,
+    };
+    STATE.store(state, Release);
+    futex::wake(&STATE, u32::MAX);
+}

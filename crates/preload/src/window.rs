@@ -1,0 +1,299 @@
+//! Catching the one system call by which a thread forks.
+//!
+//! A fork must be made while the service stands still, and nobody may wait for anybody then. But
+//! between the last handler that a library can register and the fork itself libc takes locks
+//! (of its streams, of name look-ups), and whoever holds one of them may be waiting for a fault
+//! of managed memory. So the calling thread opens a *window*: with Syscall User Dispatch the
+//! kernel hands each of its own system calls that libc makes to our SIGSYS handler, which carries
+//! it out, and when the call is the fork, libc has all its locks. No other thread, and no other
+//! time, is touched.
+//!
+//! While the window is open all signals but SIGSYS are blocked for the thread; the mask that the
+//! program believes in is kept in the window.
+
+use crate::fork::{self, Clone};
+use crate::sys;
+use core::ffi::{c_int, c_void};
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicU32, AtomicU64};
+use deckle_door::Lock;
+use deckle_door::request::set_mask;
+
+/// Most threads that fork at one time; more wait.
+const WINDOWS: usize = 64;
+const SIGSYS_BIT: u64 = 1 << (libc::SIGSYS - 1);
+
+/// A thread that is about to fork.
+pub struct Window {
+    /// Whose it is; 0: nobody's.
+    tid: AtomicU32,
+    /// The signals that the program believes to be blocked.
+    mask: AtomicU64,
+}
+
+static ALL: [Window; WINDOWS] = [const {
+    Window {
+        tid: AtomicU32::new(0),
+        mask: AtomicU64::new(0),
+    }
+}; WINDOWS];
+
+/// The kernel's `struct sigaction`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Action {
+    handler: usize,
+    flags: u64,
+    restorer: usize,
+    mask: u64,
+}
+
+/// The program's action for SIGSYS, and how many windows are open.
+struct Before {
+    users: u32,
+    action: Action,
+}
+
+static BEFORE: Lock<Before> = Lock::new(Before {
+    users: 0,
+    action: Action {
+        handler: libc::SIG_DFL,
+        flags: 0,
+        restorer: 0,
+        mask: 0,
+    },
+});
+
+fn set_action(new: &Action) -> Action {
+    let mut old = Action { ..*new };
+    let (new, to) = (core::ptr::from_ref(new) as usize, &raw mut old as usize);
+    let args = [libc::SIGSYS as usize, new, to, size_of::<u64>(), 0, 0];
+    // SAFETY: reads and writes one structure each; the handler is ours or the program's own.
+    let _ = unsafe { sys::call(libc::SYS_rt_sigaction, args) };
+    old
+}
+
+/// `SA_RESTORER`.
+const RESTORER: u64 = 0x0400_0000;
+
+/// Where a handler of ours returns to. In this library, whose calls are not caught.
+#[unsafe(naked)]
+unsafe extern "C" fn restore() {
+    core::arch::naked_asm!("mov eax, 15", "syscall", "ud2")
+}
+
+/// Returns from the signal frame at `stack`, as the restorer of that handler would have.
+#[unsafe(naked)]
+unsafe extern "C" fn return_from(_stack: usize) -> ! {
+    core::arch::naked_asm!("mov rsp, rdi", "mov eax, 15", "syscall", "ud2")
+}
+
+unsafe extern "C" {
+    static __ehdr_start: u8;
+    static _etext: u8;
+}
+
+/// Turns the catching on or off for the calling thread; false: the system refuses.
+fn dispatch(on: bool) -> bool {
+    const PR_SET_SYSCALL_USER_DISPATCH: usize = 59;
+    let (start, end) = (&raw const __ehdr_start as usize, &raw const _etext as usize);
+    let args = match on {
+        true => [PR_SET_SYSCALL_USER_DISPATCH, 1, start, end - start, 0, 0],
+        false => [PR_SET_SYSCALL_USER_DISPATCH, 0, 0, 0, 0, 0],
+    };
+    // SAFETY: concerns system calls of this thread alone, outside this library.
+    unsafe { sys::call(libc::SYS_prctl, args) }.is_ok()
+}
+
+fn own() -> Option<&'static Window> {
+    let tid = sys::gettid();
+    ALL.iter().find(|w| w.tid.load(Relaxed) == tid)
+}
+
+/// Opens a window for the calling thread. False: there is one already, or the system has none.
+pub fn open() -> bool {
+    if own().is_some() {
+        return false;
+    }
+    let tid = sys::gettid();
+    let take = |w: &&Window| w.tid.compare_exchange(0, tid, AcqRel, Relaxed).is_ok();
+    let window = loop {
+        match ALL.iter().find(take) {
+            Some(window) => break window,
+            None => {
+                // SAFETY: takes nothing.
+                let _ = unsafe { sys::call(libc::SYS_sched_yield, [0; 6]) };
+            }
+        }
+    };
+    let mask = set_mask(!SIGSYS_BIT);
+    window.mask.store(mask, Relaxed);
+    {
+        let mut before = BEFORE.lock();
+        before.users += 1;
+        if before.users == 1 {
+            let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) = on_call;
+            before.action = set_action(&Action {
+                handler: handler as usize,
+                flags: libc::SA_SIGINFO as u64 | RESTORER,
+                restorer: restore as *const () as usize,
+                mask: u64::MAX,
+            });
+        }
+    }
+    if dispatch(true) {
+        return true;
+    }
+    shut(window);
+    set_mask(mask);
+    false
+}
+
+/// Closes the calling thread's window, if there is one.
+pub fn close() {
+    if let Some(window) = own() {
+        dispatch(false);
+        let mask = window.mask.load(Relaxed);
+        shut(window);
+        set_mask(mask);
+    }
+}
+
+/// Ends a window, whose thread's calls are not caught any more.
+fn shut(window: &Window) {
+    let mut before = BEFORE.lock();
+    before.users -= 1;
+    if before.users == 0 {
+        set_action(&before.action);
+    }
+    drop(before);
+    window.tid.store(0, Release);
+}
+
+/// Before a fork: the child will find what it needs to close its window.
+pub fn hold() {
+    BEFORE.acquire();
+}
+
+/// After it: in the parent; and in the child, where there is one window, `mine`.
+pub fn let_go(mine: Option<&Window>) {
+    BEFORE.release();
+    if let Some(mine) = mine {
+        BEFORE.lock().users = 1;
+        for window in ALL.iter().filter(|w| !core::ptr::eq(*w, mine)) {
+            window.tid.store(0, Relaxed);
+        }
+        // The kernel's new number for this thread.
+        mine.tid.store(sys::gettid(), Relaxed);
+    }
+}
+
+/// A caught system call, or somebody else's SIGSYS.
+extern "C" fn on_call(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    const SYS_USER_DISPATCH: c_int = 2;
+    // SAFETY: what the kernel gives a handler of three arguments.
+    let (info, context) = unsafe { (&mut *info, &mut *context.cast::<libc::ucontext_t>()) };
+    match own() {
+        Some(window) if info.si_code == SYS_USER_DISPATCH => carry_out(window, context),
+        _ => pass_on(signal, info, context),
+    }
+}
+
+/// The program's own handler, if it has one; else what the kernel would do: end it.
+fn pass_on(signal: c_int, info: &mut libc::siginfo_t, context: &mut libc::ucontext_t) {
+    let action = BEFORE.lock().action;
+    type Handler = extern "C" fn(c_int, *mut libc::siginfo_t, *mut libc::ucontext_t);
+    match action.handler {
+        libc::SIG_DFL | libc::SIG_IGN => {
+            set_action(&Action {
+                handler: libc::SIG_DFL,
+                flags: RESTORER,
+                restorer: restore as *const () as usize,
+                mask: 0,
+            });
+            let args = [sys::getpid(), sys::gettid(), signal as u32].map(|n| n as usize);
+            // SAFETY: a signal to this thread, which ends the process once it is unblocked.
+            let _ = unsafe { sys::call(libc::SYS_tgkill, [args[0], args[1], args[2], 0, 0, 0]) };
+        }
+        // SAFETY: the program's handler; one of a single argument ignores the others.
+        address => unsafe {
+            core::mem::transmute::<usize, Handler>(address)(signal, info, context)
+        },
+    }
+}
+
+fn carry_out(window: &'static Window, context: &mut libc::ucontext_t) {
+    let at = |register: c_int| context.uc_mcontext.gregs[register as usize] as usize;
+    let args = [
+        at(libc::REG_RDI),
+        at(libc::REG_RSI),
+        at(libc::REG_RDX),
+        at(libc::REG_R10),
+        at(libc::REG_R8),
+        at(libc::REG_R9),
+    ];
+    let number = at(libc::REG_RAX) as libc::c_long;
+    let result = match number {
+        libc::SYS_rt_sigprocmask => change_mask(window, args),
+        libc::SYS_rt_sigreturn => {
+            // SAFETY: the stack pointer is where the restorer of that frame has it.
+            unsafe { return_from(at(libc::REG_RSP)) }
+        }
+        _ => match Clone::of(number, args) {
+            Some(call) => {
+                dispatch(false);
+                let mask = window.mask.load(Relaxed);
+                let stack = call.stack();
+                let result = fork::carry_out(call, window);
+                if result == Ok(0)
+                    && let Some(stack) = stack
+                {
+                    context.uc_mcontext.gregs[libc::REG_RSP as usize] = stack as i64;
+                }
+                shut(window);
+                set_context_mask(context, mask);
+                result
+            }
+            // SAFETY: the call that this thread has made.
+            None => unsafe { sys::call(number, args) },
+        },
+    };
+    let word = result.unwrap_or_else(|errno| -(errno as isize) as usize);
+    context.uc_mcontext.gregs[libc::REG_RAX as usize] = word as i64;
+}
+
+/// The mask that the thread has after the handler.
+fn set_context_mask(context: &mut libc::ucontext_t, mask: u64) {
+    // SAFETY: the kernel's mask is the first word of libc's.
+    unsafe { *(&raw mut context.uc_sigmask).cast::<u64>() = mask };
+}
+
+/// rt_sigprocmask of a thread whose window is open: on the mask that it believes in.
+fn change_mask(window: &Window, args: [usize; 6]) -> Result<usize, i32> {
+    let [how, set, old, size, ..] = args;
+    if size != size_of::<u64>() {
+        return Err(libc::EINVAL);
+    }
+    let before = window.mask.load(Acquire);
+    let new = match set {
+        0 => before,
+        // SAFETY: the caller's promise to the kernel: a mask.
+        at => {
+            let set = unsafe { (at as *const u64).read_unaligned() };
+            match how as c_int {
+                libc::SIG_BLOCK => before | set,
+                libc::SIG_UNBLOCK => before & !set,
+                libc::SIG_SETMASK => set,
+                _ => return Err(libc::EINVAL),
+            }
+        }
+    };
+    if old != 0 {
+        // SAFETY: as above.
+        unsafe { (old as *mut u64).write_unaligned(before) };
+    }
+    window.mask.store(new, Release);
+    Ok(0)
+}
+
+const _: () = assert!(size_of::<Action>() == 32);

@@ -1,0 +1,420 @@
+//! The group's account as the manager of this process sees it, and where its pages go.
+
+use crate::heap::HUGE;
+use crate::process::{self, Manager};
+use crate::segments::Mapped;
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64};
+use core::time::Duration;
+use deckle_group::{Answer, Group, GroupCharge, LineId, SwapKind};
+use deckle_mm::units::bytes_to_pages;
+use deckle_mm::{Charge, Item, OverLimit, Slot, Store, StoreError};
+use deckle_store::{Algorithm, Config, Disabled, Ram};
+
+/// How long a process that was asked for memory may take to answer.
+const ANSWER_TIME: Duration = Duration::from_secs(5);
+/// The same where the asker can help itself.
+const SHORT_TIME: Duration = Duration::from_millis(100);
+/// How many times such a process is not asked again after it was late.
+const PENALTY: u32 = 256;
+
+/// Least pages that are reclaimed at once for another process, or of what is shared.
+pub const DONATION: u64 = 1024;
+
+/// What the pages that are marked as shared since a fork mean to the account.
+mod role {
+    /// Nothing: they are charged here like any other.
+    pub const NONE: u8 = 0;
+    /// They are charged here, and stay so when this process has pages of its own in their place
+    /// or none at all: children hold them.
+    pub const SPONSOR: u8 = 1;
+    /// The parent pays for them.
+    pub const BORROWER: u8 = 2;
+}
+
+/// The account. A child of fork gets another line: hence the indirection.
+pub struct Account {
+    group: Group,
+    /// The charge in use; never freed, because a load of it takes no lock.
+    charge: core::sync::atomic::AtomicPtr<GroupCharge>,
+    /// Pages of our own metadata that are charged.
+    own: AtomicU64,
+    /// Pages of the store that were borrowed from the parent at a fork; 0: nothing is.
+    borrowed: AtomicU64,
+    /// Whether children may share parts of the store.
+    lending: AtomicBool,
+    /// Number of the last fork; in its child of that.
+    forks: AtomicU64,
+    /// How many times nobody is asked to give instead of us: the last one was late.
+    unasked: AtomicU32,
+    /// See [`role`].
+    role: AtomicU8,
+    /// Pages charged here that only children hold, at most.
+    ghost: AtomicU64,
+}
+
+impl Account {
+    /// Charges go to `line`.
+    pub fn new(group: Group, line: LineId) -> Account {
+        Account {
+            group,
+            charge: core::sync::atomic::AtomicPtr::new(leak(group, line)),
+            own: AtomicU64::new(0),
+            borrowed: AtomicU64::new(0),
+            lending: AtomicBool::new(false),
+            forks: AtomicU64::new(0),
+            unasked: AtomicU32::new(0),
+            role: AtomicU8::new(role::NONE),
+            ghost: AtomicU64::new(0),
+        }
+    }
+
+    fn charge(&self) -> &GroupCharge {
+        // SAFETY: always a leaked value.
+        unsafe { &*self.charge.load(Acquire) }
+    }
+
+    /// The group.
+    pub fn group(&self) -> &Group {
+        &self.group
+    }
+
+    /// The line.
+    pub fn line(&self) -> LineId {
+        self.charge().line()
+    }
+
+    /// Charges go to `line` from now on, beginning with `pages` that are there already and
+    /// `swapped` pages in the store. Our own metadata is charged anew.
+    pub fn move_to(&self, line: LineId, pages: u64, swapped: u64) {
+        self.charge.store(leak(self.group, line), Release);
+        self.own.store(0, Relaxed);
+        self.charge().force_charge(pages);
+        self.charge().force_charge_swap(swapped);
+    }
+
+    /// In a child: `sponsor` pays for what is shared with it, of the store and of what is
+    /// resident. If it is gone, nothing counts as shared.
+    pub fn borrow_from(&self, line: LineId, sponsor: LineId, mm: &Manager) {
+        let stored = bytes_to_pages(mm.store().borrow_lent());
+        let resident = mm.stats().get(Item::NrShared);
+        self.ghost.store(0, Relaxed);
+        self.lending.store(false, Relaxed);
+        let lender = (sponsor, self.forks.load(Relaxed));
+        let granted = self.group.borrow_from(line, lender, (stored, resident));
+        self.borrowed
+            .store(if granted { stored } else { 0 }, Relaxed);
+        if granted {
+            self.role.store(role::BORROWER, Release);
+        } else {
+            self.role.store(role::NONE, Release);
+            mm.store().own();
+            mm.unshare_all();
+        }
+    }
+
+    /// Whether a parent pays for what is shared with it.
+    pub fn is_borrowing(&self) -> bool {
+        self.role.load(Acquire) == role::BORROWER
+    }
+
+    /// Pays for what is borrowed, if its lender is gone or `now`.
+    pub fn stop_borrowing(&self, mm: &Manager, now: bool) {
+        if !self.is_borrowing() || !now && self.group.is_sponsored(self.line()) {
+            return;
+        }
+        self.group.settle_shared(self.line());
+        let pages = self.borrowed.swap(0, Relaxed);
+        mm.store().own();
+        mm.settle_store();
+        if !self.group.stop_borrowing(self.line()) && pages > 0 {
+            // Whoever returned the lender's charge has charged all of it.
+            self.charge().uncharge(pages);
+        }
+        mm.unshare_all();
+        self.role.store(role::NONE, Release);
+    }
+
+    /// Before a fork: the child will share the store and what is resident, at this process's
+    /// charge.
+    pub fn lend(&self, mm: &Manager) {
+        self.stop_borrowing(mm, true);
+        self.forks.store(mm.store().lend(), Relaxed);
+        self.lending.store(true, Relaxed);
+        self.role.store(role::SPONSOR, Release);
+    }
+
+    /// Stops paying for what only children had, as far as there are none any more who have it.
+    /// True if that has returned pages, or made some reclaimable.
+    pub fn stop_lending(&self, mm: &Manager) -> bool {
+        if !self.lending.load(Relaxed) {
+            return false;
+        }
+        self.group.fold_stale();
+        let left = self.group.shared_with(self.line());
+        let mut better = left == 0 && mm.stats().get(Item::NrShared) > 0;
+        if better {
+            // They can be reclaimed again.
+            mm.unshare_all();
+        }
+        // A page that only children hold counts with at least one of them, so the rest was
+        // charged in vain: they have written or given back what this process had left to them.
+        let more = |ghost: u64| (ghost > left).then_some(left);
+        let before = self.ghost.fetch_update(AcqRel, Acquire, more);
+        let vain = before.map_or(0, |ghost| ghost - left);
+        self.group.note_unbacked(self.line(), -(vain as i64));
+        self.charge().uncharge(vain);
+        better |= vain > 0;
+        let oldest = self.group.oldest_borrower(self.line());
+        self.lending.store(oldest.is_some(), Relaxed);
+        mm.store().unlend(oldest);
+        mm.settle_store() < 0 || better
+    }
+
+    /// A borrower that finds nothing of its own to reclaim: takes about `pages` of what it
+    /// shares over and reclaims them. Its parent's can be reclaimed when nothing is shared any
+    /// more. Returns how many it shares less.
+    pub fn give_up_shared(&self, mm: &Manager, pages: u64) -> u64 {
+        match self.is_borrowing() {
+            true => mm.reclaim_shared(pages),
+            false => 0,
+        }
+    }
+
+    /// Pages of our own metadata that are charged.
+    pub fn own(&self) -> u64 {
+        self.own.load(Relaxed)
+    }
+
+    /// Brings the charge of our own metadata, `pages` now, up to date.
+    pub fn settle_own(&self, pages: u64) {
+        let before = self.own.swap(pages, Relaxed);
+        if pages > before {
+            self.charge().force_charge(pages - before);
+        } else {
+            self.charge().uncharge(before - pages);
+        }
+    }
+}
+
+impl Account {
+    /// Whether all that is shared was charged to this process since its parent has ended.
+    fn has_paid(&self, role: u8) -> bool {
+        role == role::BORROWER && self.group.is_settled(self.line())
+    }
+
+    /// Says that `pages`, which are charged here now, are shared no more.
+    fn unshared(&self, role: u8, pages: u64) {
+        if role == role::SPONSOR {
+            self.ghost.fetch_add(pages, AcqRel);
+            self.group.note_unbacked(self.line(), pages as i64);
+        } else if !self.group.take_over(self.line(), pages) {
+            // Whoever returned the parent's charge was faster.
+            self.charge().uncharge(pages);
+        }
+    }
+}
+
+fn leak(group: Group, line: LineId) -> *mut GroupCharge {
+    Box::into_raw(Box::new(GroupCharge::new(group, line)))
+}
+
+impl Charge for Account {
+    fn try_charge(&self, pages: u64) -> Result<(), OverLimit> {
+        self.charge().try_charge(pages)
+    }
+    fn force_charge(&self, pages: u64) {
+        self.charge().force_charge(pages);
+    }
+    fn uncharge(&self, pages: u64) {
+        self.charge().uncharge(pages);
+    }
+    fn try_unshare(&self, pages: u64) -> Result<(), OverLimit> {
+        let role = self.role.load(Acquire);
+        if role == role::NONE || self.has_paid(role) {
+            return Ok(());
+        }
+        self.charge().try_charge(pages)?;
+        self.unshared(role, pages);
+        Ok(())
+    }
+    fn force_unshare(&self, pages: u64) {
+        let role = self.role.load(Acquire);
+        if role == role::NONE || self.has_paid(role) {
+            return;
+        }
+        self.charge().force_charge(pages);
+        self.unshared(role, pages);
+    }
+    fn unbacked(&self) -> u64 {
+        self.ghost.load(Acquire)
+    }
+    fn try_charge_swap(&self, pages: u64) -> Result<(), OverLimit> {
+        self.charge().try_charge_swap(pages)
+    }
+    fn uncharge_swap(&self, pages: u64) {
+        self.charge().uncharge_swap(pages);
+    }
+    fn usage(&self) -> u64 {
+        self.charge().usage()
+    }
+    fn max(&self) -> u64 {
+        self.charge().max()
+    }
+    fn high(&self) -> u64 {
+        self.charge().high()
+    }
+
+    /// Asks the others, the one with most to give first, until one gives something.
+    fn reclaim_elsewhere(&self, pages: u64) -> bool {
+        let folded = self.group.fold_stale() > 0;
+        let mm = process::process().map(|p| p.pager.mm());
+        if mm.is_some_and(|mm| self.stop_lending(mm)) || folded {
+            return true;
+        }
+        let mut asked = [0_u64; 4];
+        while let Some(donor) = self.group.choose_donor(self.line(), &asked) {
+            let index = usize::from(donor.line.index());
+            asked[index / 64 % 4] |= 1 << (index % 64);
+            let Some(ring) = self.group.ask_last(donor.line, pages) else {
+                continue;
+            };
+            let deadline = deckle_group::sys::now() + ANSWER_TIME;
+            match self.group.wait_answer(ring, deadline) {
+                Answer::Freed(0) | Answer::Late => {}
+                Answer::Freed(_) => return true,
+                Answer::Gone => {
+                    // If not here, somebody else has returned its charge.
+                    self.group.fold_stale();
+                    return true;
+                }
+            }
+        }
+        // What was shared when this process looked for something to reclaim may be its own now.
+        mm.is_some_and(|mm| {
+            self.give_up_shared(mm, pages.max(DONATION)) > 0 || mm.reclaim(pages) > 0
+        })
+    }
+
+    fn reclaim_colder(&self, pages: u64, refaults: u32) -> bool {
+        let tick = |n: u32| n.checked_sub(1);
+        if self.unasked.fetch_update(Relaxed, Relaxed, tick).is_ok() {
+            return false;
+        }
+        let donor = self.group.choose_colder(self.line(), refaults);
+        let Some(ring) = donor.and_then(|d| self.group.ask(d.line, pages)) else {
+            return false;
+        };
+        let deadline = deckle_group::sys::now() + SHORT_TIME;
+        match self.group.wait_answer(ring, deadline) {
+            Answer::Freed(pages) => pages > 0,
+            Answer::Gone => self.group.fold_stale() > 0,
+            Answer::Late => {
+                self.unasked.store(PENALTY, Relaxed);
+                false
+            }
+        }
+    }
+}
+
+/// Where swapped pages go: what the group says.
+pub enum Swap {
+    /// Nowhere.
+    Off(Disabled),
+    /// Compressed RAM.
+    Ram(Ram<Mapped>),
+}
+
+impl Swap {
+    /// The store of this kind.
+    pub fn new(kind: SwapKind) -> Swap {
+        let algorithm = match kind {
+            SwapKind::None => return Swap::Off(Disabled),
+            SwapKind::Lz4 => Algorithm::Lz4,
+            SwapKind::Zstd => Algorithm::Zstd(3),
+        };
+        let config = Config {
+            large_segment_bytes: HUGE as u32,
+            // As many as tasks reclaim at once.
+            shards: 2,
+            ..Config::new(algorithm)
+        };
+        Swap::Ram(Ram::with(config, Mapped))
+    }
+
+    fn inner(&self) -> &dyn Store {
+        match self {
+            Swap::Off(store) => store,
+            Swap::Ram(store) => store,
+        }
+    }
+
+    /// Bytes of compressed data.
+    pub fn live_bytes(&self) -> u64 {
+        match self {
+            Swap::Off(_) => 0,
+            Swap::Ram(store) => store.counts().live_bytes,
+        }
+    }
+
+    /// See [`Ram::lend`].
+    pub fn lend(&self) -> u64 {
+        match self {
+            Swap::Off(_) => 0,
+            Swap::Ram(store) => store.lend(),
+        }
+    }
+
+    /// See [`Ram::unlend`].
+    pub fn unlend(&self, oldest: Option<u64>) {
+        if let Swap::Ram(store) = self {
+            store.unlend(oldest);
+        }
+    }
+
+    /// See [`Ram::borrow_lent`].
+    pub fn borrow_lent(&self) -> u64 {
+        match self {
+            Swap::Off(_) => 0,
+            Swap::Ram(store) => store.borrow_lent(),
+        }
+    }
+
+    /// See [`Ram::own`].
+    pub fn own(&self) {
+        if let Swap::Ram(store) = self {
+            store.own();
+        }
+    }
+
+    /// Gives back what compaction can win.
+    pub fn compact(&self) {
+        if let Swap::Ram(store) = self {
+            store.compact(1 << 20);
+        }
+    }
+}
+
+impl Store for Swap {
+    fn accepts(&self) -> bool {
+        self.inner().accepts()
+    }
+    fn put(&self, first: Slot, pages: &[u8]) -> Result<(), StoreError> {
+        self.inner().put(first, pages)
+    }
+    fn get(&self, first: Slot, pages: &mut [u8]) -> Result<(), StoreError> {
+        self.inner().get(first, pages)
+    }
+    fn free(&self, first: Slot, count: u32) {
+        self.inner().free(first, count);
+    }
+    fn ram_bytes(&self) -> u64 {
+        self.inner().ram_bytes()
+    }
+    fn charged_bytes(&self) -> u64 {
+        self.inner().charged_bytes()
+    }
+    fn stored_pages(&self) -> u64 {
+        self.inner().stored_pages()
+    }
+}

@@ -1,0 +1,133 @@
+//! How things end: out of memory, a fault that cannot be served, a defect of our own.
+//!
+//! Always by SIGKILL, with one report: wrong bytes are worse than a crash, a hang worse than
+//! both.
+
+use crate::process::{Process, process};
+use crate::sys::{self, exit_all};
+use core::time::Duration;
+use deckle_group::{Kill, Members, OomError};
+use deckle_live::{Hooks, pager::Fault};
+use deckle_mm::{Charge, FaultError, OomReport};
+use deckle_uffd::Errno;
+
+/// Pause before a fault is tried again while somebody else is being killed for it.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// Pages that a fault finds for certain if so much is free: a folio of 64 KiB for each task.
+const ROOM: u64 = 64;
+
+/// How often it is looked whether memory is out still, before anybody is killed.
+const LOOKS: u32 = 20;
+
+/// What the pager asks its owner.
+pub struct Last;
+
+impl Hooks for Last {
+    fn fatal(&self, fault: Fault, error: &FaultError) {
+        let Some(process) = process() else { return };
+        match error {
+            FaultError::Oom(report) => out_of_memory(process, report),
+            error => {
+                let at = fault.page.addr();
+                process.kill(&format!("fault at {at:#x} cannot be served: {error}"));
+            }
+        }
+        // If somebody else was killed, the fault is tried again.
+        process.pager.platform().wake(fault.page, 1);
+    }
+
+    fn lost(&self, errno: Errno) {
+        if let Some(process) = process() {
+            process.kill(&format!("the userfaultfd is lost: {errno}"));
+        }
+    }
+}
+
+fn out_of_memory(process: &Process, report: &OomReport) {
+    process.end_if_lost();
+    let group = process.account.group();
+    if group.fold_stale() > 0 || process.account.stop_lending(process.pager.mm()) {
+        return;
+    }
+    // Others may have given something back since the fault was refused, or are about to: a
+    // forked child often ends at once.
+    for _ in 0..LOOKS {
+        if group.usage() + ROOM <= process.account.max() {
+            return;
+        }
+        sleep(PAUSE);
+    }
+    process.publish();
+    let Some(victim) = group.choose_victim() else {
+        return;
+    };
+    match group.oom_ticket(victim.line, std::process::id()) {
+        Ok(ticket) => {
+            let _ = process.link.say(
+                format!(
+                    "deckle: out of memory: process {} killed (largest of the group: {} kB \
+                     charged); fault in process {}\n{report}\n{}",
+                    victim.pid,
+                    victim.charged * 4,
+                    process.pid,
+                    Members(group)
+                )
+                .as_bytes(),
+            );
+            if let Kill::Failed(errno) = group.kill(ticket) {
+                group.drop_ticket(ticket);
+                process.kill(&format!(
+                    "out of memory, and process {} cannot be killed: {errno}",
+                    victim.pid
+                ));
+            }
+        }
+        Err(OomError::InProgress { .. } | OomError::Gone) => {}
+    }
+    sleep(PAUSE);
+}
+
+/// Pauses the calling task.
+pub fn sleep(time: Duration) {
+    let word = core::sync::atomic::AtomicU32::new(0);
+    deckle_door::futex::wait(&word, 0, Some(time));
+}
+
+/// Sends SIGKILL to process `pid`.
+pub fn sigkill(pid: i32) {
+    // SAFETY: a signal; touches no memory of ours.
+    let _ = unsafe {
+        sys::call(
+            libc::SYS_kill,
+            [pid as usize, libc::SIGKILL as usize, 0, 0, 0, 0],
+        )
+    };
+}
+
+/// A panic in the service ends the program with one line.
+pub fn on_panic() {
+    std::panic::set_hook(Box::new(|info| {
+        let place = info
+            .location()
+            .map_or(String::new(), |l| format!(" at {}:{}", l.file(), l.line()));
+        let text = text_of(info.payload());
+        // The starting thread says it when its service has died before it ran.
+        match process().filter(|_| !crate::fork::is_rebuilding()) {
+            Some(process) => {
+                process.kill(&format!("internal error{place}: {text}"));
+                // It has been said once: our own end is not news.
+                let _ = process.link.bye();
+            }
+            None => crate::door().fail(&format!("internal error{place}: {text}")),
+        }
+        exit_all(1);
+    }));
+}
+
+fn text_of(payload: &dyn core::any::Any) -> &str {
+    let owned = payload.downcast_ref::<String>().map(String::as_str);
+    owned
+        .or_else(|| payload.downcast_ref::<&str>().copied())
+        .unwrap_or("no message")
+}

@@ -1,0 +1,142 @@
+//! Forks.
+//!
+//! The fork is made while the service stands still ([`deckle_live::Pager::freeze`]), by a thread
+//! of the program that holds all locks which it will need: nothing waits for anybody then but
+//! the fork. What is resident is where the kernel copies it, the rest is in the store, whose
+//! memory is copied with all the service's.
+//!
+//! In the child nothing of the program runs before its own service does: the thread that has
+//! forked starts the image anew (its statics as the file has them) on the copied heap. That
+//! service opens a userfaultfd of the child's own, registers what is managed, protects what is
+//! shared, and lets the parent go on.
+
+use crate::process::{self, Process};
+use crate::{heap, sys, tasks};
+use core::sync::atomic::Ordering::{Relaxed, Release};
+use core::sync::atomic::{AtomicBool, AtomicU32};
+use deckle_door::Door;
+use deckle_mm::{Charge, Item};
+
+impl Process {
+    /// Before a fork: everything stands still when this is answered.
+    pub fn fork_begin(&self) -> Result<usize, i32> {
+        self.make_room_for_fork();
+        let lend = || self.account.lend(self.pager.mm());
+        if self.pager.freeze(lend).is_err() {
+            return Err(libc::ENOMEM);
+        }
+        if self.pager.platform().inherit(true).is_err() {
+            let _ = self.pager.platform().inherit(false);
+            self.pager.thaw();
+            return Err(libc::ENOMEM);
+        }
+        heap::hold();
+        Ok(0)
+    }
+
+    /// What both sides of a fork share can be reclaimed by neither until it is over, while each
+    /// page that either writes takes memory: so that they need not wait for each other at once,
+    /// there is room for the first of them below `memory.high`, and for the child's metadata,
+    /// with which it is charged whatever there is.
+    fn make_room_for_fork(&self) {
+        let mm = self.pager.mm();
+        let resident = mm.stats().get(Item::NrAnon) + mm.stats().get(Item::NrInactive);
+        let first = (resident / 8).min(ROOM) + self.account.own();
+        let want = self.account.usage() + first;
+        let over = want.saturating_sub(self.account.high());
+        if over > 0 {
+            mm.reclaim(over);
+        }
+    }
+
+    /// After it, in the parent, when the child has a service of its own, or will never have one.
+    pub fn fork_end(&self) -> Result<usize, i32> {
+        heap::let_go();
+        if self.pager.platform().inherit(false).is_err() {
+            self.kill("after a fork: the kernel refuses to keep its memory to itself");
+        }
+        self.pager.thaw();
+        Ok(0)
+    }
+}
+
+/// Most pages that are made free below `memory.high` before a fork.
+const ROOM: u64 = 2048;
+
+/// The first task of the child's service: gives the copied state what is the child's own.
+pub fn first_in_child(door: &Door) -> ! {
+    // SAFETY: the address of a leaked value, kept by the parent's service, of which this memory
+    // is a copy made while it stood still; no other task of the child runs yet, and the
+    // program's thread waits for this one.
+    let Some(process) = (unsafe { heap::kept().cast::<Process>().as_mut() }) else {
+        door.fail("its parent had no service");
+        sys::exit_all(1)
+    };
+    REBUILDING.store(true, Relaxed);
+    crate::end::on_panic();
+    let rebuilt = rebuild(process, door);
+    REBUILDING.store(false, Relaxed);
+    match rebuilt {
+        Ok(()) => {
+            process::publish(process);
+            tasks::run(process)
+        }
+        Err(why) => {
+            door.fail(&why);
+            sys::exit_all(1)
+        }
+    }
+}
+
+/// Whether what is copied from the parent is not the child's own yet.
+static REBUILDING: AtomicBool = AtomicBool::new(false);
+
+/// In a child: whether the process that the state tells of is its parent still.
+pub fn is_rebuilding() -> bool {
+    REBUILDING.load(Relaxed)
+}
+
+fn rebuild(process: &mut Process, door: &Door) -> Result<(), String> {
+    if door.fault.get() == b"child" {
+        panic!("as DECKLE_FAULT asks");
+    }
+    let platform = process.pager.platform();
+    platform.reserve_after_fork().map_err(|e| e.to_string())?;
+    let group = *process.account.group();
+    let said = tasks::announce(door, Some(group))?;
+    let lender = process.account.line();
+    // Before the parent may go on: from here on it pays for what both share.
+    let mm = process.pager.mm();
+    process.account.borrow_from(said.line, lender, mm);
+    release_parent(door);
+    // The old descriptors mean nothing here: not closed.
+    core::mem::forget(core::mem::replace(&mut process.watch, said.watch));
+    core::mem::forget(core::mem::replace(&mut process.link, said.link));
+    process.pid = door.pid.load(Relaxed);
+    process.pager.set_program(process.pid);
+    // SAFETY: in a child, by its first task; the parent's pager was frozen over the fork.
+    unsafe { process.pager.after_fork() }.map_err(|e| e.to_string())?;
+    let mm = process.pager.mm();
+    // What the parent counted stays its own.
+    mm.stats().forget(|item| !deckle_group::is_gauge(item));
+    let gauge = |item| mm.stats().get(item);
+    // All that it holds but what its parent pays for.
+    let shared = gauge(Item::NrShared);
+    let pages = (mm.frames_used() + mm.recount_store()).saturating_sub(shared);
+    let swapped = gauge(Item::NrSwapped) + gauge(Item::NrSwapcached);
+    process.account.move_to(said.line, pages, swapped);
+    process.forget_locks().map_err(|e| e.to_string())?;
+    process.publish();
+    process.pager.gate().open();
+    Ok(())
+}
+
+/// Says to the thread that has forked in the parent that its service may go on.
+fn release_parent(door: &Door) {
+    let word = door.forked.load(Relaxed) as *mut u32;
+    // SAFETY: a word of a shared mapping that the program's side made before the fork and keeps.
+    let word = unsafe { AtomicU32::from_ptr(word) };
+    word.store(door.fork.load(Relaxed), Release);
+    deckle_group::sys::futex_wake_all(word);
+}
+

@@ -1,0 +1,320 @@
+//! The heap of the service: all that it knows, outside managed memory and never the program's.
+//!
+//! It outlives the image: in a child of fork the image begins anew, with its statics as the file
+//! has them, and finds the copied heap by the address that the [`Door`] keeps. So the heap is no
+//! static, and everything that the manager must remember over a fork lies in it.
+//!
+//! C code in the image (zstd, and what musl itself allocates) gets its memory here, too.
+
+use crate::sys;
+use core::alloc::{GlobalAlloc, Layout};
+use core::ffi::{c_int, c_void};
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicPtr, AtomicUsize};
+use deckle_door::{Door, Lock};
+use dlmalloc::Dlmalloc;
+
+/// Memory by raw system calls.
+struct Raw;
+
+// SAFETY: mappings of the kernel, handed out once and given back whole or from the end.
+unsafe impl dlmalloc::Allocator for Raw {
+    fn alloc(&self, size: usize) -> (*mut u8, usize, u32) {
+        match sys::map_anonymous(size) {
+            Ok(start) => {
+                mapped().fetch_add(size, Relaxed);
+                (start as *mut u8, size, 0)
+            }
+            Err(_) => (core::ptr::null_mut(), 0, 0),
+        }
+    }
+
+    fn remap(&self, ptr: *mut u8, old: usize, new: usize, can_move: bool) -> *mut u8 {
+        let how = if can_move { libc::MREMAP_MAYMOVE } else { 0 } as usize;
+        // SAFETY: a mapping of this heap, whose owner asks for the change.
+        match unsafe { sys::call(libc::SYS_mremap, [ptr as usize, old, new, how, 0, 0]) } {
+            Ok(start) => {
+                mapped().fetch_add(new.wrapping_sub(old), Relaxed);
+                start as *mut u8
+            }
+            Err(_) => core::ptr::null_mut(),
+        }
+    }
+
+    fn free_part(&self, ptr: *mut u8, old: usize, new: usize) -> bool {
+        // SAFETY: the end of a mapping of this heap, which the heap does not use any more.
+        let done = unsafe { sys::unmap(ptr as usize + new, old - new) };
+        if done {
+            mapped().fetch_sub(old - new, Relaxed);
+        }
+        done
+    }
+
+    fn free(&self, ptr: *mut u8, size: usize) -> bool {
+        // SAFETY: a mapping of this heap, which the heap does not use any more.
+        let done = unsafe { sys::unmap(ptr as usize, size) };
+        if done {
+            mapped().fetch_sub(size, Relaxed);
+        }
+        done
+    }
+
+    fn can_release_part(&self, _flags: u32) -> bool {
+        true
+    }
+
+    fn allocates_zeros(&self) -> bool {
+        true
+    }
+
+    fn page_size(&self) -> usize {
+        sys::PAGE
+    }
+}
+
+/// Where everything begins: the first bytes of the heap's first mapping.
+struct Root {
+    heap: Lock<Dlmalloc<Raw>>,
+    /// Bytes that the heap has from the kernel.
+    mapped: AtomicUsize,
+    /// What the owner of the heap wants to find again after a fork.
+    kept: AtomicPtr<()>,
+}
+
+/// Address of the root; null before [`attach`].
+static ROOT: AtomicPtr<Root> = AtomicPtr::new(core::ptr::null_mut());
+
+fn root() -> &'static Root {
+    let root = ROOT.load(Acquire);
+    debug_assert!(!root.is_null());
+    // SAFETY: set by `attach`, which `main` calls before anything else; never unmapped.
+    unsafe { &*root }
+}
+
+fn mapped() -> &'static AtomicUsize {
+    &root().mapped
+}
+
+/// Makes the heap, or finds that of the parent again. Before the first allocation, once.
+///
+/// # Errors
+/// The errno of mmap.
+pub fn attach(door: &Door) -> Result<(), i32> {
+    let known = door.root.load(Acquire);
+    if known != 0 {
+        ROOT.store(known as *mut Root, Release);
+        // Held over the fork, see `hold`; its holder does not exist here.
+        root().heap.release();
+        return Ok(());
+    }
+    let at = sys::map_anonymous(sys::PAGE)? as *mut Root;
+    const _: () = assert!(size_of::<Root>() <= sys::PAGE);
+    // SAFETY: a new mapping with room for it, aligned to a page.
+    unsafe {
+        at.write(Root {
+            heap: Lock::new(Dlmalloc::new_with_allocator(Raw)),
+            mapped: AtomicUsize::new(sys::PAGE),
+            kept: AtomicPtr::new(core::ptr::null_mut()),
+        });
+    }
+    ROOT.store(at, Release);
+    door.root.store(at as usize, Release);
+    Ok(())
+}
+
+/// Keeps an address to be found again by [`kept`] after a fork.
+pub fn keep(what: *mut ()) {
+    root().kept.store(what, Release);
+}
+
+/// What was kept; null: nothing.
+pub fn kept() -> *mut () {
+    root().kept.load(Acquire)
+}
+
+/// Takes the heap's lock over a fork, so that the child finds it whole. Nobody in the service
+/// can allocate until [`let_go`].
+pub fn hold() {
+    root().heap.acquire();
+}
+
+/// After the fork, in the parent.
+pub fn let_go() {
+    root().heap.release();
+}
+
+/// Bytes that the heap has from the kernel now, used or not: what the group is charged.
+pub fn mapped_bytes() -> usize {
+    mapped().load(Relaxed)
+}
+
+/// The heap, as Rust's global allocator.
+pub struct Internal;
+
+/// From this size on a block is a mapping of its own, so that what is freed goes back and large
+/// alignments cost no memory.
+const LARGE: usize = 64 << 10;
+
+/// Bytes of a huge page.
+pub const HUGE: usize = 2 << 20;
+
+/// A mapping that is to consist of huge pages, where the system has some.
+///
+/// # Errors
+/// The errno of mmap.
+pub fn map_huge(bytes: usize) -> Result<usize, i32> {
+    let at = map_aligned(bytes, HUGE)?;
+    let words = [at, bytes, libc::MADV_HUGEPAGE as usize, 0, 0, 0];
+    // SAFETY: the advice changes no byte of the mapping, which is ours.
+    let _ = unsafe { sys::call(libc::SYS_madvise, words) };
+    Ok(at)
+}
+
+/// A mapping for a large block.
+fn map_large(layout: Layout) -> *mut u8 {
+    let bytes = layout.size().checked_next_multiple_of(sys::PAGE);
+    let mapped = bytes.and_then(|bytes| map_aligned(bytes, layout.align()).ok());
+    mapped.map_or(core::ptr::null_mut(), |at| at as *mut u8)
+}
+
+fn map_aligned(bytes: usize, align: usize) -> Result<usize, i32> {
+    let slack = align.max(sys::PAGE) - sys::PAGE;
+    let start = sys::map_anonymous(bytes + slack)?;
+    let at = start.next_multiple_of(align);
+    for (from, to) in [(start, at), (at + bytes, start + bytes + slack)] {
+        if to > from {
+            // SAFETY: an edge of the mapping just made, which nobody uses.
+            unsafe { sys::unmap(from, to - from) };
+        }
+    }
+    mapped().fetch_add(bytes, AcqRel);
+    Ok(at)
+}
+
+/// Gives a large block back.
+///
+/// # Safety
+/// A block of [`map_large`] with this layout, not used any more.
+unsafe fn unmap_large(ptr: *mut u8, layout: Layout) {
+    let bytes = layout.size().next_multiple_of(sys::PAGE);
+    // SAFETY: the caller's promise.
+    if unsafe { sys::unmap(ptr as usize, bytes) } {
+        mapped().fetch_sub(bytes, Relaxed);
+    }
+}
+
+// SAFETY: mappings of their own, or dlmalloc under a lock; both align as asked and keep blocks
+// apart. Which of the two follows from the size, which a layout keeps.
+unsafe impl GlobalAlloc for Internal {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if layout.size() >= LARGE {
+            return map_large(layout);
+        }
+        // SAFETY: the caller's promises are the heap's.
+        unsafe { root().heap.lock().malloc(layout.size(), layout.align()) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        if layout.size() >= LARGE {
+            return map_large(layout);
+        }
+        // SAFETY: as above.
+        unsafe { root().heap.lock().calloc(layout.size(), layout.align()) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        // SAFETY: as above.
+        unsafe {
+            if layout.size() >= LARGE {
+                return unmap_large(ptr, layout);
+            }
+            root().heap.lock().free(ptr, layout.size(), layout.align());
+        }
+    }
+
+    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new: usize) -> *mut u8 {
+        if layout.size() < LARGE && new < LARGE {
+            let mut heap = root().heap.lock();
+            // SAFETY: as above.
+            return unsafe { heap.realloc(ptr, layout.size(), layout.align(), new) };
+        }
+        // SAFETY: the new layout has the old one's alignment, and the caller's size fits; both
+        // blocks have the bytes that are copied.
+        unsafe {
+            let to = self.alloc(Layout::from_size_align_unchecked(new, layout.align()));
+            if !to.is_null() {
+                core::ptr::copy_nonoverlapping(ptr, to, new.min(layout.size()));
+                self.dealloc(ptr, layout);
+            }
+            to
+        }
+    }
+}
+
+/// C's `malloc`, of the image alone: it exports nothing.
+#[unsafe(no_mangle)]
+extern "C" fn malloc(size: usize) -> *mut c_void {
+    // SAFETY: any size; null if there is none.
+    unsafe { root().heap.lock().c_malloc(size).cast() }
+}
+
+/// C's `calloc`.
+#[unsafe(no_mangle)]
+extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
+    let Some(bytes) = count.checked_mul(size) else {
+        return core::ptr::null_mut();
+    };
+    let block = malloc(bytes);
+    if !block.is_null() {
+        // SAFETY: a new block of so many bytes.
+        unsafe { block.write_bytes(0, bytes) };
+    }
+    block
+}
+
+/// C's `free`.
+///
+/// # Safety
+/// Null, or a live block of this family.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn free(block: *mut c_void) {
+    if !block.is_null() {
+        // SAFETY: the caller's promise.
+        unsafe { root().heap.lock().c_free(block.cast()) }
+    }
+}
+
+/// C's `realloc`.
+///
+/// # Safety
+/// As [`free`].
+#[unsafe(no_mangle)]
+unsafe extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void {
+    if block.is_null() {
+        return malloc(size);
+    }
+    // SAFETY: the caller's promise.
+    unsafe { root().heap.lock().c_realloc(block.cast(), size).cast() }
+}
+
+/// C's `aligned_alloc`.
+#[unsafe(no_mangle)]
+extern "C" fn aligned_alloc(align: usize, size: usize) -> *mut c_void {
+    // SAFETY: any size; a block that is freed by `c_free` like any other.
+    unsafe { root().heap.lock().malloc(size, align.max(16)).cast() }
+}
+
+/// POSIX's `posix_memalign`.
+///
+/// # Safety
+/// `out` can be written.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn posix_memalign(out: *mut *mut c_void, align: usize, size: usize) -> c_int {
+    let block = aligned_alloc(align, size);
+    if block.is_null() {
+        return libc::ENOMEM;
+    }
+    // SAFETY: the caller's promise.
+    unsafe { out.write(block) };
+    0
+}

@@ -1,0 +1,242 @@
+//! mlock and mlockall.
+//!
+//! The kernel's mlockall would lock the arena and the range where pages rest, all of them; so
+//! it is carried out mapping by mapping, without those.
+
+use crate::process::Process;
+use crate::serve::{Calls, OnFault, errno, raw};
+use crate::sys::PAGE;
+use core::ffi::c_int;
+use deckle_mm::space::vma::Vma;
+use deckle_mm::{MapError, Prot, Vpn};
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// From this size on a mapping without a reservation is taken for room that its owner fills as
+/// needed, which is how allocators map: mlockall and MCL_FUTURE lock its pages as they come.
+const ROOM: usize = 32 << 20;
+
+/// What is room: start to end. A forked child has its parent's.
+#[derive(Default)]
+pub struct Rooms(Mutex<BTreeMap<usize, usize>>);
+
+impl Rooms {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<usize, usize>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A mapping that is room.
+    pub fn note(&self, start: usize, bytes: usize) {
+        self.lock().insert(start, start + bytes);
+    }
+
+    /// The range is unmapped, or something else is mapped there.
+    pub fn forget(&self, start: usize, bytes: usize) {
+        let (mut rooms, end) = (self.lock(), start.saturating_add(bytes));
+        let hit = |(from, to): (&usize, &usize)| (*to > start).then_some((*from, *to));
+        while let Some((from, to)) = rooms.range(..end).next_back().and_then(hit) {
+            rooms.remove(&from);
+            if from < start {
+                rooms.insert(from, start);
+            }
+            if to > end {
+                rooms.insert(end, to);
+            }
+        }
+    }
+
+    /// A range in parts: start, bytes, and whether the part is room.
+    fn cut(&self, start: usize, bytes: usize) -> Vec<(usize, usize, bool)> {
+        let (rooms, end) = (self.lock(), start + bytes);
+        let (mut parts, mut at) = (Vec::new(), start);
+        let first = rooms.range(..=start).next_back().map_or(start, |r| *r.0);
+        for (&from, &to) in rooms.range(first..end).filter(|r| *r.1 > start) {
+            let (from, to) = (from.max(start), to.min(end));
+            if from > at {
+                parts.push((at, from - at, false));
+            }
+            parts.push((from, to - from, true));
+            at = to;
+        }
+        if at < end {
+            parts.push((at, end - at, false));
+        }
+        parts
+    }
+}
+
+/// Whether a mapping is room; one that is to be locked by its own call is not.
+pub fn is_room(bytes: usize, flags: c_int) -> bool {
+    bytes >= ROOM && flags & libc::MAP_NORESERVE != 0 && flags & libc::MAP_LOCKED == 0
+}
+
+/// A figure in bytes of the process's status.
+fn status(field: &str) -> usize {
+    let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = text.lines().find_map(|l| l.strip_prefix(field));
+    let kib = line.and_then(|l| l.split_whitespace().next()?.parse::<usize>().ok());
+    kib.unwrap_or(0) << 10
+}
+
+fn bytes_of(vmas: &[Vma]) -> usize {
+    vmas.iter().map(|v| v.pages as usize * PAGE).sum()
+}
+
+impl Process {
+    /// What the program has mapped in the arena.
+    fn all_mapped(&self) -> Vec<Vma> {
+        let arena = self.pager.platform().arena();
+        self.mapped_parts(arena.base(), arena.len())
+    }
+
+    /// A forked child has no lock of its parent's. Before other tasks of the service run.
+    pub fn forget_locks(&self) -> Result<(), MapError> {
+        let (mm, space) = self.memory();
+        let all = self.all_mapped();
+        let mut locked = all.iter().filter(|v| v.locked);
+        locked.try_for_each(|v| mm.munlock(space, v.start, v.pages))
+    }
+}
+
+impl Calls {
+    /// mlock and mlock2: address, bytes, flags.
+    pub fn lock(&self, args: [usize; 6]) -> Result<usize, i32> {
+        let on_fault = match args[2] {
+            0 => OnFault(false),
+            flags if flags == libc::MLOCK_ONFAULT as usize => OnFault(true),
+            _ => return Err(libc::EINVAL),
+        };
+        self.mapped(args[0], args[1])?;
+        if args[3] != usize::MAX {
+            let mut here = self.process.mapped_parts(args[0], args[1]);
+            here.retain(|v| !v.locked);
+            if self.locked() + bytes_of(&here) > args[3] {
+                return Err(libc::ENOMEM);
+            }
+        }
+        self.lock_range(args, on_fault)
+    }
+
+    fn lock_range(&self, args: [usize; 6], on_fault: OnFault) -> Result<usize, i32> {
+        self.on(
+            libc::SYS_mlock2,
+            args,
+            |mm, space, start, n| match on_fault {
+                OnFault(false) => mm.mlock(space, start, n),
+                OnFault(true) => mm.lock_present(space, start, n),
+            },
+        )
+    }
+
+    /// Bytes that are locked, managed or not.
+    fn locked(&self) -> usize {
+        let mut all = self.process.all_mapped();
+        all.retain(|v| v.locked);
+        bytes_of(&all) + status("VmLck:")
+    }
+
+    /// EAGAIN for a new mapping that would have to be locked, if the caller may have no more
+    /// than `most` bytes locked.
+    pub fn may_map(&self, bytes: usize, flags: c_int, most: usize) -> Result<(), i32> {
+        let locks = flags & libc::MAP_LOCKED != 0 || self.lock_future.is_some();
+        match locks && most != usize::MAX && self.locked().saturating_add(bytes) > most {
+            true => Err(libc::EAGAIN),
+            false => Ok(()),
+        }
+    }
+
+    /// Locks a managed range and brings it in. What nobody may touch is not brought in.
+    pub fn lock_now(&self, start: Vpn, n: u64) -> Result<(), MapError> {
+        let (mm, space) = self.process.memory();
+        let parts = mm.mapped_parts(space, start, n);
+        parts.iter().try_for_each(|v| match v.prot {
+            Prot::NONE => mm.lock_present(space, v.start, v.pages),
+            _ => mm.mlock(space, v.start, v.pages),
+        })
+    }
+
+    /// mlockall of a caller who may have `most` bytes locked. ENOMEM if what is mapped does
+    /// not fit below the limit; what was not locked before is not locked then.
+    pub fn lock_all(&mut self, flags: c_int, most: usize) -> Result<usize, i32> {
+        let known = libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT;
+        if flags & !known != 0 || flags & (libc::MCL_CURRENT | libc::MCL_FUTURE) == 0 {
+            return Err(libc::EINVAL);
+        }
+        if most == 0 {
+            return Err(libc::EPERM);
+        }
+        let current = flags & libc::MCL_CURRENT != 0;
+        let all = self.process.all_mapped();
+        let ours = self.process.pager.platform().never_locked();
+        let others = || status("VmSize:").saturating_sub(ours.iter().map(|r| r.1).sum());
+        if current && most != usize::MAX && bytes_of(&all) + others() > most {
+            return Err(libc::ENOMEM);
+        }
+        let on_fault = OnFault(flags & libc::MCL_ONFAULT != 0);
+        if current {
+            self.lock_managed(&all, on_fault)?;
+            let how = match on_fault {
+                OnFault(true) => libc::MLOCK_ONFAULT as usize,
+                OnFault(false) => 0,
+            };
+            for (start, bytes) in self.outside() {
+                // As with the kernel's: a mapping that cannot be locked is none of the
+                // caller's (the kernel's own pages).
+                let _ = raw(libc::SYS_mlock2, [start, bytes, how, 0, 0, 0]);
+            }
+        }
+        self.lock_future = (flags & libc::MCL_FUTURE != 0).then_some(on_fault);
+        Ok(0)
+    }
+
+    fn lock_managed(&self, all: &[Vma], on_fault: OnFault) -> Result<(), i32> {
+        let (mm, space) = self.process.memory();
+        let lock = |v: &Vma| -> Result<usize, i32> {
+            let (start, bytes) = (v.start.addr() as usize, v.pages as usize * PAGE);
+            for (start, bytes, room) in self.process.rooms.cut(start, bytes) {
+                let args = [start, bytes, usize::from(on_fault.0), 0, 0, 0];
+                self.on(libc::SYS_mlock2, args, |mm, space, at, n| match room {
+                    _ if on_fault.0 => mm.lock_present(space, at, n),
+                    true => mm.lock_contents(space, at, n),
+                    false => self.lock_now(at, n),
+                })?;
+            }
+            Ok(0)
+        };
+        let done = all.iter().try_for_each(|v| lock(v).map(drop));
+        if done.is_err() {
+            for v in all.iter().filter(|v| !v.locked) {
+                mm.munlock(space, v.start, v.pages).map_err(|e| errno(&e))?;
+            }
+        }
+        done
+    }
+
+    /// munlockall.
+    pub fn unlock_all(&mut self) -> Result<usize, i32> {
+        self.lock_future = None;
+        for v in self.process.all_mapped() {
+            let bytes = v.pages as usize * PAGE;
+            let args = [v.start.addr() as usize, bytes, 0, 0, 0, 0];
+            self.on(libc::SYS_munlock, args, |mm, space, start, n| {
+                mm.munlock(space, start, n)
+            })?;
+        }
+        raw(libc::SYS_munlockall, [0; 6])
+    }
+
+    /// Mappings outside the arena that may be locked: start, bytes.
+    fn outside(&self) -> Vec<(usize, usize)> {
+        let never = self.process.pager.platform().never_locked();
+        let text = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+        text.lines()
+            .filter_map(|line| {
+                let (from, to) = line.split(' ').next()?.split_once('-')?;
+                let from = usize::from_str_radix(from, 16).ok()?;
+                let to = usize::from_str_radix(to, 16).ok()?;
+                let apart = |(start, len): &(usize, usize)| to <= *start || start + len <= from;
+                never.iter().all(apart).then_some((from, to - from))
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,60 @@
+//! The managed process, as its service sees it.
+
+use crate::account::{Account, Swap};
+use crate::locks::Rooms;
+use crate::serve;
+use crate::watch::Watch;
+use core::sync::atomic::AtomicPtr;
+use core::sync::atomic::Ordering::{Acquire, Release};
+use deckle_group::proto::Link;
+use deckle_live::{LiveEnv, Pager};
+use deckle_mm::space::vma::Vma;
+use deckle_mm::{Mm, SpaceId};
+use std::sync::{Arc, Mutex};
+
+/// The manager.
+pub type Manager = Mm<LiveEnv<Account, Swap>>;
+
+/// One managed process, as its service sees it.
+pub struct Process {
+    /// Its process id.
+    pub pid: i32,
+    pub pager: Pager<Account, Swap>,
+    pub account: Arc<Account>,
+    pub link: Link,
+    pub watch: Watch,
+    /// Whether every large mapping lies on huge pages.
+    pub align_mappings: bool,
+    /// What the age of inactive memory is told from.
+    pub history: Mutex<deckle_group::History>,
+    /// What is mapped as room for its owner to fill.
+    pub rooms: Rooms,
+}
+
+impl Process {
+    /// The manager, and the program's space in it.
+    pub fn memory(&self) -> (&Manager, SpaceId) {
+        (self.pager.mm(), self.pager.space())
+    }
+
+    /// What the program has mapped in a range, in parts.
+    pub fn mapped_parts(&self, addr: usize, bytes: usize) -> Vec<Vma> {
+        let (mm, space) = self.memory();
+        mm.mapped_parts(space, serve::vpn(addr), serve::pages(bytes))
+    }
+}
+
+/// The process, once its service is set up. Never freed.
+static PROCESS: AtomicPtr<Process> = AtomicPtr::new(core::ptr::null_mut());
+
+/// The process, once there is one.
+pub fn process() -> Option<&'static Process> {
+    // SAFETY: null or a leaked value.
+    unsafe { PROCESS.load(Acquire).as_ref() }
+}
+
+/// Makes `process` the one that [`process`] tells.
+pub fn publish(process: *mut Process) {
+    crate::heap::keep(process.cast());
+    PROCESS.store(process, Release);
+}

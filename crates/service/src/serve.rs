@@ -1,0 +1,301 @@
+//! The program's calls, as the service carries them out.
+
+use crate::locks::is_room;
+use crate::mappings::Mappings;
+use crate::process::{Manager, Process};
+use crate::sys::{self, PAGE};
+use core::ffi::c_int;
+use deckle_door::Op;
+use deckle_door::request::{Request, SLOTS};
+use deckle_mm::{Advice, MapError, Prot, Vpn};
+use libc::c_long;
+
+/// The state of the calls.
+pub struct Calls {
+    pub process: &'static Process,
+    /// Calls of other threads that came while everything stands still for a fork. With room
+    /// for all there can be: nothing is allocated meanwhile.
+    waiting: Vec<Request<'static>>,
+    still: bool,
+    /// What is mapped from now on is locked (mlockall).
+    pub lock_future: Option<OnFault>,
+    /// MADV_DONTDUMP was given at some time.
+    pub undumped: bool,
+    pub mappings: Mappings,
+}
+
+/// Whether pages are locked as they come, not at once.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct OnFault(pub bool);
+
+pub fn vpn(addr: usize) -> Vpn {
+    Vpn::of_addr(addr as u64)
+}
+
+pub fn pages(bytes: usize) -> u64 {
+    (bytes / PAGE) as u64
+}
+
+fn prot(word: usize) -> Prot {
+    let has = |flag: c_int| word as c_int & flag != 0;
+    let write = has(libc::PROT_WRITE);
+    let exec = has(libc::PROT_EXEC);
+    Prot {
+        // The hardware cannot withhold reading alone.
+        read: has(libc::PROT_READ) || write || exec,
+        write,
+        exec,
+    }
+}
+
+/// A call of the program that is the kernel's to answer, made by the service in its name.
+pub fn raw(number: c_long, args: [usize; 6]) -> Result<usize, i32> {
+    // SAFETY: what the program asked for, on memory of its own.
+    unsafe { sys::call(number, args) }
+}
+
+/// As the kernel would say it.
+pub fn errno(error: &MapError) -> i32 {
+    match error {
+        MapError::BadRange(..) => libc::EINVAL,
+        MapError::Hole(_) | MapError::NoRoom(_) | MapError::Limit | MapError::NoSpace(_) => {
+            libc::ENOMEM
+        }
+        MapError::Platform(_) | MapError::Fault(_) => libc::ENOMEM,
+    }
+}
+
+/// What the place of a mapping without one of its own is a multiple of.
+///
+/// As with the kernel, what is made of whole huge pages lies on them, and (allocators ask for
+/// that by asking for more and giving the rest back) 32 MiB and more on a multiple of 32 MiB.
+/// Other mappings lie side by side, where they are one mapping for the kernel, unless `all`
+/// large ones are to lie on huge pages.
+fn alignment(bytes: usize, all: bool) -> usize {
+    match bytes {
+        _ if bytes < 2 << 20 || !all && !bytes.is_multiple_of(2 << 20) => PAGE,
+        _ if bytes >= 32 << 20 => 32 << 20,
+        _ => 2 << 20,
+    }
+}
+
+impl Calls {
+    /// No foreign ranges yet.
+    pub fn new(process: &'static Process) -> Calls {
+        Calls {
+            process,
+            waiting: Vec::with_capacity(SLOTS),
+            still: false,
+            lock_future: None,
+            undumped: false,
+            mappings: Mappings::new(),
+        }
+    }
+
+    /// Carries a call out and answers it; keeps it for later while a fork is on its way.
+    pub fn serve(&mut self, request: Request<'static>) {
+        if self.still && request.op() != Op::ForkEnd {
+            self.waiting.push(request);
+            return;
+        }
+        self.carry_out(request);
+        while !self.still && !self.waiting.is_empty() {
+            let request = self.waiting.remove(0);
+            self.carry_out(request);
+        }
+    }
+
+    fn carry_out(&mut self, request: Request<'static>) {
+        let args = request.args();
+        let result = match request.op() {
+            Op::Map => self.map(args),
+            Op::MapFixed => self.map_fixed(args),
+            Op::Unmap => self.unmap(args[0], args[1]),
+            Op::Protect => self.protect(args),
+            Op::Advise => self.advise(args),
+            Op::Lock => self.lock(args),
+            Op::Unlock => self.on(libc::SYS_munlock, args, |mm, space, start, n| {
+                mm.munlock(space, start, n)
+            }),
+            Op::LockAll => self.lock_all(args[0] as c_int, args[1]),
+            Op::UnlockAll => self.unlock_all(),
+            Op::Surrender => self.surrender(args[0], args[1]),
+            Op::Free => Ok(usize::from(self.is_free(args[0], args[1]))),
+            Op::Mapped => self.mapped(args[0], args[1]),
+            Op::Remap => self.remap(args),
+            Op::Leave => self.leave(args[0], args[1]),
+            Op::ForkBegin => {
+                let done = self.process.fork_begin();
+                self.still = done.is_ok();
+                done
+            }
+            Op::ForkEnd => {
+                self.still = false;
+                self.process.fork_end()
+            }
+        };
+        request.answer(result);
+    }
+
+    /// Calls `work` on the managed parts of a range and the system call `number` (its range
+    /// first, then `args[2]`) on the others.
+    pub fn on(
+        &self,
+        number: c_long,
+        args: [usize; 6],
+        work: impl Fn(&Manager, deckle_mm::SpaceId, Vpn, u64) -> Result<(), MapError>,
+    ) -> Result<usize, i32> {
+        let (mm, space) = self.process.memory();
+        for (start, bytes, foreign) in self.parts(args[0], args[1]) {
+            if foreign {
+                raw(number, [start, bytes, args[2], 0, 0, 0])?;
+            } else {
+                work(mm, space, vpn(start), pages(bytes)).map_err(|e| errno(&e))?;
+            }
+        }
+        Ok(0)
+    }
+
+    fn protect(&mut self, args: [usize; 6]) -> Result<usize, i32> {
+        self.may_cut(args[0], args[1])?;
+        self.on(libc::SYS_mprotect, args, |mm, space, start, n| {
+            mm.mprotect(space, start, n, prot(args[2]))
+        })
+    }
+
+    fn map(&mut self, args: [usize; 6]) -> Result<usize, i32> {
+        let [hint, bytes, _, rights, flags, most] = args;
+        if hint != 0 && self.is_free(hint, bytes) {
+            return self.map_fixed([hint, bytes, 0, rights, flags, most]);
+        }
+        if self.mappings.is_full(self.process) {
+            return Err(libc::ENOMEM);
+        }
+        self.may_map(bytes, flags as c_int, most)?;
+        let align = alignment(bytes, self.process.align_mappings);
+        let (mm, space) = self.process.memory();
+        let start = mm
+            .mmap(space, None, pages(bytes), pages(align), prot(rights))
+            .map_err(|e| errno(&e))?;
+        self.populate(start.addr() as usize, bytes, rights, flags as c_int)
+    }
+
+    fn map_fixed(&mut self, args: [usize; 6]) -> Result<usize, i32> {
+        let [addr, bytes, _, rights, flags, most] = args;
+        if flags as c_int & libc::MAP_FIXED_NOREPLACE != 0 && !self.is_free(addr, bytes) {
+            return Err(libc::EEXIST);
+        }
+        self.may_cut(addr, bytes)?;
+        self.may_map(bytes, flags as c_int, most)?;
+        self.adopt(addr, bytes)?;
+        self.process.rooms.forget(addr, bytes);
+        let (mm, space) = self.process.memory();
+        mm.mmap(space, Some(vpn(addr)), pages(bytes), 1, prot(rights))
+            .map_err(|e| errno(&e))?;
+        self.populate(addr, bytes, rights, flags as c_int)
+    }
+
+    /// MAP_LOCKED, mlockall for what comes, and MAP_POPULATE.
+    fn populate(
+        &self,
+        addr: usize,
+        bytes: usize,
+        rights: usize,
+        flags: c_int,
+    ) -> Result<usize, i32> {
+        let ((mm, space), at, n) = (self.process.memory(), vpn(addr), pages(bytes));
+        let future = self.lock_future;
+        if is_room(bytes, flags) {
+            self.process.rooms.note(addr, bytes);
+        }
+        if flags & libc::MAP_LOCKED != 0 || future.is_some() {
+            let on_fault = future == Some(OnFault(true)) && flags & libc::MAP_LOCKED == 0;
+            let as_it_comes = on_fault || is_room(bytes, flags);
+            let locked = match as_it_comes && flags & libc::MAP_POPULATE == 0 {
+                true => mm.lock_present(space, at, n),
+                false => self.lock_now(at, n),
+            };
+            if let Err(error) = locked {
+                let _ = mm.munmap(space, at, n);
+                return Err(match error {
+                    MapError::Limit => libc::EAGAIN,
+                    error => errno(&error),
+                });
+            }
+        } else if flags & libc::MAP_POPULATE != 0 {
+            let advice = match prot(rights) {
+                Prot { write: true, .. } => Advice::PopulateWrite,
+                Prot { read: true, .. } => Advice::PopulateRead,
+                _ => return Ok(addr),
+            };
+            // As with the kernel's: what does not fit is not populated.
+            let _ = mm.madvise(space, at, n, advice);
+        }
+        Ok(addr)
+    }
+
+    pub fn unmap(&mut self, addr: usize, bytes: usize) -> Result<usize, i32> {
+        self.may_cut(addr, bytes)?;
+        self.adopt(addr, bytes)?;
+        self.process.rooms.forget(addr, bytes);
+        let (mm, space) = self.process.memory();
+        mm.munmap(space, vpn(addr), pages(bytes))
+            .map_err(|e| errno(&e))?;
+        if self.undumped {
+            // The next who gets these addresses has not asked for it.
+            let _ = raw(
+                libc::SYS_madvise,
+                [addr, bytes, libc::MADV_DODUMP as usize, 0, 0, 0],
+            );
+        }
+        Ok(0)
+    }
+
+    fn remap(&mut self, args: [usize; 6]) -> Result<usize, i32> {
+        use deckle_mm::space::remap::Remap;
+        let [addr, old, new, flags, to, _] = args;
+        let flags = flags as c_int;
+        let known = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
+        let fixed = flags & libc::MREMAP_FIXED != 0;
+        let leave = flags & libc::MREMAP_DONTUNMAP != 0;
+        // Duplicating by an old size of zero: not for private memory.
+        if flags & !known != 0
+            || (fixed || leave) && flags & libc::MREMAP_MAYMOVE == 0
+            || leave && old != new
+            || !addr.is_multiple_of(PAGE)
+            || !to.is_multiple_of(PAGE) && fixed
+            || new == 0
+            || old == 0
+        {
+            return Err(libc::EINVAL);
+        }
+        if self.mappings.is_full(self.process) {
+            return Err(libc::ENOMEM);
+        }
+        let size = |bytes: usize| pages(bytes.next_multiple_of(PAGE));
+        let whole = old.next_multiple_of(PAGE);
+        let arena = self.process.pager.platform().arena();
+        let outside = fixed && !arena.contains(to, new);
+        if outside || self.parts(addr, whole).iter().any(|part| part.2) {
+            self.surrender(addr, whole)?;
+            let target = fixed.then_some(to);
+            return self.remap_foreign(addr, whole, new.next_multiple_of(PAGE), flags, target);
+        }
+        if fixed {
+            self.adopt(to, new.next_multiple_of(PAGE))?;
+        }
+        let how = match (fixed, flags & libc::MREMAP_MAYMOVE != 0) {
+            _ if leave => Remap::Leave(fixed.then(|| vpn(to))),
+            (true, _) => Remap::Fixed(vpn(to)),
+            (false, true) => Remap::MayMove,
+            (false, false) => Remap::InPlace,
+        };
+        let (mm, space) = self.process.memory();
+        mm.mremap(space, vpn(addr), size(old), size(new), how)
+            .map(|at| at.addr() as usize)
+            .map_err(|e| match e {
+                MapError::Hole(_) => libc::EFAULT,
+                e => errno(&e),
+            })
+    }
+}

@@ -1,0 +1,34 @@
+//! System calls that musl has no wrapper for, or whose wrapper allocates.
+
+/// Bytes of a page.
+pub const PAGE: usize = 4096;
+
+pub use deckle_door::call;
+
+/// Maps `bytes` of private anonymous memory at an address of the kernel's choice.
+///
+/// # Errors
+/// The errno of mmap.
+pub fn map_anonymous(bytes: usize) -> Result<usize, i32> {
+    let prot = (libc::PROT_READ | libc::PROT_WRITE) as usize;
+    let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as usize;
+    // SAFETY: a new mapping, which changes no other.
+    unsafe { call(libc::SYS_mmap, [0, bytes, prot, flags, usize::MAX, 0]) }
+}
+
+/// Unmaps a range.
+///
+/// # Safety
+/// The range is the caller's, and nobody uses it any more.
+pub unsafe fn unmap(start: usize, bytes: usize) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe { call(libc::SYS_munmap, [start, bytes, 0, 0, 0, 0]) }.is_ok()
+}
+
+/// Ends the calling service with all its tasks.
+pub fn exit_all(status: i32) -> ! {
+    loop {
+        // SAFETY: the end of this thread group, which is the service.
+        let _ = unsafe { call(libc::SYS_exit_group, [status as usize, 0, 0, 0, 0, 0]) };
+    }
+}

@@ -1,0 +1,322 @@
+//! What the tasks of the service run.
+//!
+//! | task | work |
+//! |---|---|
+//! | `main` | sets the service up, then watches the program and `deckle run` |
+//! | `handler` | reads faults, serves what needs no waiting: one for each of a few CPUs |
+//! | `worker` | serves the other faults |
+//! | `background` | kswapd's part |
+//! | `filler` | makes huge pages ahead of need |
+//! | `caller` | the program's calls (mmap and its family, fork) |
+//! | `donor` | reclaims for other processes of the group |
+
+use crate::account::{Account, DONATION, Swap};
+use crate::end::{self, Last};
+use crate::process::{self, Process};
+use crate::sys::{self, PAGE};
+use crate::watch::{State, Watch};
+use crate::{heap, serve};
+use core::sync::atomic::Ordering::Relaxed;
+use core::time::Duration;
+use deckle_door::Door;
+use deckle_group::proto::Link;
+use deckle_group::{Group, Name};
+use deckle_live::{Capabilities, Forcing, LiveConfig, Pager};
+use std::os::fd::AsRawFd;
+use std::sync::{Arc, Mutex};
+
+use crate::threads;
+
+/// How often the program and `deckle run` are looked after when nothing wakes the service.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// The first task.
+pub fn main(door: &Door) -> ! {
+    end::on_panic();
+    match set_up(door) {
+        Ok(process) => {
+            process::publish(core::ptr::from_ref(process).cast_mut());
+            run(process)
+        }
+        Err(why) => {
+            door.fail(&why);
+            sys::exit_all(1)
+        }
+    }
+}
+
+/// Starts the other tasks, tells the program that it can go on, and looks after it.
+pub fn run(process: &'static Process) -> ! {
+    let ready = hello(process).and_then(|()| threads::spawn_all(process));
+    match ready {
+        Ok(()) => {
+            let arena = process.pager.platform().arena();
+            crate::door().tell(arena.base(), arena.len());
+            look_after(process)
+        }
+        Err(why) => {
+            crate::door().fail(&why);
+            sys::exit_all(1)
+        }
+    }
+}
+
+/// A process in its group.
+pub struct Announced {
+    pub group: Group,
+    pub watch: Watch,
+    pub link: Link,
+    pub line: deckle_group::LineId,
+}
+
+/// Joins the group, which may be known already, and connects to `deckle run`.
+pub fn announce(door: &Door, group: Option<Group>) -> Result<Announced, String> {
+    let name = Name::new(door.group.get()).map_err(|e| e.to_string())?;
+    let group = match group {
+        Some(group) => group,
+        None => Group::attach(name).map_err(|e| e.to_string())?,
+    };
+    let pid = door.pid.load(Relaxed);
+    let watch = Watch::open(pid, door.left.load(Relaxed)).map_err(|e| e.to_string())?;
+    let link = Link::connect(name).map_err(|e| format!("no connection to deckle run: {e}"))?;
+    let line = group
+        .join(pid as u32, std::process::id())
+        .map_err(|e| e.to_string())?;
+    Ok(Announced {
+        group,
+        watch,
+        link,
+        line,
+    })
+}
+
+/// Hands `deckle run` the descriptors that must not be lost.
+fn hello(process: &Process) -> Result<(), String> {
+    let me =
+        deckle_group::sys::pidfd_open(std::process::id()).map_err(|e| format!("no pidfd: {e}"))?;
+    let uffd = process.pager.platform().program_uffd().as_raw_fd();
+    process
+        .link
+        .hello(
+            process.pid as u32,
+            std::process::id(),
+            [uffd, me.raw(), process.watch.pidfd()],
+        )
+        .map_err(|e| format!("no word to deckle run: {e}"))
+}
+
+fn set_up(door: &Door) -> Result<&'static Process, String> {
+    let Announced {
+        group,
+        watch,
+        link,
+        line,
+    } = announce(door, None)?;
+    let tunables = group.knobs().map_err(|e| e.to_string())?;
+    let align_mappings = group.align_mappings();
+    let account = Arc::new(Account::new(group, line));
+    let known = group.capabilities().map(|w| Capabilities::from_bits(w[0]));
+    let capabilities = known.unwrap_or_else(deckle_live::self_test);
+    if known.is_none() {
+        group.set_capabilities(&core::array::from_fn(|i| match i {
+            0 => capabilities.bits(),
+            _ => 0,
+        }));
+    }
+    let config = LiveConfig {
+        capabilities: Some(capabilities),
+        dont_fork: true,
+        ..LiveConfig::default()
+    };
+    let store = Swap::new(group.swap_kind());
+    let mut pager = Pager::new(config, account.clone(), store, tunables, Box::new(Last))
+        .map_err(|e| e.to_string())?;
+    pager.set_forcing(forcing(door));
+    pager.set_program(door.pid.load(Relaxed));
+    let process = Box::leak(Box::new(Process {
+        pid: door.pid.load(Relaxed),
+        pager,
+        account,
+        link,
+        watch,
+        align_mappings,
+        history: Mutex::default(),
+        rooms: crate::locks::Rooms::default(),
+    }));
+    process.settle();
+    Ok(process)
+}
+
+fn look_after(process: &'static Process) -> ! {
+    let mut published = None;
+    loop {
+        let state = process.watch.wait(LOOK);
+        match state {
+            // Not past a closed gate: a program that is killed in the middle of a fork never
+            // opens it, and its end must be seen all the same.
+            Ok(State::Running) => {
+                process.end_if_lost();
+                if let Some(_inside) = process.pager.gate().try_enter() {
+                    process.settle();
+                    process.account.stop_borrowing(process.pager.mm(), false);
+                    process.account.stop_lending(process.pager.mm());
+                    let faults = process.pager.mm().stats().get(deckle_mm::Item::Pgfault);
+                    if crate::door().fault.get() == b"panic" && faults > 1000 {
+                        panic!("as DECKLE_FAULT asks");
+                    }
+                    if published != Some(faults) {
+                        process.publish();
+                        published = Some(faults);
+                    }
+                }
+            }
+            Ok(State::Execed | State::Ended) => {
+                process.publish();
+                process.account.group().leave(process.account.line());
+                let _ = process.link.bye();
+                sys::exit_all(0)
+            }
+            Err(why) => {
+                process.kill(&why.to_string());
+                sys::exit_all(1)
+            }
+        }
+        if run_is_gone(process) {
+            end::sigkill(process.pid);
+            // Nobody else is left to remove the group's page.
+            Group::unlink(process.account.group().name());
+            sys::exit_all(1)
+        }
+    }
+}
+
+/// Whether `deckle run` has closed the connection, that is, ended.
+fn run_is_gone(process: &Process) -> bool {
+    let mut slot = libc::pollfd {
+        fd: process.link.fd().raw(),
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    // SAFETY: one valid entry, no waiting.
+    let ready = unsafe { libc::poll(&raw mut slot, 1, 0) };
+    ready > 0 && slot.revents & (libc::POLLIN | libc::POLLHUP | libc::POLLERR) != 0
+}
+
+/// `DECKLE_FAULT=force:SEED:MILLISECS`: what is done to huge pages at random.
+fn forcing(door: &Door) -> Option<Forcing> {
+    let text = core::str::from_utf8(door.fault.get()).ok()?;
+    let (seed, millisecs) = text.strip_prefix("force:")?.split_once(':')?;
+    Some(Forcing {
+        seed: seed.parse().ok()?,
+        every: Duration::from_millis(millisecs.parse().ok()?),
+    })
+}
+
+/// See the table.
+pub fn caller(process: &'static Process) {
+    let mut calls = serve::Calls::new(process);
+    loop {
+        let requests = &crate::door().requests;
+        requests.serve(Duration::from_secs(3600), |request| calls.serve(request));
+    }
+}
+
+/// See the table.
+pub fn donor(process: &'static Process) {
+    let group = process.account.group();
+    let mut before = false;
+    loop {
+        let me = process.account.line();
+        let asked = group.wait_request(me, Duration::from_secs(3600));
+        if let Some(request) = asked {
+            // A word that was written between two rings was taken with the first.
+            let last = core::mem::replace(&mut before, request.last);
+            let _inside = process.pager.gate().enter();
+            let mm = process.pager.mm();
+            // In larger portions than are asked for: the store grows by whole segments, and
+            // what a small portion frees may be less than that.
+            let pages = match deckle_mm::Store::accepts(mm.store()) {
+                true => request.pages.max(DONATION),
+                false => request.pages,
+            };
+            process.account.stop_lending(mm);
+            let hard = request.last || last;
+            let freed = match hard {
+                true => mm.reclaim_hard(pages),
+                false => mm.reclaim_gently(pages),
+            };
+            let freed = match freed {
+                0 if hard => process.account.give_up_shared(mm, pages),
+                freed => freed,
+            };
+            process.publish();
+            group.answer(me, request, freed);
+        }
+    }
+}
+
+impl Process {
+    /// Publishes gauges and counters.
+    pub fn publish(&self) {
+        use deckle_mm::Item;
+        let mm = self.pager.mm();
+        let stats = mm.stats();
+        // What its parent pays for.
+        let borrowed = match self.account.is_borrowing() {
+            true => stats.get(Item::NrShared),
+            false => 0,
+        };
+        let gauges = deckle_group::Gauges {
+            resident: stats.get(Item::NrAnon).saturating_sub(borrowed),
+            inactive: stats.get(Item::NrInactive),
+            droppable: self.droppable(),
+            swapped: stats.get(Item::NrSwapped),
+            stored_pages: mm.store_charged(),
+            stored_bytes: mm.store().live_bytes(),
+            oldest_inactive: self.oldest_inactive(),
+            refaults: u64::from(mm.refault_percent()),
+            // `deckle run` measures it for the whole tree.
+            unmanaged_anon: 0,
+        };
+        self.account
+            .group()
+            .publish(self.account.line(), &gauges, stats);
+    }
+
+    /// Brings the charge of our own metadata up to date.
+    pub fn settle(&self) {
+        use deckle_mm::Store;
+        let store = self.pager.mm().store();
+        let ours =
+            (heap::mapped_bytes() as u64).saturating_sub(store.ram_bytes());
+        self.account.settle_own(ours.div_ceil(PAGE as u64));
+        self.account.group().note_settled(self.account.line());
+        if self.pager.mm().stats().get(deckle_mm::Item::NrSwapped) > 0 {
+            // What it gives back is not charged any more, though nobody faults.
+            store.compact();
+            self.pager.mm().settle_store();
+        }
+    }
+
+    /// Ends the program and this service, with one line, if the group has taken them for dead:
+    /// what they had charged was given to others, nothing can be charged to them any more, and
+    /// each fault that needs a charge would be tried for ever. Returns if all is well, or if the
+    /// program has just ended or executed another, which has a line of its own.
+    pub fn end_if_lost(&self) {
+        let (group, line) = (self.account.group(), self.account.line());
+        if group.is_current(line) || !matches!(self.watch.state(), Ok(State::Running)) {
+            return;
+        }
+        self.kill("its place in the group is lost");
+        // It has been said: our own end is not news.
+        let _ = self.link.bye();
+        sys::exit_all(1)
+    }
+
+    /// Ends the program, with one line.
+    pub fn kill(&self, why: &str) {
+        let text = format!("deckle: process {}: {why}; killed\n", self.pid);
+        let _ = self.link.say(text.as_bytes());
+        end::sigkill(self.pid);
+    }
+}

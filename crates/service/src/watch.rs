@@ -1,0 +1,256 @@
+//! What became of the program: seen from the service, which shares its memory.
+//!
+//! Three signs, each with its gaps:
+//!
+//! - a pidfd: readable when the program is dead, silent about exec;
+//! - kcmp(KCMP_VM): whether program and service still have the same memory; refused by some
+//!   seccomp profiles and for programs that are not dumpable;
+//! - the thread id in the main thread's descriptor: the kernel clears it, and wakes waiters, when
+//!   that thread leaves the memory by exec or exit, because somebody else (the service) still has
+//!   it. Costs a load, needs no permission; says nothing about which of the two.
+
+use crate::sys;
+use core::ffi::CStr;
+use core::fmt;
+use core::sync::atomic::{AtomicU32, Ordering};
+use core::time::Duration;
+use deckle_door::futex::{self, Scope};
+use deckle_group::sys::Fd;
+
+const KCMP_VM: usize = 1;
+
+/// Whether process (or thread) `pid` has the caller's memory. A task on its way out, which has
+/// no memory any more, has not.
+///
+/// # Errors
+///
+/// The errno of kcmp: ESRCH if there is no such process, EPERM or ENOSYS where it is not allowed.
+pub fn same_memory(pid: i32) -> Result<bool, i32> {
+    let args = [std::process::id() as i32 as usize, pid as usize, KCMP_VM, 0, 0, 0];
+    // SAFETY: compares, changes nothing.
+    unsafe { sys::call(libc::SYS_kcmp, args) }.map(|order| order == 0)
+}
+
+/// What became of the program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// It runs in the shared memory.
+    Running,
+    /// It has called exec: the memory is the service's alone.
+    Execed,
+    /// It is dead or dying: no thread of it has the memory.
+    Ended,
+}
+
+/// Why the program's state cannot be told, or the watch not be made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WatchError {
+    /// pidfd_open failed with this errno (ESRCH: the program is gone).
+    NoPidfd(i32),
+    /// kcmp and /proc are both closed to the service, and the main thread has left: it may have
+    /// called exec, or ended alone.
+    Unknown,
+}
+
+impl fmt::Display for WatchError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            WatchError::NoPidfd(errno) => write!(
+                f,
+                "cannot watch the program: pidfd_open failed with errno {errno}"
+            ),
+            WatchError::Unknown => write!(
+                f,
+                "cannot tell whether the program called exec: kcmp and /proc are refused"
+            ),
+        }
+    }
+}
+
+impl core::error::Error for WatchError {}
+
+/// Watches the program from the service.
+#[derive(Debug)]
+pub struct Watch {
+    pid: i32,
+    word: Option<&'static AtomicU32>,
+    pidfd: i32,
+}
+
+impl Watch {
+    /// Opens the pidfd of the program `pid`. `left` is the address of the word that the kernel
+    /// clears when the main thread leaves the memory, 0 if that is not known.
+    ///
+    /// # Errors
+    ///
+    /// [`WatchError::NoPidfd`].
+    pub fn open(pid: i32, left: usize) -> Result<Watch, WatchError> {
+        // SAFETY: makes a descriptor.
+        let fd = unsafe { sys::call(libc::SYS_pidfd_open, [pid as usize, 0, 0, 0, 0, 0]) };
+        // SAFETY: the address that the kernel will write to stays mapped as long as the memory
+        // exists; whoever told it (the kernel, by the program's side) has it aligned.
+        let word = (left != 0).then(|| unsafe { AtomicU32::from_ptr(left as *mut u32) });
+        Ok(Watch {
+            pid,
+            word: word.filter(|w| w.load(Ordering::Acquire) == pid as u32),
+            pidfd: fd.map_err(WatchError::NoPidfd)? as i32,
+        })
+    }
+
+    /// The pidfd, for poll: readable when the program is dead. It belongs to the watch.
+    pub fn pidfd(&self) -> i32 {
+        self.pidfd
+    }
+
+    /// Whether the main thread's word says that nothing has changed. A load: cheap enough for
+    /// every turn of a service's loop. False means: ask [`Watch::state`].
+    pub fn unchanged(&self) -> bool {
+        self.word
+            .is_some_and(|w| w.load(Ordering::Acquire) == self.pid as u32)
+    }
+
+    /// What became of the program.
+    ///
+    /// # Errors
+    ///
+    /// [`WatchError::Unknown`].
+    pub fn state(&self) -> Result<State, WatchError> {
+        if self.dead() {
+            return Ok(State::Ended);
+        }
+        match same_memory(self.pid) {
+            Ok(true) => Ok(State::Running),
+            Err(libc::ESRCH) => Ok(State::Ended),
+            Ok(false) => self.left(),
+            Err(_) if self.unchanged() => Ok(State::Running),
+            Err(_) if self.word.is_some() => self.left(),
+            Err(_) => Err(WatchError::Unknown),
+        }
+    }
+
+    /// Waits until the main thread leaves the memory or the time is over, then tells the state.
+    /// Without the word it waits for the pidfd only.
+    ///
+    /// # Errors
+    ///
+    /// [`WatchError::Unknown`].
+    pub fn wait(&self, timeout: Duration) -> Result<State, WatchError> {
+        match self.word {
+            Some(word) if self.unchanged() => {
+                futex::wait_in(Scope::Shared, word, self.pid as u32, Some(timeout));
+                if !self.unchanged() {
+                    // The word is cleared a moment before the memory changes hands.
+                    self.poll(Duration::from_millis(2));
+                }
+            }
+            _ => {
+                self.poll(timeout);
+            }
+        }
+        self.state()
+    }
+
+    /// The main thread has left the memory: how?
+    fn left(&self) -> Result<State, WatchError> {
+        let kcmp = same_memory(self.pid);
+        if kcmp == Ok(true) {
+            return Ok(State::Running);
+        }
+        // Without kcmp only the word says that it has left, and that is cleared a moment before
+        // a dying thread drops the memory: give it that moment. (When exec clears the word it
+        // can no longer fail.)
+        if kcmp.is_err() && self.poll(Duration::from_millis(5)) {
+            return Ok(State::Ended);
+        }
+        match Stat::of(self.pid) {
+            Some(stat) if stat.memory_pages > 0 => Ok(State::Execed),
+            // No memory: all of it is dying, or only the main thread has ended.
+            Some(stat) if stat.threads > 1 => Ok(State::Running),
+            Some(_) => Ok(State::Ended),
+            // It died under our eyes, or there is no /proc.
+            None if self.poll(Duration::from_millis(20)) => Ok(State::Ended),
+            None => Err(WatchError::Unknown),
+        }
+    }
+
+    fn dead(&self) -> bool {
+        self.poll(Duration::ZERO)
+    }
+
+    /// Waits for the pidfd; whether it is readable.
+    fn poll(&self, timeout: Duration) -> bool {
+        let mut slot = libc::pollfd {
+            fd: self.pidfd,
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        let time = libc::timespec {
+            tv_sec: timeout.as_secs().min(i64::MAX as u64) as i64,
+            tv_nsec: i64::from(timeout.subsec_nanos()),
+        };
+        let args = [&raw mut slot as usize, 1, &raw const time as usize, 0, 0, 0];
+        // SAFETY: one slot and a time, both on this stack.
+        let done = unsafe { sys::call(libc::SYS_ppoll, args) };
+        done == Ok(1) && slot.revents & (libc::POLLIN | libc::POLLHUP) != 0
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        // SAFETY: the watch's own descriptor.
+        let _ = unsafe { sys::call(libc::SYS_close, [self.pidfd as usize, 0, 0, 0, 0, 0]) };
+    }
+}
+
+/// Two figures of /proc/PID/stat, which everybody may read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Stat {
+    threads: u64,
+    /// Size of the main thread's memory; 0 if it has none.
+    memory_pages: u64,
+}
+
+impl Stat {
+    fn of(pid: i32) -> Option<Stat> {
+        let mut path = [0_u8; 32];
+        let end = write_path(&mut path, pid)?;
+        let mut text = [0_u8; 1024];
+        let path = CStr::from_bytes_with_nul(&path[..end]).ok()?;
+        let file = Fd::open(path, libc::O_RDONLY, 0).ok()?;
+        let length = file.read_at(&mut text, 0).ok()?;
+        Stat::parse(&text[..length])
+    }
+
+    /// The name, in parentheses, may hold anything: fields are counted from its end.
+    fn parse(text: &[u8]) -> Option<Stat> {
+        let name_end = text.iter().rposition(|b| *b == b')')?;
+        let mut fields = text[name_end + 1..]
+            .split(|b| *b == b' ')
+            .filter(|f| !f.is_empty());
+        let number = |field: &[u8]| core::str::from_utf8(field).ok()?.trim().parse::<u64>().ok();
+        // Field 3 (state) comes first here; 20 is the number of threads, 23 the size in bytes.
+        let threads = number(fields.nth(17)?)?;
+        let bytes = number(fields.nth(2)?)?;
+        Some(Stat {
+            threads,
+            memory_pages: bytes / 4096,
+        })
+    }
+}
+
+/// Writes `/proc/PID/stat` and a NUL; returns the length.
+fn write_path(path: &mut [u8; 32], pid: i32) -> Option<usize> {
+    use core::fmt::Write;
+    struct Into<'a>(&'a mut [u8], usize);
+    impl fmt::Write for Into<'_> {
+        fn write_str(&mut self, s: &str) -> fmt::Result {
+            let to = self.0.get_mut(self.1..self.1 + s.len()).ok_or(fmt::Error)?;
+            to.copy_from_slice(s.as_bytes());
+            self.1 += s.len();
+            Ok(())
+        }
+    }
+    let mut into = Into(path, 0);
+    write!(into, "/proc/{pid}/stat\0").ok()?;
+    Some(into.1)
+}
