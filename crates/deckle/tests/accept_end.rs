@@ -107,7 +107,7 @@ print('child', os.waitpid(p, 0)[1])";
     let (code, out, err) = finish(c.output().unwrap());
     assert_eq!((code, &*out), (0, "child 9\n"), "{err}");
     assert_eq!(err.lines().count(), 1, "{err}");
-    assert!(err.contains("its service has died"), "{err}");
+    assert!(err.contains("as DECKLE_FAULT asks"), "{err}");
 }
 
 #[test]

@@ -195,53 +195,6 @@ fn p7_a_protected_page_shared_by_a_fork_is_taken_without_waiting_for_a_handler()
 }
 
 #[test]
-fn p9_p10_an_unread_fork_event_means_retry_and_nothing_is_lost() {
-    case(|| {
-        let p = forever(
-            LivePlatform::new(LiveConfig {
-                parking_bytes: Some(256 << 20),
-                arena_bytes: Some(256 << 20),
-                fork_events: true,
-                ..LiveConfig::default()
-            })
-            .unwrap(),
-        );
-        let name = "p9_p10_an_unread_fork_event_means_retry_and_nothing_is_lost";
-        if !needs(p, name, Capability::EventFork) {
-            return;
-        }
-        open(p, 0, Prot::RW);
-        let (at, f, data) = (run(p, 0, 0, 16), small(p, 0), bytes(1, 16));
-        map(p, at, f, Content::Bytes(&data)).unwrap();
-        unmap(p, at, f).unwrap();
-        let forker = std::thread::spawn(|| {
-            let (pid, pipe) = fork_child();
-            drop(pipe);
-            reap(pid);
-        });
-        assert!(p.program_uffd().wait(10_000).unwrap());
-        // The fork waits for its event to be read, and libc holds the locks of its allocator
-        // over the fork: from here to the read, nothing may allocate, as in any handler.
-        for content in [Content::Parked, Content::Zero] {
-            let e = map(p, at, f, content).unwrap_err();
-            assert_eq!((e.at, e.why), (0, Stop::Retry));
-        }
-        let mut same = false;
-        p.with_bytes(FrameRun::new(f, 16), &mut |b| same = b == data);
-        assert!(same);
-        let mut msg = [deckle_uffd::Msg::empty()];
-        assert_eq!(p.program_uffd().read_events(&mut msg).unwrap(), 1);
-        assert!(matches!(
-            msg[0].take(),
-            Some(deckle_uffd::Event::Fork { .. })
-        ));
-        forker.join().unwrap();
-        assert_eq!(map(p, at, f, Content::Parked), Ok(16));
-        assert_eq!(read(at), data);
-    });
-}
-
-#[test]
 fn p29_who_holds_an_older_reference_keeps_its_bytes() {
     case(|| {
         let p = platform();

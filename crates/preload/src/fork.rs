@@ -30,6 +30,7 @@ type CloneArgs = [u64; 11];
 const STACK: [usize; 2] = [5, 6];
 
 /// A call that makes a process with a copy of the memory.
+#[derive(core::clone::Clone, Copy)]
 pub enum Clone {
     /// `clone`, and `fork` as one: flags, parent's word, child's word, thread area; and the
     /// child's stack (0: the parent's).
@@ -150,49 +151,58 @@ pub fn carry_out(call: Clone, window: &'static Window) -> Result<usize, i32> {
 }
 
 extern "C" fn run(work: &mut Work) {
+    // The work lies on the caller's stack: read before everything stands still, written after.
+    let (call, window) = (work.call, work.window);
+    work.result = make(&call, window);
+}
+
+fn make(call: &Clone, window: &'static Window) -> Result<usize, i32> {
     let managed = gate::arena().is_some();
     let number = NUMBER.fetch_add(1, Relaxed).wrapping_add(1).max(1);
-    let begun = match managed {
-        true => shared_word().and_then(|word| {
-            DOOR.fork.store(number, Relaxed);
-            DOOR.forked.store(word.as_ptr() as usize, Relaxed);
-            gate::request(Op::ForkBegin, [0; 6]).map(|_| Some(word))
-        }),
-        false => Ok(None),
-    };
-    let word = match begun {
-        Ok(word) => word,
-        Err(errno) => {
-            work.result = Err(errno);
-            return;
-        }
-    };
-    // Held by another thread, it would stay held in the child for ever.
+    // Held by another thread, these would stay held in the child for ever.
     let taken = boot::HEAP.acquire_for_fork();
     window::hold();
+    let release = |child| {
+        window::let_go(child);
+        if taken {
+            boot::HEAP.release();
+        }
+    };
+    let mut word = None;
+    if managed {
+        let begun = shared_word().and_then(|word| {
+            DOOR.fork.store(number, Relaxed);
+            DOOR.forked.store(word.as_ptr() as usize, Relaxed);
+            gate::request(Op::ForkBegin, [0; 6]).map(|_| word)
+        });
+        match begun {
+            Ok(shared) => word = Some(shared),
+            Err(errno) => {
+                release(None);
+                return Err(errno);
+            }
+        }
+    }
     // SAFETY: the child comes back to this line on its copy of this stack, and finds all locks
     // of this library that it will need held by itself.
-    work.result = unsafe { work.call.make() };
-    let is_child = work.result == Ok(0);
-    window::let_go(is_child.then_some(work.window));
-    if taken {
-        boot::HEAP.release();
-    }
-    match work.result {
-        Ok(0) => {
-            if managed {
+    let result = unsafe { call.make() };
+    match (result, word) {
+        (Ok(0), word) => {
+            release(Some(window));
+            if word.is_some() {
                 in_child();
             }
         }
-        result => {
-            if let (Ok(pid), Some(word)) = (result, word) {
+        (result, Some(word)) => {
+            if let Ok(pid) = result {
                 wait_for(pid as i32, word, number);
             }
-            if managed {
-                let _ = gate::request(Op::ForkEnd, [0; 6]);
-            }
+            let _ = gate::request(Op::ForkEnd, [0; 6]);
+            release(None);
         }
+        (_, None) => release(None),
     }
+    result
 }
 
 /// The word by which a child's service tells its parent's thread that it has taken over.

@@ -147,7 +147,6 @@ fn p20_a_child_that_the_library_does_not_know_gets_no_wrong_byte() {
     let program = program.to_str().expect("path");
     let ran = run(&["--memory-max", "64M"], &[program]);
     expect(&ran, "bare forks right");
-    assert!(ran.err.contains("without libc's fork"), "{}", ran.err);
 }
 
 #[test]

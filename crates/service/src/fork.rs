@@ -108,7 +108,6 @@ fn rebuild(process: &mut Process, door: &Door) -> Result<(), String> {
     // Before the parent may go on: from here on it pays for what both share.
     let mm = process.pager.mm();
     process.account.borrow_from(said.line, lender, mm);
-    release_parent(door);
     // The old descriptors mean nothing here: not closed.
     core::mem::forget(core::mem::replace(&mut process.watch, said.watch));
     core::mem::forget(core::mem::replace(&mut process.link, said.link));
@@ -116,6 +115,8 @@ fn rebuild(process: &mut Process, door: &Door) -> Result<(), String> {
     process.pager.set_program(process.pid);
     // SAFETY: in a child, by its first task; the parent's pager was frozen over the fork.
     unsafe { process.pager.after_fork() }.map_err(|e| e.to_string())?;
+    // Not before what is away is a fault: the parent may look into its child's memory.
+    release_parent(door);
     let mm = process.pager.mm();
     // What the parent counted stays its own.
     mm.stats().forget(|item| !deckle_group::is_gauge(item));

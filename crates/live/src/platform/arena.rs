@@ -133,8 +133,14 @@ impl Arena {
         }
         for (from, bytes, foreign) in self.parts(start, len) {
             if !foreign {
-                // SAFETY: the caller's promise: a hole is a zero in truth.
-                unsafe { uffd.unregister(from, bytes)? };
+                // SAFETY: the caller's promise: a hole is a zero in truth. The advice drops no
+                // bytes.
+                unsafe {
+                    uffd.unregister(from, bytes)?;
+                    if self.dont_fork {
+                        kernel::madvise(from, bytes, Advice::DoFork)?;
+                    }
+                }
             }
         }
         self.forget(start, len);
