@@ -1,0 +1,209 @@
+//! Defects at the boundary between deckle and the program: what the C library, the kernel and other
+//! processes do around it. Each was found by the sequence that its program goes through.
+
+mod common;
+use common::{Ran, compile, expect, run};
+
+const LIMIT: [&str; 2] = ["--memory-max", "64M"];
+const NO_SWAP: [&str; 4] = ["--memory-max", "64M", "--swap", "none"];
+
+/// Compiles a program and runs it with these arguments under a limit.
+fn with(options: &[&str], name: &str, args: &[&str]) -> Ran {
+    let program = compile(name, &[]);
+    let mut command = vec![program.to_str().expect("path")];
+    command.extend(args);
+    run(options, &command)
+}
+
+/// The same with a limit of 64 MiB, and it must say that it is right.
+fn right(name: &str, args: &[&str]) -> Ran {
+    let ran = with(&LIMIT, name, args);
+    expect(&ran, &format!("{} right", &name[..3]));
+    ran
+}
+
+/// Whether a test that needs all rights can be made.
+fn is_root() -> bool {
+    // SAFETY: asks for a number.
+    let root = unsafe { libc::geteuid() } == 0;
+    if !root {
+        eprintln!("SKIPPED: not root");
+    }
+    root
+}
+
+/// The figure that follows `what` in what the program has said.
+fn figure(ran: &Ran, what: &str) -> u64 {
+    let rest = ran.out.split(what).nth(1).expect("a figure");
+    let digits = rest.split(|c: char| !c.is_ascii_digit()).next();
+    digits.expect("digits").parse().expect("a number")
+}
+
+/// A fork waited for what its own thread had stopped: who holds a lock of the C library writes to a
+/// page that the fork has just protected, and the fork waits for that lock.
+#[test]
+fn d01_a_fork_waits_for_no_lock_of_the_c_library() {
+    right("d01_fork_locks", &["stdio"]);
+    right("d01_fork_locks", &["nss"]);
+    right("d01_fork_locks", &["malloc"]);
+}
+
+/// The same by the lock of a library whose handler (`pthread_atfork`) runs after ours.
+#[test]
+fn d01_a_fork_waits_for_no_lock_of_a_library_with_handlers() {
+    right("d01_fork_locks", &["atfork"]);
+    right("d01_fork_locks", &["dlopen"]);
+}
+
+/// The service kept the program's credentials from its start: a program that had given up root
+/// shared its memory with a task that was root, with every capability and without a filter.
+#[test]
+fn d02_what_shares_the_programs_memory_holds_no_rights() {
+    if is_root() {
+        let ran = right("d02_service_rights", &[]);
+        // Otherwise nothing has been looked at.
+        assert!(figure(&ran, "tasks: ") > 0, "{}", ran.out);
+    }
+}
+
+/// A page that the program had discarded by a system call of its own was taken for mapped: its next
+/// fault was answered with nothing for ever; of one that was away the old bytes came back.
+#[test]
+fn d03_pages_discarded_by_a_raw_call_are_zero() {
+    right("d03_raw_discard", &["libc"]);
+}
+
+/// The same by an instruction of the program's own, as Go and its cgo programs do it.
+#[test]
+fn d03_pages_discarded_by_an_instruction_are_zero() {
+    right("d03_raw_discard", &["own"]);
+}
+
+/// The kernel cannot wait for a page on behalf of a thread that ends: the word of a robust mutex
+/// that was away was not written, and no waiter got `EOWNERDEAD`.
+#[test]
+fn d04_a_robust_mutex_that_is_away_tells_of_its_dead_owner() {
+    right("d04_robust", &["robust"]);
+}
+
+/// The same with the thread's number, for which `pthread_join` waits, on a stack of the program's.
+#[test]
+fn d04_a_thread_whose_record_is_away_can_be_joined() {
+    right("d04_robust", &["join"]);
+}
+
+/// A fork in a signal handler waited for the lock of the library's own heap, which the interrupted
+/// `malloc` held.
+#[test]
+fn d06_fork_in_a_handler_that_interrupts_malloc() {
+    right("d06_handler_forks", &["fork", "early"]);
+    right("d06_handler_forks", &["fork"]);
+}
+
+/// The same by `_Fork`, which may be called in the handlers of any program.
+#[test]
+fn d06_bare_fork_in_a_handler_that_interrupts_malloc() {
+    right("d06_handler_forks", &["_Fork", "early"]);
+    right("d06_handler_forks", &["_Fork"]);
+}
+
+/// The service was started with the loader's help by the thread that crossed the first megabyte,
+/// while others held the loader's lock and waited for memory.
+#[test]
+fn d07_libraries_are_opened_while_the_program_becomes_managed() {
+    right("d07_dlopen_start", &[]);
+}
+
+/// Whoever connected to the socket of a fork was listened to for a second; after ten of them the
+/// child was killed.
+#[test]
+fn d08_another_users_connections_delay_no_fork() {
+    if is_root() {
+        right("d08_strangers", &[]);
+    }
+}
+
+/// Processes were killed by numbers of another PID namespace: nobody died, and all who wanted
+/// memory waited for it for ever.
+#[test]
+fn d10_the_larger_of_two_is_killed_in_another_pid_namespace() {
+    if is_root() {
+        let ran = with(&NO_SWAP, "d10_namespace", &["inside"]);
+        expect(&ran, "d10 right");
+        expect(&ran, "larger killed");
+    }
+}
+
+/// The same the other way round: who asks for memory is in the namespace.
+#[test]
+fn d10_the_larger_of_two_is_killed_from_another_pid_namespace() {
+    if is_root() {
+        let ran = with(&NO_SWAP, "d10_namespace", &["outside"]);
+        expect(&ran, "d10 right");
+        expect(&ran, "larger killed");
+    }
+}
+
+/// The next fork that the kernel told of was taken for the one that was prepared, so that a child
+/// of `clone` got what the child of `fork` was to have.
+#[test]
+fn d12_children_of_clone_and_of_fork_at_once() {
+    right("d12_raw_clones", &[]);
+}
+
+/// Where the kernel itself writes the word of a futex it does not wait for the page: EFAULT.
+#[test]
+fn d13_futex_calls_that_write_reach_words_that_are_away() {
+    right("d13_futex", &["calls"]);
+}
+
+/// The same in the C library's own calls: it ends the program when they fail so.
+#[test]
+fn d13_mutexes_with_priority_inheritance_reach_words_that_are_away() {
+    right("d13_futex", &["mutex"]);
+}
+
+/// `execve` took 12 KiB of stack.
+#[test]
+fn d18_exec_in_a_handler_on_a_small_stack() {
+    right("d18_exec_small_stack", &[]);
+}
+
+/// A child that had not started its service ten seconds after the fork was killed, though it had
+/// only been stopped together with all others.
+#[test]
+fn d21_a_tree_that_is_stopped_within_forks_goes_on() {
+    right("d21_stopped", &["tree"]);
+}
+
+/// The same if only the child is stopped.
+#[test]
+fn d21_children_that_are_stopped_within_forks_go_on() {
+    right("d21_stopped", &["children"]);
+}
+
+/// What had been unmapped stayed reserved, so that an access to it was told as one without rights.
+#[test]
+fn d23_an_access_to_what_is_unmapped_says_so() {
+    right("d23_fault_codes", &[]);
+}
+
+/// A mapping lay where deckle wanted it, whatever address the program had proposed: ZGC found no
+/// room for its heap.
+#[test]
+fn d26_a_mapping_lies_where_the_program_proposes_it() {
+    right("d26_hints", &[]);
+}
+
+/// The service was started with memory from the program's own allocator, which waited for the
+/// mapping that the service was to make: rustc and whatever has jemalloc in it did not start.
+#[test]
+fn d28_an_allocator_of_the_programs_own_maps_within_its_lock() {
+    right("d28_own_malloc", &[]);
+}
+
+/// All of a program had to fit into one reservation of a tebibyte: MariaDB did not start.
+#[test]
+fn d29_more_is_reserved_than_the_machine_has() {
+    right("d29_reservation", &[]);
+}
