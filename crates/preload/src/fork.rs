@@ -114,6 +114,7 @@ static SHARED: AtomicUsize = AtomicUsize::new(0);
 struct Work {
     call: Clone,
     window: &'static Window,
+    managed: bool,
     result: Result<usize, i32>,
 }
 
@@ -123,10 +124,15 @@ struct Work {
 /// # Errors
 /// The errno of the call; ENOMEM if the limit has no room for a copy.
 pub fn carry_out(call: Clone, window: &'static Window) -> Result<usize, i32> {
+    let managed = gate::arena().is_some();
+    // Held by another thread, it would stay held in the child for ever. Before FORKING: its
+    // holder may be interrupted by a handler that forks.
+    let taken = boot::HEAP.acquire_for_fork();
     FORKING.acquire();
     let mut work = Work {
         call,
         window,
+        managed,
         result: Err(libc::EAGAIN),
     };
     let top = OWN_STACK.0.get() as usize + FORK_STACK;
@@ -147,38 +153,32 @@ pub fn carry_out(call: Clone, window: &'static Window) -> Result<usize, i32> {
         );
     }
     FORKING.release();
+    if taken {
+        boot::HEAP.release();
+    }
     work.result
 }
 
 extern "C" fn run(work: &mut Work) {
     // The work lies on the caller's stack: read before everything stands still, written after.
     let (call, window) = (work.call, work.window);
-    work.result = make(&call, window);
+    let number = NUMBER.fetch_add(1, Relaxed).wrapping_add(1).max(1);
+    work.result = make(&call, window, work.managed.then_some(number));
 }
 
-fn make(call: &Clone, window: &'static Window) -> Result<usize, i32> {
-    let managed = gate::arena().is_some();
-    let number = NUMBER.fetch_add(1, Relaxed).wrapping_add(1).max(1);
-    // Held by another thread, these would stay held in the child for ever.
-    let taken = boot::HEAP.acquire_for_fork();
+fn make(call: &Clone, window: &'static Window, number: Option<u32>) -> Result<usize, i32> {
     window::hold();
-    let release = |child| {
-        window::let_go(child);
-        if taken {
-            boot::HEAP.release();
-        }
-    };
     let mut word = None;
-    if managed {
+    if let Some(number) = number {
         let begun = shared_word().and_then(|word| {
             DOOR.fork.store(number, Relaxed);
             DOOR.forked.store(word.as_ptr() as usize, Relaxed);
             gate::request(Op::ForkBegin, [0; 6]).map(|_| word)
         });
         match begun {
-            Ok(shared) => word = Some(shared),
+            Ok(shared) => word = Some((shared, number)),
             Err(errno) => {
-                release(None);
+                window::let_go(None);
                 return Err(errno);
             }
         }
@@ -188,19 +188,19 @@ fn make(call: &Clone, window: &'static Window) -> Result<usize, i32> {
     let result = unsafe { call.make() };
     match (result, word) {
         (Ok(0), word) => {
-            release(Some(window));
+            window::let_go(Some(window));
             if word.is_some() {
                 in_child();
             }
         }
-        (result, Some(word)) => {
+        (result, Some((word, number))) => {
             if let Ok(pid) = result {
                 wait_for(pid as i32, word, number);
             }
             let _ = gate::request(Op::ForkEnd, [0; 6]);
-            release(None);
+            window::let_go(None);
         }
-        (_, None) => release(None),
+        (_, None) => window::let_go(None),
     }
     result
 }

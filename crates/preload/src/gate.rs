@@ -3,6 +3,7 @@
 use crate::{DOOR, config, load, sys};
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use deckle_door::request::set_mask;
 use deckle_door::{Mode, Op, futex};
 
 /// The program is small: its memory is the kernel's.
@@ -56,6 +57,13 @@ pub fn request(op: Op, args: [usize; 6]) -> Result<usize, i32> {
 /// with one line if it cannot be managed although it should be.
 #[cold]
 pub fn outgrown() {
+    // A handler that forked now would wait for itself.
+    let mask = set_mask(u64::MAX);
+    start();
+    set_mask(mask);
+}
+
+fn start() {
     // Only who has won stores its id: until then another's is there, or none.
     if STATE
         .compare_exchange(SMALL, STARTING, Acquire, Relaxed)
