@@ -3,7 +3,7 @@
 mod common;
 use common::*;
 use deckle_group::proto::Link;
-use deckle_group::{Gauges, Group, GroupCharge, Kill, Name, sys};
+use deckle_group::{Gauges, Group, LineId, GroupCharge, Name, sys};
 use deckle_mm::{Charge, Item, Stats};
 use std::process::Command;
 
@@ -31,6 +31,10 @@ fn start_script(stats: &str, more: &[&str], script: &str) -> (Running, u32, Grou
 
 /// Announces `service` as the service of `program`.
 fn announce(group: &Group, program: u32, service: u32) -> Link {
+    announce_as(group, program, service, LineId::NONE)
+}
+
+fn announce_as(group: &Group, program: u32, service: u32, line: LineId) -> Link {
     let link = Link::connect(group.name()).unwrap();
     let (a, b) = (
         sys::pidfd_open(service).unwrap(),
@@ -38,7 +42,7 @@ fn announce(group: &Group, program: u32, service: u32) -> Link {
     );
     // SAFETY: a system call on numbers; the descriptor it returns is ours.
     let any = sys::Fd::own(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) });
-    link.hello(program, service, [any.raw(), a.raw(), b.raw()])
+    link.hello((program, service), line, [any.raw(), a.raw(), b.raw()])
         .unwrap();
     link
 }
@@ -160,12 +164,11 @@ fn a_kill_at_the_limit_is_reported_once_and_gives_137() {
     let charge = GroupCharge::new(group, id);
     charge.try_charge(16_000).unwrap();
     assert!(charge.try_charge(1_000).is_err());
-    let link = Link::connect(group.name()).unwrap();
-    let ticket = group.oom_ticket(id, std::process::id()).unwrap();
-    link.say(b"deckle: out of memory: the report\n").unwrap();
-    assert_eq!(group.kill(ticket), Kill::Sent);
-    // A second task that runs into the same limit finds it done.
-    assert!(group.oom_ticket(id, std::process::id()).is_err());
+    let link = announce_as(&group, program, std::process::id(), id);
+    let text = b"deckle: out of memory: the report\n";
+    // Two tasks run into the same limit.
+    link.out_of_memory(id, 0, text).unwrap();
+    link.out_of_memory(id, 0, text).unwrap();
     let (code, _, err) = run.end();
     assert_eq!(code, 137, "{err}");
     assert_eq!(err.matches("out of memory").count(), 1, "{err}");

@@ -11,7 +11,7 @@ use crate::knobs::{Limits, SwapKind};
 use crate::layout::{LINES, Line, MAGIC, Page, SLOTS, VERSION};
 use crate::sys::{Errno, Fd};
 
-const DIR: &[u8] = b"/dev/shm/deckle-";
+pub(crate) const DIR: &[u8] = b"/dev/shm/deckle-";
 /// Longest name of a group, bytes.
 const NAME_MAX: usize = 40;
 
@@ -169,8 +169,23 @@ impl Group {
 
     /// Finds the group `name`.
     pub fn attach(name: Name) -> Result<Group, AttachError> {
+        Group::attach_by(&Group::open(name)?, name)
+    }
+
+    /// Opens the page of the group `name`.
+    ///
+    /// # Errors
+    /// [`AttachError::Call`].
+    pub fn open(name: Name) -> Result<Fd, AttachError> {
         let fd = name.with_path(|path| Fd::open(path, libc::O_RDWR | libc::O_NOFOLLOW, 0));
-        let fd = fd.map_err(|e| AttachError::Call("open /dev/shm/deckle-NAME", e))?;
+        fd.map_err(|e| AttachError::Call("open /dev/shm/deckle-NAME", e))
+    }
+
+    /// Finds the group `name`, whose page is open as `fd`.
+    ///
+    /// # Errors
+    /// See [`AttachError`].
+    pub fn attach_by(fd: &Fd, name: Name) -> Result<Group, AttachError> {
         // SAFETY: stat is plain data, and all zeros is a value of it.
         let mut st: libc::stat = unsafe { core::mem::zeroed() };
         // SAFETY: our own descriptor and a live stat.
@@ -199,7 +214,7 @@ impl Group {
                 expected,
             });
         }
-        let group = Group::map(&fd, name)?;
+        let group = Group::map(fd, name)?;
         let found = group.page().bytes.load(Acquire);
         let items = group.page().items.load(Relaxed);
         if found != expected || items != Item::COUNT as u32 {
@@ -213,6 +228,7 @@ impl Group {
     pub fn unlink(name: Name) {
         // SAFETY: the path is a NUL-terminated string that outlives the call.
         name.with_path(|path| unsafe { libc::unlink(path.as_ptr()) });
+        crate::socket::unlink(name);
     }
 
     fn map(fd: &Fd, name: Name) -> Result<Group, AttachError> {

@@ -9,7 +9,7 @@ use deckle_mm::{Item, SIZE_ORDERS, SizeItem};
 /// "deckle" and the sort of file.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"deckleGP");
 /// Changed with every change of the layout.
-pub const VERSION: u32 = 10;
+pub const VERSION: u32 = 11;
 /// Processes of one group.
 pub const LINES: usize = 256;
 /// Slots per line between which the CPUs of a process are spread.
@@ -131,7 +131,6 @@ pub struct Page {
     pub(crate) swapped_peak: AtomicU64,
     pub(crate) unmanaged_anon_peak: AtomicU64,
     // Of the whole life of the group.
-    pub(crate) oom: AtomicU64,
     pub(crate) oom_kills: AtomicU64,
     pub(crate) joins: AtomicU64,
     pub(crate) generation: AtomicU32,

@@ -33,5 +33,5 @@ pub use charge::GroupCharge;
 pub use estimate::{History, droppable};
 pub use knobs::{Limits, SwapKind};
 pub use line::{JoinError, LineId, Process};
-pub use oom::{Kill, Members, OomError, OomTicket};
+pub use oom::Members;
 pub use publish::{Gauges, is_gauge};

@@ -38,6 +38,12 @@ pub struct LineId {
 }
 
 impl LineId {
+    /// No line's.
+    pub const NONE: LineId = LineId {
+        index: u16::MAX,
+        generation: 0,
+    };
+
     /// Number of the line.
     pub fn index(self) -> u16 {
         self.index
@@ -86,8 +92,6 @@ pub enum JoinError {
         /// Number of lines.
         lines: usize,
     },
-    /// The process to join does not exist.
-    NoProcess(u32),
 }
 
 impl fmt::Display for JoinError {
@@ -99,7 +103,6 @@ impl fmt::Display for JoinError {
                     "the group has {lines} processes already, which is its maximum"
                 )
             }
-            JoinError::NoProcess(pid) => write!(f, "process {pid} does not exist"),
         }
     }
 }
@@ -111,11 +114,14 @@ impl Group {
     /// same process had before it executed another program is folded first. `service` is the
     /// pid of its service task, 0 if it has none yet.
     pub fn join(&self, pid: u32, service: u32) -> Result<LineId, JoinError> {
-        let start = proc_stat(pid).map_err(|_| JoinError::NoProcess(pid))?.start;
-        let namespace = namespaces();
+        // Where /proc is of another pid namespace, or is not there, nobody can judge this process
+        // by its start time; `deckle run` sees its end.
+        let start = proc_stat(pid).map_or(0, |s| s.start);
+        let namespace = if start == 0 { 0 } else { namespaces() };
         for line in self.lines() {
             let before = line.state.load(Acquire);
-            if pid_of(before) == pid
+            if namespace != 0
+                && pid_of(before) == pid
                 && before & 0xff == LIVE
                 && line.start.load(Relaxed) == start
                 && line.namespace.load(Relaxed) == namespace

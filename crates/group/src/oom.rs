@@ -1,79 +1,10 @@
-//! Out of memory: whom to ask, whom to kill, and that only one is killed.
+//! Out of memory: whom to ask, whom to kill. Who kills, one at a time, is `deckle run`.
 
 use core::fmt;
-use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 
 use crate::attach::Group;
 use crate::line::{LineId, Process};
-use crate::sys::{Errno, pidfd_kill, pidfd_open, proc_stat};
-
-/// The right to kill one process of the group. While it is held and its victim lives, nobody
-/// else gets one; it lapses with the victim's end or the holder's.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct OomTicket {
-    /// Who is to die.
-    pub victim: LineId,
-    word: u64,
-}
-
-/// Why there is no ticket now.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum OomError {
-    /// Another process is killing this one: wait for its memory, then charge again.
-    InProgress {
-        /// Who is dying.
-        victim: LineId,
-    },
-    /// The victim is gone already: charge again.
-    Gone,
-}
-
-impl fmt::Display for OomError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            OomError::InProgress { victim } => {
-                write!(
-                    f,
-                    "the process on line {} is being killed already",
-                    victim.index
-                )
-            }
-            OomError::Gone => f.write_str("the process to be killed is gone"),
-        }
-    }
-}
-
-impl core::error::Error for OomError {}
-
-/// What came of a kill.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kill {
-    /// The signal was sent.
-    Sent,
-    /// It was gone already.
-    Gone,
-    /// The signal could not be sent.
-    Failed(Errno),
-}
-
-// valid:1 | index:8 | holder pid:22 (the kernel's maximum) | generation:32
-const VALID: u64 = 1 << 63;
-const PID_MASK: u64 = (1 << 22) - 1;
-
-fn ticket_word(victim: LineId, holder: u32) -> u64 {
-    VALID
-        | (u64::from(victim.index) & 0xff) << 54
-        | (u64::from(holder) & PID_MASK) << 32
-        | u64::from(victim.generation)
-}
-
-fn ticket_parts(word: u64) -> (LineId, u32) {
-    let victim = LineId {
-        index: (word >> 54 & 0xff) as u16,
-        generation: word as u32,
-    };
-    (victim, (word >> 32 & PID_MASK) as u32)
-}
 
 /// The processes of a group and what each holds, the largest first: for the report of a kill.
 pub struct Members<'a>(pub &'a Group);
@@ -153,79 +84,16 @@ impl Group {
         })
     }
 
-    /// Takes the ticket to kill `victim`. `holder` is the caller's pid (the program's, or its
-    /// service's), by which a dead holder's ticket is recognised.
-    pub fn oom_ticket(&self, victim: LineId, holder: u32) -> Result<OomTicket, OomError> {
-        let oom = &self.page().oom;
-        let word = ticket_word(victim, holder);
-        loop {
-            if self.is_gone(victim) {
-                return Err(OomError::Gone);
-            }
-            let now = oom.load(Acquire);
-            if now & VALID != 0 {
-                let (other, other_holder) = ticket_parts(now);
-                // SAFETY: signal 0 sends nothing.
-                let holder_lives = unsafe { libc::kill(other_holder as i32, 0) } == 0
-                    || Errno::last().0 != libc::ESRCH;
-                let gone = self.is_gone(other);
-                if holder_lives && !gone {
-                    return Err(OomError::InProgress { victim: other });
-                }
-                if gone && other == victim {
-                    // It ended since the look above.
-                    return Err(OomError::Gone);
-                }
-            }
-            if oom.compare_exchange(now, word, AcqRel, Relaxed).is_ok() {
-                return Ok(OomTicket { victim, word });
-            }
-        }
-    }
-
-    /// Gives the ticket back unused (memory turned up after all).
-    pub fn drop_ticket(&self, ticket: OomTicket) {
-        let _ = self
-            .page()
-            .oom
-            .compare_exchange(ticket.word, 0, AcqRel, Relaxed);
-    }
-
-    /// Kills the ticket's victim with SIGKILL, by a pidfd that is checked to be of that very
-    /// process, and counts it. The ticket stays until the victim is gone.
-    pub fn kill(&self, ticket: OomTicket) -> Kill {
-        let Some(line) = self.line(ticket.victim) else {
-            return Kill::Gone;
+    /// Counts a process as killed at the limit; `deckle run` does so, which kills it. False if
+    /// its tenancy is over.
+    pub fn note_killed(&self, victim: LineId) -> bool {
+        let Some(line) = self.line(victim) else {
+            return false;
         };
-        let pid = (line.state.load(Acquire) >> 8) as u32;
-        let pidfd = match pidfd_open(pid) {
-            Ok(fd) => fd,
-            Err(Errno(libc::ESRCH)) => return Kill::Gone,
-            Err(e) => return Kill::Failed(e),
-        };
-        // Opened first, checked then: the pid cannot be another's any more.
-        if proc_stat(pid).is_ok_and(|s| s.start != line.start.load(Relaxed)) {
-            return Kill::Gone;
-        }
-        // Before the signal: the victim may be the caller itself.
-        let first = line.killed.swap(1, AcqRel) == 0;
-        if first {
+        if line.killed.swap(1, AcqRel) == 0 {
             self.page().oom_kills.fetch_add(1, Relaxed);
         }
-        match pidfd_kill(&pidfd, libc::SIGKILL) {
-            Ok(()) => Kill::Sent,
-            Err(e) => {
-                if first {
-                    line.killed.store(0, Relaxed);
-                    self.page().oom_kills.fetch_sub(1, Relaxed);
-                }
-                if e.0 == libc::ESRCH {
-                    Kill::Gone
-                } else {
-                    Kill::Failed(e)
-                }
-            }
-        }
+        true
     }
 
     /// Processes killed at the limit so far.

@@ -1,22 +1,32 @@
 //! Messages from services to `deckle run`, over the abstract socket `\0deckle-NAME`.
 //!
-//! One SOCK_SEQPACKET packet is one message: a tag byte, then the rest. Nothing is ever sent
-//! back: the connection itself is the message. Its end tells a service that `deckle run` is
-//! gone (then it kills its program), and `deckle run` that the service is.
+//! One SOCK_SEQPACKET packet is one message: a tag byte, then the rest. Nothing is sent back but
+//! the descriptors that a service asks for at its start: the connection itself is the message.
+//! Its end tells a service that `deckle run` is gone (then it kills its program), and `deckle
+//! run` that the service is.
+//!
+//! Abstract names are of a network namespace: who is in another one connects to a socket in
+//! /dev/shm. Neither name is a secret; `deckle run` looks who comes.
+
+use core::time::Duration;
 
 use crate::attach::Name;
-use crate::socket::{self, FDS_MAX, send};
+use crate::line::LineId;
+use crate::socket::{self, FDS_MAX, Where, receive, send, wait};
 use crate::sys::{Errno, Fd};
 
 /// Longest packet.
 pub const PACKET_MAX: usize = 16 * 1024;
-/// Abstract names of a group begin with it.
-pub(crate) const PREFIX: &[u8] = b"deckle-";
 
 const HELLO: u8 = 1;
 const SAY: u8 = 2;
 const UNMANAGED: u8 = 3;
 const BYE: u8 = 4;
+const KILL: u8 = 5;
+const OOM: u8 = 6;
+const ASK: u8 = 7;
+/// Longest wait for what was asked for.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A message as received.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,7 +38,22 @@ pub enum Message<'a> {
         pid: u32,
         /// Pid of the service.
         service: u32,
+        /// Its line.
+        line: LineId,
     },
+    /// The service cannot go on: its program is to be killed. The reason was said before.
+    Kill,
+    /// Memory is out, and a process is to be killed, if none was since.
+    Oom {
+        /// Whose process.
+        victim: LineId,
+        /// Processes killed at the limit when the sender looked.
+        kills: u64,
+        /// The report, if it comes to that.
+        text: &'a [u8],
+    },
+    /// The service may not open what it needs by itself; see [`Link::ask`].
+    Ask,
     /// Text for the standard error of `deckle run`: whole lines.
     Say(&'a [u8]),
     /// A program that cannot be managed is executed; `path`, NUL, reason.
@@ -47,11 +72,25 @@ impl<'a> Message<'a> {
     pub fn decode(packet: &'a [u8]) -> Option<Message<'a>> {
         let (&tag, rest) = packet.split_first()?;
         let number = |at: usize| Some(u32::from_le_bytes(rest.get(at..at + 4)?.try_into().ok()?));
+        let line = |at: usize| {
+            Some(LineId {
+                index: number(at)? as u16,
+                generation: number(at + 4)?,
+            })
+        };
         match tag {
             HELLO => Some(Message::Hello {
                 pid: number(0)?,
                 service: number(4)?,
+                line: line(8)?,
             }),
+            KILL => Some(Message::Kill),
+            OOM => Some(Message::Oom {
+                victim: line(0)?,
+                kills: u64::from(number(8)?) | u64::from(number(12)?) << 32,
+                text: rest.get(16..)?,
+            }),
+            ASK => Some(Message::Ask),
             SAY => Some(Message::Say(rest)),
             UNMANAGED => {
                 let nul = rest.iter().position(|&b| b == 0)?;
@@ -66,9 +105,14 @@ impl<'a> Message<'a> {
     }
 }
 
-/// The socket on which `deckle run` hears of services; accepting never waits.
-pub fn listen(name: Name) -> Result<Fd, Errno> {
-    socket::listen(&[PREFIX, name.as_bytes()], 256)
+/// The sockets on which `deckle run` hears of services; accepting never waits. The second one may
+/// be missing.
+///
+/// # Errors
+/// There is no first one.
+pub fn listen(name: Name) -> Result<(Fd, Option<Fd>), Errno> {
+    let first = socket::listen(Where::Abstract(name), 256)?;
+    Ok((first, socket::listen(Where::Path(name), 256).ok()))
 }
 
 /// A service's connection to `deckle run`.
@@ -76,9 +120,30 @@ pub fn listen(name: Name) -> Result<Fd, Errno> {
 pub struct Link(Fd);
 
 impl Link {
-    /// Connects. ECONNREFUSED: `deckle run` is gone.
+    /// Connects. ECONNREFUSED: `deckle run` is gone, or out of reach.
     pub fn connect(name: Name) -> Result<Link, Errno> {
-        socket::connect(&[PREFIX, name.as_bytes()]).map(Link)
+        let first = socket::connect(Where::Abstract(name));
+        first
+            .or_else(|e| socket::connect(Where::Path(name)).map_err(|_| e))
+            .map(Link)
+    }
+
+    /// The connection that somebody else has made.
+    pub fn of(fd: Fd) -> Link {
+        Link(fd)
+    }
+
+    /// Asks for what the caller's credentials do not give: the group's page, and
+    /// `/dev/userfaultfd` if `deckle run` has it. To be called before anything is said.
+    ///
+    /// # Errors
+    /// `deckle run` is gone, or knows nothing of the caller.
+    pub fn ask(&self) -> Result<(Fd, Option<Fd>), Errno> {
+        send(&self.0, &[&[ASK]], &[])?;
+        let mut buf = [0; 8];
+        wait(&self.0, PATIENCE)?;
+        let [page, device, _] = receive(&self.0, &mut buf)?.fds;
+        Ok((page.ok_or(Errno(libc::EPERM))?, device))
     }
 
     /// The descriptor: becomes readable at its end only.
@@ -87,12 +152,35 @@ impl Link {
     }
 
     /// Announces a service: userfaultfd, pidfd of the service, pidfd of the program.
-    pub fn hello(&self, pid: u32, service: u32, fds: [i32; FDS_MAX]) -> Result<(), Errno> {
-        let mut packet = [0u8; 9];
-        packet[0] = HELLO;
-        packet[1..5].copy_from_slice(&pid.to_le_bytes());
-        packet[5..9].copy_from_slice(&service.to_le_bytes());
-        send(&self.0, &[&packet], &fds)
+    pub fn hello(
+        &self,
+        (pid, service): (u32, u32),
+        line: LineId,
+        fds: [i32; FDS_MAX],
+    ) -> Result<(), Errno> {
+        let words = [pid, service, u32::from(line.index), line.generation];
+        let mut packet = [0u8; 16];
+        for (to, word) in packet.as_chunks_mut::<4>().0.iter_mut().zip(words) {
+            *to = word.to_le_bytes();
+        }
+        send(&self.0, &[&[HELLO], &packet], &fds)
+    }
+
+    /// Has `deckle run` kill this service's own program.
+    pub fn kill(&self) -> Result<(), Errno> {
+        send(&self.0, &[&[KILL]], &[])
+    }
+
+    /// Has `deckle run` kill the process of `victim` and print `text`, unless one is being killed
+    /// or was since the caller has looked, when `kills` had been.
+    pub fn out_of_memory(&self, victim: LineId, kills: u64, text: &[u8]) -> Result<(), Errno> {
+        let mut packet = [0u8; 17];
+        packet[0] = OOM;
+        packet[1..5].copy_from_slice(&u32::from(victim.index).to_le_bytes());
+        packet[5..9].copy_from_slice(&victim.generation.to_le_bytes());
+        packet[9..17].copy_from_slice(&kills.to_le_bytes());
+        let text = &text[..text.len().min(PACKET_MAX - packet.len())];
+        send(&self.0, &[&packet, text], &[])
     }
 
     /// Has `deckle run` print `text` (whole lines) on its standard error. Cut at the longest
@@ -115,5 +203,16 @@ impl Link {
     /// Says that the service ends in good order.
     pub fn bye(&self) -> Result<(), Errno> {
         send(&self.0, &[&[BYE]], &[])
+    }
+}
+
+/// `deckle run`'s answer to [`Message::Ask`].
+///
+/// # Errors
+/// The asker is gone.
+pub fn give(to: &Fd, page: &Fd, device: Option<&Fd>) -> Result<(), Errno> {
+    match device {
+        Some(device) => send(to, &[&[ASK]], &[page.raw(), device.raw()]),
+        None => send(to, &[&[ASK]], &[page.raw()]),
     }
 }

@@ -4,24 +4,46 @@
 //! connection has to find out who is there.
 
 use core::mem::{offset_of, size_of};
+use core::time::Duration;
 
-use crate::sys::{Errno, Fd};
+use crate::attach::{DIR, Name};
+use crate::sys::{Errno, Fd, to_read};
 
 /// Most descriptors that come with a packet.
 pub const FDS_MAX: usize = 3;
 
-/// The address of a name in parts; cut at the longest there can be.
-fn address(name: &[&[u8]]) -> (libc::sockaddr_un, libc::socklen_t) {
+/// Where a socket is found.
+#[derive(Clone, Copy)]
+pub(crate) enum Where {
+    /// By an abstract name of the network namespace.
+    Abstract(Name),
+    /// By a file, beside the group's page.
+    Path(Name),
+}
+
+const PREFIX: &[u8] = b"\0deckle-";
+const SUFFIX: &[u8] = b".sock";
+
+/// The address; cut at the longest there can be.
+fn address(at: Where) -> (libc::sockaddr_un, libc::socklen_t) {
     // SAFETY: sockaddr_un is plain data, and all zeros is a value of it.
-    let mut at: libc::sockaddr_un = unsafe { core::mem::zeroed() };
-    at.sun_family = libc::AF_UNIX as libc::sa_family_t;
-    let text = name.iter().copied().flatten();
-    let mut len = offset_of!(libc::sockaddr_un, sun_path) + 1;
-    for (to, from) in at.sun_path[1..].iter_mut().zip(text) {
+    let mut address: libc::sockaddr_un = unsafe { core::mem::zeroed() };
+    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    let mut len = offset_of!(libc::sockaddr_un, sun_path);
+    let (name, parts) = match &at {
+        Where::Abstract(name) => (name, [PREFIX, b""]),
+        Where::Path(name) => (name, [DIR, SUFFIX]),
+    };
+    let text = [parts[0], name.as_bytes(), parts[1]];
+    for (to, from) in address.sun_path.iter_mut().zip(text.into_iter().flatten()) {
         *to = *from as libc::c_char;
         len += 1;
     }
-    (at, len as libc::socklen_t)
+    if matches!(at, Where::Path(_)) {
+        // With the zero behind it.
+        len += 1;
+    }
+    (address, len as libc::socklen_t)
 }
 
 fn open(flags: i32) -> Result<Fd, Errno> {
@@ -33,23 +55,28 @@ fn open(flags: i32) -> Result<Fd, Errno> {
     }
 }
 
-/// Listens under `name`; accepting never waits. EADDRINUSE: somebody does already.
-pub(crate) fn listen(name: &[&[u8]], backlog: i32) -> Result<Fd, Errno> {
+/// Listens; accepting never waits. Whoever may see a file's name may connect. EADDRINUSE: somebody
+/// listens there already.
+pub(crate) fn listen(place: Where, backlog: i32) -> Result<Fd, Errno> {
     let fd = open(libc::SOCK_NONBLOCK)?;
-    let (at, len) = address(name);
+    let (at, len) = address(place);
     // SAFETY: `at` is a live address of which `len` bytes are used.
     let bound = unsafe { libc::bind(fd.raw(), (&raw const at).cast(), len) };
     // SAFETY: a system call on numbers.
     if bound < 0 || unsafe { libc::listen(fd.raw(), backlog) } < 0 {
         return Err(Errno::last());
     }
+    if let Where::Path(_) = place {
+        // SAFETY: the path in the address ends in NUL, as it was zero before.
+        unsafe { libc::chmod(at.sun_path.as_ptr(), 0o666) };
+    }
     Ok(fd)
 }
 
-/// Connects to who listens under `name`. ECONNREFUSED: nobody does.
-pub(crate) fn connect(name: &[&[u8]]) -> Result<Fd, Errno> {
+/// Connects to who listens there. ECONNREFUSED: nobody does.
+pub(crate) fn connect(place: Where) -> Result<Fd, Errno> {
     let fd = open(0)?;
-    let (at, len) = address(name);
+    let (at, len) = address(place);
     // SAFETY: `at` is a live address of which `len` bytes are used.
     match unsafe { libc::connect(fd.raw(), (&raw const at).cast(), len) } {
         rc if rc < 0 => Err(Errno::last()),
@@ -64,6 +91,27 @@ pub fn accept(listener: &Fd, flags: i32) -> Option<Fd> {
     // SAFETY: a system call on a descriptor, which asks for no address.
     let raw = unsafe { libc::accept4(listener.raw(), none, core::ptr::null_mut(), flags) };
     (raw >= 0).then(|| Fd::own(raw))
+}
+
+/// Removes the file of [`Where::Path`].
+pub(crate) fn unlink(name: Name) {
+    let (at, _) = address(Where::Path(name));
+    // SAFETY: the path in the address ends in NUL, as it was zero before.
+    unsafe { libc::unlink(at.sun_path.as_ptr()) };
+}
+
+/// Waits until a packet or a connection is there. ETIMEDOUT: not in that time.
+pub(crate) fn wait(fd: &Fd, time: Duration) -> Result<(), Errno> {
+    let mut slot = to_read(fd.raw());
+    loop {
+        // SAFETY: one valid entry.
+        match unsafe { libc::poll(&raw mut slot, 1, time.as_millis() as i32) } {
+            0 => return Err(Errno(libc::ETIMEDOUT)),
+            n if n > 0 => return Ok(()),
+            _ if Errno::last().0 == libc::EINTR => {}
+            _ => return Err(Errno::last()),
+        }
+    }
 }
 
 /// Sends up to four parts as one packet, with up to [`FDS_MAX`] descriptors.

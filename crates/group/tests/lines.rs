@@ -2,7 +2,7 @@
 
 mod common;
 use common::*;
-use deckle_group::{Answer, Gauges, GroupCharge, Kill, OomError, sys};
+use deckle_group::{Answer, Gauges, GroupCharge, sys};
 use deckle_mm::{Charge, Item, Stats};
 use std::time::Duration;
 
@@ -168,38 +168,17 @@ fn the_one_with_most_cold_memory_is_asked_and_the_largest_is_killed_once() {
 
     let victim = g.choose_victim().unwrap();
     assert_eq!(victim.pid, hog);
-    let ticket = g.oom_ticket(victim.line, std::process::id()).unwrap();
-    let second = g.oom_ticket(idle_line.line, std::process::id());
-    assert_eq!(
-        second,
-        Err(OomError::InProgress {
-            victim: hog_line.line
-        })
-    );
-    assert_eq!(g.kill(ticket), Kill::Sent);
-    assert!(libc::WIFSIGNALED(wait(hog)));
+    assert_eq!(victim.line, hog_line.line);
+    // Counted once, however often it is asked for.
+    assert!(g.note_killed(victim.line) && g.note_killed(victim.line));
     assert_eq!(g.oom_kills(), 1);
-    // The victim's end ends the ticket.
-    let next = g.oom_ticket(idle_line.line, std::process::id()).unwrap();
-    g.drop_ticket(next);
-    assert_eq!(
-        g.oom_ticket(hog_line.line, std::process::id()),
-        Err(OomError::Gone)
-    );
+    kill(hog, libc::SIGKILL);
+    wait(hog);
+    assert_eq!(g.fold_stale(), 1);
+    assert!(!g.note_killed(victim.line), "its tenancy is over");
+    assert_eq!(g.choose_victim().map(|p| p.line), Some(idle_line.line));
     kill(idle, libc::SIGKILL);
     wait(idle);
-}
-
-#[test]
-fn the_ticket_of_a_dead_holder_lapses() {
-    let group = group(u64::MAX);
-    let g = group.0;
-    let (hog, p) = member(g, 10, 0);
-    let holder = spawn(|| g.oom_ticket(p.line, std::process::id()).map_or(1, |_| 0));
-    assert_eq!(wait(holder), 0);
-    let ticket = g.oom_ticket(p.line, std::process::id()).unwrap();
-    assert_eq!(g.kill(ticket), Kill::Sent);
-    wait(hog);
 }
 
 /// Start times are told by the clock of who asks.

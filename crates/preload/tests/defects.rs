@@ -123,6 +123,17 @@ fn d08_another_users_connections_delay_no_fork() {
     }
 }
 
+/// What could not be managed was killed or ended: after giving up root, and in namespaces of its
+/// own, a program could neither fork nor execute.
+#[test]
+fn d09_a_program_that_gives_up_rights_goes_on() {
+    if is_root() {
+        for what in ["user", "net", "pid", "owner", "mounts", "bound"] {
+            right("d09_dropped", &[what]);
+        }
+    }
+}
+
 /// Processes were killed by numbers of another PID namespace: nobody died, and all who wanted
 /// memory waited for it for ever.
 #[test]
@@ -142,6 +153,14 @@ fn d10_the_larger_of_two_is_killed_from_another_pid_namespace() {
         expect(&ran, "d10 right");
         expect(&ran, "larger killed");
     }
+}
+
+/// What deckle had reserved counted against a limit on the address space, and what the program
+/// asked for did not.
+#[test]
+fn d11_a_limit_on_the_address_space_means_the_programs_own() {
+    right("d11_address_space", &["small"]);
+    right("d11_address_space", &["managed"]);
 }
 
 /// The next fork that the kernel told of was taken for the one that was prepared, so that a child
@@ -182,10 +201,24 @@ fn d21_children_that_are_stopped_within_forks_go_on() {
     right("d21_stopped", &["children"]);
 }
 
+/// A child made while another thread starts the service had a copy of a start that never ends.
+#[test]
+fn d22_a_fork_while_the_program_becomes_managed() {
+    right("d22_fork_at_start", &[]);
+}
+
 /// What had been unmapped stayed reserved, so that an access to it was told as one without rights.
 #[test]
 fn d23_an_access_to_what_is_unmapped_says_so() {
     right("d23_fault_codes", &[]);
+}
+
+/// A child's service and that of a program executed later need calls that a filter of the program's
+/// own may refuse.
+#[test]
+fn d24_a_filter_of_the_programs_own_hinders_neither_forks_nor_programs() {
+    right("d24_own_filter", &["small"]);
+    right("d24_own_filter", &["managed"]);
 }
 
 /// A mapping lay where deckle wanted it, whatever address the program had proposed: ZGC found no

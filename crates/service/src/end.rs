@@ -6,7 +6,7 @@
 use crate::process::{Process, process};
 use crate::sys::{self, exit_all};
 use core::time::Duration;
-use deckle_group::{Kill, Members, OomError};
+use deckle_group::Members;
 use deckle_live::{Hooks, pager::Fault};
 use deckle_mm::{Charge, FaultError, OomReport};
 use deckle_uffd::Errno;
@@ -59,31 +59,22 @@ fn out_of_memory(process: &Process, report: &OomReport) {
         sleep(PAUSE);
     }
     process.publish();
+    let kills = group.oom_kills();
     let Some(victim) = group.choose_victim() else {
         return;
     };
-    match group.oom_ticket(victim.line, std::process::id()) {
-        Ok(ticket) => {
-            let _ = process.link.say(
-                format!(
-                    "deckle: out of memory: process {} killed (largest of the group: {} kB \
-                     charged); fault in process {}\n{report}\n{}",
-                    victim.pid,
-                    victim.charged * 4,
-                    process.pid,
-                    Members(group)
-                )
-                .as_bytes(),
-            );
-            if let Kill::Failed(errno) = group.kill(ticket) {
-                group.drop_ticket(ticket);
-                process.kill(&format!(
-                    "out of memory, and process {} cannot be killed: {errno}",
-                    victim.pid
-                ));
-            }
-        }
-        Err(OomError::InProgress { .. } | OomError::Gone) => {}
+    let text = format!(
+        "deckle: out of memory: process {} killed (largest of the group: {} kB charged); fault \
+         in process {}\n{report}\n{}",
+        victim.pid,
+        victim.charged * 4,
+        process.pid,
+        Members(group)
+    );
+    // Whoever asks first has it killed; all look again.
+    let link = &process.link;
+    if link.out_of_memory(victim.line, kills, text.as_bytes()).is_err() {
+        destroy(process);
     }
     sleep(PAUSE);
 }
@@ -94,15 +85,18 @@ pub fn sleep(time: Duration) {
     deckle_door::futex::wait(&word, 0, Some(time));
 }
 
-/// Sends SIGKILL to process `pid`.
-pub fn sigkill(pid: i32) {
-    // SAFETY: a signal; touches no memory of ours.
-    let _ = unsafe {
-        sys::call(
-            libc::SYS_kill,
-            [pid as usize, libc::SIGKILL as usize, 0, 0, 0, 0],
-        )
-    };
+/// Ends the program when there is no `deckle run` that could: by a signal, and if that is not
+/// allowed, by taking its memory away, so that no byte of it can be wrong.
+pub fn destroy(process: &Process) {
+    let (number, signal) = (libc::SYS_pidfd_send_signal, libc::SIGKILL as usize);
+    let pidfd = process.watch.pidfd() as usize;
+    // SAFETY: a signal to the program; touches no memory of ours.
+    let sent = unsafe { sys::call(number, [pidfd, signal, 0, 0, 0, 0]) };
+    if sent.is_err() {
+        let arena = process.pager.platform().arena();
+        // SAFETY: the program's memory, which is lost with this service.
+        unsafe { sys::unmap(arena.base(), arena.len()) };
+    }
 }
 
 /// A panic in the service ends the program with one line.

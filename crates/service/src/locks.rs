@@ -70,14 +70,6 @@ pub fn is_room(bytes: usize, flags: c_int) -> bool {
     bytes >= ROOM && flags & libc::MAP_NORESERVE != 0 && flags & libc::MAP_LOCKED == 0
 }
 
-/// A figure in bytes of the process's status.
-fn status(field: &str) -> usize {
-    let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = text.lines().find_map(|l| l.strip_prefix(field));
-    let kib = line.and_then(|l| l.split_whitespace().next()?.parse::<usize>().ok());
-    kib.unwrap_or(0) << 10
-}
-
 fn bytes_of(vmas: &[Vma]) -> usize {
     vmas.iter().map(|v| v.pages as usize * PAGE).sum()
 }
@@ -132,7 +124,7 @@ impl Calls {
     fn locked(&self) -> usize {
         let mut all = self.process.all_mapped();
         all.retain(|v| v.locked);
-        bytes_of(&all) + status("VmLck:")
+        bytes_of(&all) + self.process.own.figure("VmLck:")
     }
 
     /// EAGAIN for a new mapping that would have to be locked, if the caller may have no more
@@ -168,7 +160,7 @@ impl Calls {
         let current = flags & libc::MCL_CURRENT != 0;
         let all = self.process.all_mapped();
         let ours = self.process.pager.platform().never_locked();
-        let others = || status("VmSize:").saturating_sub(ours.iter().map(|r| r.1).sum());
+        let others = || self.process.own.figure("VmSize:").saturating_sub(ours.iter().map(|r| r.1).sum());
         if current && most != usize::MAX && bytes_of(&all) + others() > most {
             return Err(libc::ENOMEM);
         }
@@ -228,15 +220,14 @@ impl Calls {
     /// Mappings outside the arena that may be locked: start, bytes.
     fn outside(&self) -> Vec<(usize, usize)> {
         let never = self.process.pager.platform().never_locked();
-        let text = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
-        text.lines()
-            .filter_map(|line| {
-                let (from, to) = line.split(' ').next()?.split_once('-')?;
-                let from = usize::from_str_radix(from, 16).ok()?;
-                let to = usize::from_str_radix(to, 16).ok()?;
-                let apart = |(start, len): &(usize, usize)| to <= *start || start + len <= from;
-                never.iter().all(apart).then_some((from, to - from))
-            })
+        let apart = |from: usize, to: usize| {
+            let mut never = never.iter();
+            never.all(|(start, len)| to <= *start || start + len <= from)
+        };
+        let all = self.process.own.mappings();
+        all.into_iter()
+            .filter(|(from, to)| apart(*from, *to))
+            .map(|(from, to)| (from, to - from))
             .collect()
     }
 }

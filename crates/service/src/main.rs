@@ -18,9 +18,11 @@ mod gauges;
 mod heap;
 mod locks;
 mod mappings;
+mod own;
 mod process;
 mod segments;
 mod serve;
+mod shed;
 mod sys;
 mod tasks;
 mod threads;
@@ -76,6 +78,8 @@ fn begin(door: &Door) -> Result<(), &'static str> {
             return Err("its service cannot leave the program's descriptors and directory");
         }
     }
+    shed::lift_limits();
+    shed::make_readable();
     Ok(())
 }
 

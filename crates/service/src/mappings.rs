@@ -6,7 +6,6 @@
 use crate::process::Process;
 use crate::serve::{Calls, pages, vpn};
 use crate::sys::PAGE;
-use std::io::Read;
 
 /// What is kept for the service: of the limit, one part in so many.
 const RESERVE: usize = 64;
@@ -43,11 +42,11 @@ impl Mappings {
     /// Whether the kernel has hardly a mapping left.
     pub fn is_full(&mut self, process: &Process) -> bool {
         let (mm, space) = process.memory();
-        !self.has_room(mm.mappings(space))
+        !self.has_room(mm.mappings(space), || process.own.count_mappings())
     }
 
     /// The same for a number of mappings in the core's tree.
-    fn has_room(&mut self, tree: usize) -> bool {
+    fn has_room(&mut self, tree: usize, count: impl FnOnce() -> usize) -> bool {
         // Between two of the core's mappings there may be one without access.
         if 2 * tree < self.most / 2 {
             return true;
@@ -62,19 +61,6 @@ impl Mappings {
         (self.counted, self.tree, self.age) = (count(), tree, 0);
         fits(self)
     }
-}
-
-/// Mappings of this process; 0 if they cannot be read.
-fn count() -> usize {
-    let Ok(mut file) = std::fs::File::open("/proc/self/maps") else {
-        return 0;
-    };
-    let mut lines = 0;
-    let mut part = vec![0; 64 << 10];
-    while let Ok(n @ 1..) = file.read(&mut part) {
-        lines += part[..n].iter().filter(|b| **b == b'\n').count();
-    }
-    lines
 }
 
 impl Calls {

@@ -2,6 +2,7 @@
 
 use crate::account::{Account, Swap};
 use crate::locks::Rooms;
+use crate::own::Own;
 use crate::serve;
 use crate::watch::Watch;
 use core::sync::atomic::AtomicPtr;
@@ -29,6 +30,7 @@ pub struct Process {
     pub history: Mutex<deckle_group::History>,
     /// What is mapped as room for its owner to fill.
     pub rooms: Rooms,
+    pub own: Own,
 }
 
 impl Process {

@@ -12,6 +12,7 @@
 
 use crate::account::{Account, DONATION, Swap};
 use crate::end::{self, Last};
+use crate::own::Own;
 use crate::process::{self, Process};
 use crate::sys::{self, PAGE};
 use crate::watch::{State, Watch};
@@ -22,10 +23,12 @@ use deckle_door::Door;
 use deckle_group::proto::Link;
 use deckle_group::{Group, Name};
 use deckle_live::{Capabilities, Forcing, LiveConfig, Pager};
-use std::os::fd::AsRawFd;
+use deckle_group::sys::Fd;
+use deckle_uffd::Uffd;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 
-use crate::threads;
+use crate::{shed, threads};
 
 /// How often the program and `deckle run` are looked after when nothing wakes the service.
 const LOOK: Duration = Duration::from_millis(100);
@@ -47,7 +50,13 @@ pub fn main(door: &Door) -> ! {
 
 /// Starts the other tasks, tells the program that it can go on, and looks after it.
 pub fn run(process: &'static Process) -> ! {
-    let ready = hello(process).and_then(|()| threads::spawn_all(process));
+    let ready = hello(process)
+        .and_then(|()| {
+            // Threads have what the first task has.
+            shed::capabilities();
+            threads::spawn_all(process)
+        })
+        .and_then(|()| shed::calls(process));
     match ready {
         Ok(()) => {
             let arena = process.pager.platform().arena();
@@ -64,6 +73,8 @@ pub fn run(process: &'static Process) -> ! {
 /// A process in its group.
 pub struct Announced {
     pub group: Group,
+    /// `/dev/userfaultfd`, if it has to be given to us.
+    pub device: Option<OwnedFd>,
     pub watch: Watch,
     pub link: Link,
     pub line: deckle_group::LineId,
@@ -72,22 +83,42 @@ pub struct Announced {
 /// Joins the group, which may be known already, and connects to `deckle run`.
 pub fn announce(door: &Door, group: Option<Group>) -> Result<Announced, String> {
     let name = Name::new(door.group.get()).map_err(|e| e.to_string())?;
-    let group = match group {
-        Some(group) => group,
-        None => Group::attach(name).map_err(|e| e.to_string())?,
+    let link = match door.link.load(Relaxed) {
+        -1 => Link::connect(name).map_err(|e| format!("no connection to deckle run: {e}"))?,
+        made => Link::of(Fd::own(made)),
     };
+    let (group, device) = open_all(name, group, &link)?;
     let pid = door.pid.load(Relaxed);
     let watch = Watch::open(pid, door.left.load(Relaxed)).map_err(|e| e.to_string())?;
-    let link = Link::connect(name).map_err(|e| format!("no connection to deckle run: {e}"))?;
     let line = group
         .join(pid as u32, std::process::id())
         .map_err(|e| e.to_string())?;
     Ok(Announced {
         group,
+        device,
         watch,
         link,
         line,
     })
+}
+
+/// The group, and the device if it is needed: opened here, or where the program's credentials do
+/// not give that, by `deckle run`.
+fn open_all(
+    name: Name,
+    group: Option<Group>,
+    link: &Link,
+) -> Result<(Group, Option<OwnedFd>), String> {
+    let group = group.map_or_else(|| Group::attach(name), Ok);
+    if group.is_ok() && Uffd::open_any(false).is_ok() {
+        return group.map(|g| (g, None)).map_err(|e| e.to_string());
+    }
+    let asked = link.ask();
+    let (page, device) = asked.map_err(|e| format!("deckle run gives no descriptors: {e}"))?;
+    let group = group.or_else(|_| Group::attach_by(&page, name));
+    // SAFETY: a descriptor that was just received, given up by its owner here.
+    let device = device.map(|fd| unsafe { OwnedFd::from_raw_fd(fd.into_raw()) });
+    Ok((group.map_err(|e| e.to_string())?, device))
 }
 
 /// Hands `deckle run` the descriptors that must not be lost.
@@ -98,8 +129,8 @@ fn hello(process: &Process) -> Result<(), String> {
     process
         .link
         .hello(
-            process.pid as u32,
-            std::process::id(),
+            (process.pid as u32, std::process::id()),
+            process.account.line(),
             [uffd, me.raw(), process.watch.pidfd()],
         )
         .map_err(|e| format!("no word to deckle run: {e}"))
@@ -108,6 +139,7 @@ fn hello(process: &Process) -> Result<(), String> {
 fn set_up(door: &Door) -> Result<&'static Process, String> {
     let Announced {
         group,
+        device,
         watch,
         link,
         line,
@@ -125,6 +157,7 @@ fn set_up(door: &Door) -> Result<&'static Process, String> {
     }
     let config = LiveConfig {
         capabilities: Some(capabilities),
+        device,
         dont_fork: true,
         ..LiveConfig::default()
     };
@@ -142,6 +175,7 @@ fn set_up(door: &Door) -> Result<&'static Process, String> {
         align_mappings,
         history: Mutex::default(),
         rooms: crate::locks::Rooms::default(),
+        own: Own::open().map_err(|e| format!("no /proc: {e}"))?,
     }));
     process.settle();
     Ok(process)
@@ -182,9 +216,8 @@ fn look_after(process: &'static Process) -> ! {
             }
         }
         if run_is_gone(process) {
-            end::sigkill(process.pid);
-            // Nobody else is left to remove the group's page.
-            Group::unlink(process.account.group().name());
+            // Nobody else is left to end the program.
+            end::destroy(process);
             sys::exit_all(1)
         }
     }
@@ -317,6 +350,8 @@ impl Process {
     pub fn kill(&self, why: &str) {
         let text = format!("deckle: process {}: {why}; killed\n", self.pid);
         let _ = self.link.say(text.as_bytes());
-        end::sigkill(self.pid);
+        if self.link.kill().is_err() {
+            end::destroy(self);
+        }
     }
 }

@@ -10,7 +10,7 @@
 //!   it. Costs a load, needs no permission; says nothing about which of the two.
 
 use crate::sys;
-use core::ffi::CStr;
+use std::ffi::CString;
 use core::fmt;
 use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
@@ -75,6 +75,8 @@ pub struct Watch {
     pid: i32,
     word: Option<&'static AtomicU32>,
     pidfd: i32,
+    /// `/proc/PID/stat`, if there is a /proc.
+    stat: Option<Fd>,
 }
 
 impl Watch {
@@ -94,6 +96,7 @@ impl Watch {
             pid,
             word: word.filter(|w| w.load(Ordering::Acquire) == pid as u32),
             pidfd: fd.map_err(WatchError::NoPidfd)? as i32,
+            stat: open_stat(pid),
         })
     }
 
@@ -162,7 +165,7 @@ impl Watch {
         if kcmp.is_err() && self.poll(Duration::from_millis(5)) {
             return Ok(State::Ended);
         }
-        match Stat::of(self.pid) {
+        match self.stat.as_ref().and_then(Stat::read) {
             Some(stat) if stat.memory_pages > 0 => Ok(State::Execed),
             // No memory: all of it is dying, or only the main thread has ended.
             Some(stat) if stat.threads > 1 => Ok(State::Running),
@@ -211,12 +214,8 @@ struct Stat {
 }
 
 impl Stat {
-    fn of(pid: i32) -> Option<Stat> {
-        let mut path = [0_u8; 32];
-        let end = write_path(&mut path, pid)?;
+    fn read(file: &Fd) -> Option<Stat> {
         let mut text = [0_u8; 1024];
-        let path = CStr::from_bytes_with_nul(&path[..end]).ok()?;
-        let file = Fd::open(path, libc::O_RDONLY, 0).ok()?;
         let length = file.read_at(&mut text, 0).ok()?;
         Stat::parse(&text[..length])
     }
@@ -238,19 +237,8 @@ impl Stat {
     }
 }
 
-/// Writes `/proc/PID/stat` and a NUL; returns the length.
-fn write_path(path: &mut [u8; 32], pid: i32) -> Option<usize> {
-    use core::fmt::Write;
-    struct Into<'a>(&'a mut [u8], usize);
-    impl fmt::Write for Into<'_> {
-        fn write_str(&mut self, s: &str) -> fmt::Result {
-            let to = self.0.get_mut(self.1..self.1 + s.len()).ok_or(fmt::Error)?;
-            to.copy_from_slice(s.as_bytes());
-            self.1 += s.len();
-            Ok(())
-        }
-    }
-    let mut into = Into(path, 0);
-    write!(into, "/proc/{pid}/stat\0").ok()?;
-    Some(into.1)
+/// Opens `/proc/PID/stat`, which everybody may read.
+fn open_stat(pid: i32) -> Option<Fd> {
+    let path = CString::new(format!("/proc/{pid}/stat")).ok()?;
+    Fd::open(&path, libc::O_RDONLY, 0).ok()
 }

@@ -107,10 +107,28 @@ impl Uffd {
                 }
                 // SAFETY: dev was just opened and has no other owner.
                 let dev = unsafe { OwnedFd::from_raw_fd(dev) };
-                // SAFETY: this request takes an integer, not a pointer.
-                unsafe { libc::ioctl(dev.as_raw_fd(), sys::USERFAULTFD_IOC_NEW as _, flags) }
+                return Self::open_from(dev.as_fd(), user_mode_only);
             }
         };
+        Self::own(fd)
+    }
+
+    /// Opens a descriptor for the calling process's memory through an open `/dev/userfaultfd`,
+    /// which somebody else may have opened: having it is permission enough.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn open_from(device: BorrowedFd<'_>, user_mode_only: bool) -> Result<Self, Errno> {
+        let mut flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
+        if user_mode_only {
+            flags |= sys::UFFD_USER_MODE_ONLY;
+        }
+        // SAFETY: this request takes an integer, not a pointer.
+        Self::own(unsafe { libc::ioctl(device.as_raw_fd(), sys::USERFAULTFD_IOC_NEW as _, flags) })
+    }
+
+    /// The result of a call that opens.
+    fn own(fd: RawFd) -> Result<Self, Errno> {
         if fd < 0 {
             return Err(Errno::last());
         }

@@ -9,10 +9,12 @@
 
 use std::time::Instant;
 
-use deckle_group::proto::{Message, PACKET_MAX, listen};
+use deckle_group::proto::{Message, PACKET_MAX, give, listen};
 use deckle_group::socket::{FDS_MAX, accept, receive};
-use deckle_group::sys::{Errno, Fd, pidfd_ended, pidfd_kill, pidfd_open, to_read};
-use deckle_group::{Group, Name};
+use deckle_group::sys::{
+    Errno, Fd, pidfd_ended, pidfd_kill, pidfd_open, proc_stat, to_read,
+};
+use deckle_group::{Group, LineId, Name};
 
 use super::leaving::Leavings;
 use super::tree::is_service_task;
@@ -22,6 +24,7 @@ use crate::say;
 
 struct Service {
     program: u32,
+    line: LineId,
     /// In this process's pid namespace; 0 if it has no pid here.
     pid: u32,
     /// Held, never used: see the head of the file.
@@ -33,13 +36,26 @@ struct Service {
 struct Connection {
     socket: Option<Fd>,
     service: Option<Service>,
-    bye: bool,
+    /// The service has ended before its program, which is being killed.
+    lost: bool,
+}
+
+/// A process that is to be killed because memory is out.
+struct OutOfMemory {
+    victim: LineId,
+    kills: u64,
+    text: Vec<u8>,
 }
 
 /// All of them.
 pub struct Services {
-    listener: Fd,
+    listeners: Vec<Fd>,
+    /// What is given to services that may not open it themselves.
+    page: Option<Fd>,
+    device: Option<Fd>,
     connections: Vec<Connection>,
+    /// Who is being killed at the limit.
+    dying: Option<LineId>,
     leaving: Leavings,
     buffer: Vec<u8>,
 }
@@ -47,11 +63,14 @@ pub struct Services {
 impl Services {
     /// Listens on the group's socket.
     pub fn listen(name: Name) -> Result<Services, Fail> {
-        let listener = listen(name)
+        let (first, second) = listen(name)
             .map_err(|e| Fail::own(format!("no socket for the services to connect to: {e}")))?;
         Ok(Services {
-            listener,
+            listeners: [Some(first), second].into_iter().flatten().collect(),
+            page: Group::open(name).ok(),
+            device: Fd::open(c"/dev/userfaultfd", libc::O_RDWR, 0).ok(),
             connections: Vec::new(),
+            dying: None,
             leaving: Leavings::default(),
             buffer: vec![0; PACKET_MAX],
         })
@@ -60,13 +79,15 @@ impl Services {
     /// Adds what is to be polled.
     pub fn poll_set(&self, set: &mut Vec<libc::pollfd>) {
         let mut add = |fd| set.push(to_read(fd));
-        add(self.listener.raw());
+        self.listeners.iter().for_each(|l| add(l.raw()));
         for c in &self.connections {
             if let Some(socket) = &c.socket {
                 add(socket.raw());
             }
             if let Some(s) = &c.service {
-                add(s.service_pidfd.raw());
+                if !c.lost {
+                    add(s.service_pidfd.raw());
+                }
                 add(s.program_pidfd.raw());
             }
         }
@@ -97,31 +118,55 @@ impl Services {
     pub fn work(&mut self, group: &Group) {
         self.accept();
         let mut connections = std::mem::take(&mut self.connections);
+        let mut out = Vec::new();
         for c in &mut connections {
-            self.read(c, group);
-            self.watch(c);
+            self.read(c, group, &mut out);
+            self.watch(c, group);
         }
         connections.retain(|c| c.socket.is_some() || c.service.is_some());
         connections.append(&mut self.connections);
         self.connections = connections;
+        out.into_iter().for_each(|o| self.out_of_memory(group, o));
         self.leaving.see_off();
     }
 
     fn accept(&mut self) {
-        while let Some(socket) = accept(&self.listener, libc::SOCK_NONBLOCK) {
-            // Abstract sockets have no permissions: only our own user may talk.
-            if peer_is_ours(&socket) {
-                let c = Connection {
-                    socket: Some(socket),
-                    service: None,
-                    bye: false,
-                };
-                self.connections.push(c);
+        for listener in &self.listeners {
+            while let Some(socket) = accept(listener, libc::SOCK_NONBLOCK) {
+                // Anybody may connect; only our own user and our own tree may talk.
+                if peer_is_ours(&socket) {
+                    let c = Connection {
+                        socket: Some(socket),
+                        service: None,
+                        lost: false,
+                    };
+                    self.connections.push(c);
+                }
             }
         }
     }
 
-    fn read(&mut self, c: &mut Connection, group: &Group) {
+    /// Kills one process, unless one is being killed or was since the sender has looked.
+    fn out_of_memory(&mut self, group: &Group, o: OutOfMemory) {
+        let of = |line: LineId| {
+            let services = self.connections.iter().filter_map(|c| c.service.as_ref());
+            let mut alive = services.filter(|s| !pidfd_ended(&s.program_pidfd));
+            alive.find(move |s| s.line == line)
+        };
+        if o.kills != group.oom_kills() || self.dying.is_some_and(|line| of(line).is_some()) {
+            return;
+        }
+        // One that has not said hello yet: the sender will look again.
+        if let Some(service) = of(o.victim)
+            && group.note_killed(o.victim)
+        {
+            print_raw(&o.text);
+            let _ = pidfd_kill(&service.program_pidfd, libc::SIGKILL);
+            self.dying = Some(o.victim);
+        }
+    }
+
+    fn read(&mut self, c: &mut Connection, group: &Group, out: &mut Vec<OutOfMemory>) {
         while let Some(socket) = &c.socket {
             let got = match receive(socket, &mut self.buffer) {
                 Ok(got) => got,
@@ -136,7 +181,26 @@ impl Services {
                 return;
             }
             match Message::decode(got.packet) {
-                Some(Message::Hello { pid, .. }) => c.service = hello(pid, got.fds),
+                Some(Message::Hello { pid, line, .. }) => c.service = hello(pid, line, got.fds),
+                Some(Message::Kill) => {
+                    if let Some(s) = &c.service {
+                        let _ = pidfd_kill(&s.program_pidfd, libc::SIGKILL);
+                    }
+                }
+                Some(Message::Oom {
+                    victim,
+                    kills,
+                    text,
+                }) => out.push(OutOfMemory {
+                    victim,
+                    kills,
+                    text: text.to_vec(),
+                }),
+                Some(Message::Ask) => {
+                    if let Some(page) = &self.page {
+                        let _ = give(socket, page, self.device.as_ref());
+                    }
+                }
                 Some(Message::Say(text)) => print_raw(text),
                 Some(Message::Unmanaged { path, reason }) => {
                     group.count_unmanaged_program();
@@ -147,7 +211,6 @@ impl Services {
                     say(format_args!("{path}: runs outside the limit: {reason}"));
                 }
                 Some(Message::Bye) => {
-                    c.bye = true;
                     if let Some(s) = c.service.take() {
                         self.leaving.add(s.pid, s.service_pidfd);
                     }
@@ -158,30 +221,39 @@ impl Services {
     }
 
     /// A service that ended: in order if its program did too, else the program dies with it.
-    fn watch(&mut self, c: &mut Connection) {
+    fn watch(&mut self, c: &mut Connection, group: &Group) {
         let Some(s) = &c.service else { return };
         let program_ended = pidfd_ended(&s.program_pidfd);
         if !program_ended && !pidfd_ended(&s.service_pidfd) {
             return;
         }
         // Looked at again: both may have ended between the two looks.
-        if !program_ended && !c.bye && !pidfd_ended(&s.program_pidfd) {
-            say(format_args!(
-                "process {}: its memory manager died, so its memory is lost: killed",
-                s.program
-            ));
+        if program_ended || pidfd_ended(&s.program_pidfd) {
+            // Its service may be slow to see it, and the others wait for what it had charged.
+            group.leave(s.line);
+            if let Some(s) = c.service.take() {
+                self.leaving.add(s.pid, s.service_pidfd);
+            }
+        } else if !c.lost {
+            c.lost = true;
+            // The first process of a pid namespace ends after all others of it.
+            let ends = proc_stat(pid_of(&s.program_pidfd)).is_ok_and(|p| p.exiting);
+            if self.dying != Some(s.line) && !ends {
+                say(format_args!(
+                    "process {}: its memory manager died, so its memory is lost: killed",
+                    s.program
+                ));
+            }
             let _ = pidfd_kill(&s.program_pidfd, libc::SIGKILL);
-        }
-        if let Some(s) = c.service.take() {
-            self.leaving.add(s.pid, s.service_pidfd);
         }
     }
 }
 
-fn hello(pid: u32, fds: [Option<Fd>; FDS_MAX]) -> Option<Service> {
+fn hello(pid: u32, line: LineId, fds: [Option<Fd>; FDS_MAX]) -> Option<Service> {
     match fds {
         [Some(userfaultfd), Some(service_pidfd), Some(program_pidfd)] => Some(Service {
             program: pid,
+            line,
             pid: pid_of(&service_pidfd),
             _userfaultfd: userfaultfd,
             service_pidfd,
@@ -223,7 +295,22 @@ fn peer_is_ours(socket: &Fd) -> bool {
         )
     };
     // SAFETY: a call without arguments.
-    rc == 0 && (peer.uid == unsafe { libc::geteuid() } || peer.uid == 0)
+    let known = peer.uid == unsafe { libc::geteuid() } || peer.uid == 0;
+    rc == 0 && (known || is_descendant(peer.pid as u32))
+}
+
+/// Whether a process of another user is one of our tree, which has changed its credentials.
+fn is_descendant(mut pid: u32) -> bool {
+    /// Generations that are looked at.
+    const MOST: usize = 256;
+    for _ in 0..MOST {
+        match proc_stat(pid) {
+            Ok(stat) if stat.parent == std::process::id() => return true,
+            Ok(stat) if stat.parent > 1 => pid = stat.parent,
+            _ => return false,
+        }
+    }
+    false
 }
 
 /// A service's text as it is, in one write, so that lines of several do not mix.

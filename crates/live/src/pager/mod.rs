@@ -187,7 +187,7 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
     ///
     /// # Errors
     /// See [`PagerError`].
-    pub unsafe fn after_fork(&mut self) -> Result<(), PagerError> {
+    pub unsafe fn after_fork(&mut self, device: Option<&OwnedFd>) -> Result<(), PagerError> {
         use std::mem::{forget, replace};
         // The old number means nothing in the new descriptor table: not closed.
         forget(replace(&mut self.stop, stop_signal()?));
@@ -195,7 +195,7 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
         forget(replace(&mut self.queue, Queue::new()));
         self.mm.forget_stalls();
         // SAFETY: the caller's promise.
-        unsafe { self.mm.platform_mut().after_fork() }.map_err(PagerError::Live)?;
+        unsafe { self.mm.platform_mut().after_fork(device) }.map_err(PagerError::Live)?;
         self.mm.guard_all(self.space()).map_err(PagerError::Space)
     }
 

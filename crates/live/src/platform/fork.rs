@@ -1,6 +1,7 @@
 //! A child of fork: the same addresses, with ranges and descriptors of its own.
 
 use std::fs::File;
+use std::os::fd::OwnedFd;
 
 use deckle_uffd::{Errno, Pagemap};
 
@@ -30,7 +31,7 @@ impl LivePlatform {
     }
 
     /// Gives the copy of a platform in a child of fork its own descriptors, parking range and
-    /// registration. What was parked at the fork is not there any more, and nothing is
+    /// registration; `device` as in [`LiveConfig`](super::LiveConfig). What was parked at the fork is not there any more, and nothing is
     /// write-protected.
     ///
     /// # Safety
@@ -39,11 +40,11 @@ impl LivePlatform {
     ///
     /// # Errors
     /// See [`LiveError`].
-    pub unsafe fn after_fork(&mut self) -> Result<(), LiveError> {
+    pub unsafe fn after_fork(&mut self, device: Option<&OwnedFd>) -> Result<(), LiveError> {
         use std::mem::{forget, replace};
         // The old numbers mean nothing in the new descriptor table: not closed.
-        forget(replace(&mut self.program, open(self.caps)?));
-        forget(replace(&mut self.park, open(self.caps)?));
+        forget(replace(&mut self.program, open(self.caps, device)?));
+        forget(replace(&mut self.park, open(self.caps, device)?));
         let pagemap = Pagemap::open_self().map_err(LiveError::Pagemap)?;
         forget(replace(&mut self.pagemap, pagemap));
         forget(replace(&mut self.memory, File::open("/proc/self/mem").ok()));

@@ -15,6 +15,7 @@ mod selftest;
 mod zero;
 
 use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
 
 use deckle_mm::platform::{Content, Cow, Done, Flush, Harvest, PlatformError, Prot, Stop, Zones};
 use deckle_mm::{BlockNr, FrameRun, PageMask, PageRun, Pfn, Platform, SpaceId, Vpn};
@@ -58,6 +59,8 @@ pub struct LiveConfig {
     pub limit_pages: Option<u64>,
     /// Who pays for huge pages made ahead of need.
     pub account: Option<Box<dyn Account>>,
+    /// An open `/dev/userfaultfd`, for a process that may not open it, nor make the call.
+    pub device: Option<OwnedFd>,
 }
 
 /// Real memory of one process.
@@ -91,8 +94,8 @@ impl LivePlatform {
             Some(caps) => caps,
             None => self_test(),
         };
-        let program = open(caps)?;
-        let park = open(caps)?;
+        let device = config.device.as_ref();
+        let (program, park) = (open(caps, device)?, open(caps, device)?);
         let pagemap = Pagemap::open_self().map_err(LiveError::Pagemap)?;
         let limit = kernel::address_space_limit();
         let most = |share: u64| limit.map_or(usize::MAX, |l| (l / share) as usize);
@@ -256,9 +259,14 @@ const GONE: PlatformError = PlatformError {
 };
 const FLUSHED: Flush = Flush { pending: None };
 
-fn open(caps: Capabilities) -> Result<Uffd, LiveError> {
+fn open(caps: Capabilities, device: Option<&OwnedFd>) -> Result<Uffd, LiveError> {
     let user_only = !caps.has(Capability::KernelFaults);
-    let (uffd, _) = Uffd::open_any(user_only).map_err(LiveError::NoUserfaultfd)?;
+    let uffd = match device {
+        Some(device) => {
+            Uffd::open_from(device.as_fd(), user_only).map_err(LiveError::Handshake)?
+        }
+        None => Uffd::open_any(user_only).map_err(LiveError::NoUserfaultfd)?.0,
+    };
     let mut features = Features::PAGEFAULT_FLAG_WP;
     if caps.has(Capability::Move) {
         features = features | Features::MOVE;

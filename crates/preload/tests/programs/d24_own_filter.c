@@ -1,0 +1,72 @@
+/* A program that refuses itself calls by a seccomp filter, as services do: sockets, userfaultfd and
+   what reaches into other processes. It and its children have memory, fork and execute programs as
+   before. The argument: "small" or "managed", when the filter comes. Prints "d24 right". */
+#include "defects.h"
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
+
+static void filter(void)
+{
+	static const int refused[] = {
+		SYS_socket, SYS_socketpair, SYS_connect, SYS_bind, SYS_listen, SYS_accept4, SYS_userfaultfd,
+		SYS_ptrace, SYS_process_vm_readv, SYS_process_vm_writev, SYS_pidfd_open, SYS_pidfd_getfd,
+		SYS_process_madvise, SYS_memfd_create, SYS_kcmp, SYS_io_uring_setup, SYS_bpf,
+		SYS_perf_event_open, SYS_mount, SYS_unshare, SYS_setns, SYS_seccomp,
+	};
+	enum { N = sizeof refused / sizeof refused[0] };
+	struct sock_filter code[N + 3];
+	unsigned number = offsetof(struct seccomp_data, nr);
+	code[0] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, number);
+	for (unsigned i = 0; i < N; i++)
+		code[i + 1] = (struct sock_filter)
+			BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)refused[i], (unsigned char)(N - i), 0);
+	code[N + 1] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+	code[N + 2] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM);
+	struct sock_fprog program = {N + 3, code};
+	CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+	CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
+	CHECK(syscall(SYS_pidfd_open, getpid(), 0) == -1 && errno == EPERM);
+}
+
+static int work(void)
+{
+	unsigned char *p = map(16 * MIB);
+	fill(p, 10, 16 * MIB);
+	return right(p, 10, 16 * MIB) ? 0 : 6;
+}
+
+int main(int argc, char **argv)
+{
+	if (argc > 2)
+		return work();
+	unsigned char *p = NULL;
+	static char self[4096];
+	size_t n = 96 * MIB;
+	int managed = argc > 1 && strcmp(argv[1], "managed") == 0, bad = 0;
+	CHECK(readlink("/proc/self/exe", self, sizeof self - 1) > 0);
+	alarm(60);
+	if (managed) {
+		p = map(n);
+		fill(p, 24, n);
+	}
+	filter();
+	if (!managed) {
+		p = map(n);
+		fill(p, 24, n);
+	}
+	for (size_t i = 0; i < 6; i++) {
+		pid_t pid = fork();
+		CHECK(pid >= 0);
+		if (pid == 0 && i % 2 == 0)
+			_exit(right_page(p, 24, i * 100) && work() == 0 ? 0 : 7);
+		if (pid == 0) {
+			execl(self, self, "x", "work", (char *)NULL);
+			_exit(9);
+		}
+		bad += !well(pid, i % 2 ? "program executed" : "child");
+	}
+	CHECK(bad == 0 && right(p, 24, n) && work() == 0);
+	puts("d24 right");
+	return 0;
+}

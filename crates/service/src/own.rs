@@ -1,0 +1,65 @@
+//! What /proc says of the memory that the service shares, from files that are open since its
+//! start: later it may open none.
+
+use std::fs::File;
+use std::io::{self, Read, Seek};
+use std::sync::{Mutex, PoisonError};
+
+/// The files.
+pub struct Own {
+    maps: Mutex<File>,
+    status: Mutex<File>,
+}
+
+impl Own {
+    /// Opens them.
+    ///
+    /// # Errors
+    /// There is no /proc, or it is closed to us.
+    pub fn open() -> io::Result<Own> {
+        Ok(Own {
+            maps: Mutex::new(File::open("/proc/self/maps")?),
+            status: Mutex::new(File::open("/proc/self/status")?),
+        })
+    }
+
+    /// A figure in bytes of the status; 0 if it is not there.
+    pub fn figure(&self, name: &str) -> usize {
+        let text = text(&self.status);
+        let line = text.lines().find_map(|l| l.strip_prefix(name));
+        let kib = line.and_then(|l| l.split_whitespace().next()?.parse::<usize>().ok());
+        kib.unwrap_or(0) << 10
+    }
+
+    /// All mappings: start and end.
+    pub fn mappings(&self) -> Vec<(usize, usize)> {
+        let range = |line: &str| {
+            let (from, to) = line.split(' ').next()?.split_once('-')?;
+            let number = |text| usize::from_str_radix(text, 16).ok();
+            Some((number(from)?, number(to)?))
+        };
+        text(&self.maps).lines().filter_map(range).collect()
+    }
+
+    /// How many mappings there are; 0 if that cannot be read.
+    pub fn count_mappings(&self) -> usize {
+        let mut file = self.maps.lock().unwrap_or_else(PoisonError::into_inner);
+        if file.rewind().is_err() {
+            return 0;
+        }
+        let (mut lines, mut part) = (0, vec![0; 64 << 10]);
+        while let Ok(n @ 1..) = file.read(&mut part) {
+            lines += part[..n].iter().filter(|b| **b == b'\n').count();
+        }
+        lines
+    }
+}
+
+fn text(file: &Mutex<File>) -> String {
+    let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut text = String::new();
+    match file.rewind().and_then(|()| file.read_to_string(&mut text)) {
+        Ok(_) => text,
+        Err(_) => String::new(),
+    }
+}
