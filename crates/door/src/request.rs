@@ -42,7 +42,7 @@ pub enum Op {
     Mapped,
     /// address, bytes -> 1 if nothing is mapped there, for the program.
     Free,
-    /// thread id: stand still, for a fork by this thread.
+    /// Stand still for a fork; 1: whose child will have no service.
     ForkBegin,
     /// The fork is done, or has failed.
     ForkEnd,

@@ -146,6 +146,11 @@ impl Link {
         Ok((page.ok_or(Errno(libc::EPERM))?, device))
     }
 
+    /// Gives the descriptor away.
+    pub fn into_raw(self) -> i32 {
+        self.0.into_raw()
+    }
+
     /// The descriptor: becomes readable at its end only.
     pub fn fd(&self) -> &Fd {
         &self.0

@@ -11,7 +11,7 @@
 
 use crate::alloc::boot;
 use crate::window::{self, Window};
-use crate::{DOOR, gate, load, sys};
+use crate::{DOOR, config, gate, load, sys};
 use core::arch::asm;
 use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_int, c_void};
@@ -20,6 +20,7 @@ use core::sync::atomic::{AtomicU32, AtomicUsize};
 use core::time::Duration;
 use deckle_door::futex::{self, Scope};
 use deckle_door::{Lock, Mode, Op};
+use deckle_group::{Name, proto};
 
 /// How often it is asked whether the child lives still.
 const LOOK: Duration = Duration::from_millis(20);
@@ -169,11 +170,14 @@ extern "C" fn run(work: &mut Work) {
 fn make(call: &Clone, window: &'static Window, number: Option<u32>) -> Result<usize, i32> {
     window::hold();
     let mut word = None;
+    let link = number.and_then(|_| Link::open());
     if let Some(number) = number {
         let begun = shared_word().and_then(|word| {
             DOOR.fork.store(number, Relaxed);
             DOOR.forked.store(word.as_ptr() as usize, Relaxed);
-            gate::request(Op::ForkBegin, [0; 6]).map(|_| word)
+            DOOR.link.store(link.as_ref().map_or(-1, Link::raw), Relaxed);
+            let alone = usize::from(link.is_none());
+            gate::request(Op::ForkBegin, [alone, 0, 0, 0, 0, 0]).map(|_| word)
         });
         match begun {
             Ok(shared) => word = Some((shared, number)),
@@ -190,11 +194,11 @@ fn make(call: &Clone, window: &'static Window, number: Option<u32>) -> Result<us
         (Ok(0), word) => {
             window::let_go(Some(window));
             if word.is_some() {
-                in_child();
+                in_child(link.is_none());
             }
         }
         (result, Some((word, number))) => {
-            if let Ok(pid) = result {
+            if let (Ok(pid), Some(_)) = (result, &link) {
                 wait_for(pid as i32, word, number);
             }
             let _ = gate::request(Op::ForkEnd, [0; 6]);
@@ -218,10 +222,13 @@ fn shared_word() -> Result<&'static AtomicU32, i32> {
     Ok(unsafe { AtomicU32::from_ptr(SHARED.load(Relaxed) as *mut u32) })
 }
 
-fn in_child() {
+fn in_child(alone: bool) {
     DOOR.requests.forget();
     // A grandchild's answer is not for our parent.
     SHARED.store(0, Relaxed);
+    if alone {
+        return gate::be_plain();
+    }
     if let Err(why) = load::start(Mode::Child) {
         sys::say(&[
             b"deckle: memory of a forked process cannot be managed: ",
@@ -270,6 +277,55 @@ fn is_dead(pid: i32) -> bool {
         Err(_) => false,
     }
 }
+
+/// A connection to `deckle run`, made before the fork, since a child may be where it is out of
+/// reach. Ours for the time of the fork; the child's service keeps a copy.
+struct Link(i32);
+
+impl Link {
+    /// Connects. `None` if that is impossible, or if a service of the child could not watch it:
+    /// the program may have refused itself these calls.
+    fn open() -> Option<Link> {
+        let before = sys::errno();
+        let mut state = 0;
+        // SAFETY: the calling thread's own state, put back: what libc does here is no place to
+        // be cancelled at.
+        unsafe { pthread_setcancelstate(NO_CANCEL, &raw mut state) };
+        let name = config::group_name().and_then(|name| Name::new(name).ok());
+        let me = sys::getpid() as usize;
+        // SAFETY: opens a descriptor, which is closed.
+        let may_watch = unsafe {
+            let pidfd = sys::call(libc::SYS_pidfd_open, [me, 0, 0, 0, 0, 0]);
+            pidfd.and_then(|fd| sys::call(libc::SYS_close, [fd, 0, 0, 0, 0, 0]))
+        };
+        let link = name
+            .filter(|_| may_watch.is_ok())
+            .and_then(|name| proto::Link::connect(name).ok())
+            .map(|link| Link(link.into_raw()));
+        // SAFETY: as above.
+        unsafe { pthread_setcancelstate(state, &raw mut state) };
+        sys::set_errno(before);
+        link
+    }
+
+    fn raw(&self) -> i32 {
+        self.0
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        // SAFETY: our own descriptor.
+        let _ = unsafe { sys::call(libc::SYS_close, [self.0 as usize, 0, 0, 0, 0, 0]) };
+    }
+}
+
+unsafe extern "C" {
+    fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
+}
+
+/// `PTHREAD_CANCEL_DISABLE`.
+const NO_CANCEL: c_int = 1;
 
 type Fork = unsafe extern "C" fn() -> libc::pid_t;
 /// libc's `fork` and `_Fork`, looked up at the program's start: later the loader may be busy.

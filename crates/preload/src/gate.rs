@@ -1,5 +1,6 @@
 //! Whether the service runs, and starting it when the program needs it.
 
+use crate::exec::outside;
 use crate::{DOOR, config, load, sys};
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -53,8 +54,13 @@ pub fn request(op: Op, args: [usize; 6]) -> Result<usize, i32> {
     DOOR.requests.ask(op, args)
 }
 
-/// The program needs more than a small one may have: starts the service, once. Ends the program
-/// with one line if it cannot be managed although it should be.
+/// In a child of fork that gets no service: its memory is the kernel's.
+pub fn be_plain() {
+    STATE.store(PLAIN, Release);
+}
+
+/// The program needs more than a small one may have: starts the service, once. If it cannot be
+/// managed although it should be, it runs outside of the limit, and that is told.
 #[cold]
 pub fn outgrown() {
     // A handler that forked now would wait for itself.
@@ -80,8 +86,8 @@ fn start() {
             MANAGED
         }
         Some(Err(why)) => {
-            sys::say(&[b"deckle: memory cannot be managed: ", why.as_bytes()]);
-            sys::exit_all(125)
+            outside::unmanaged(why);
+            PLAIN
         }
         None => PLAIN,
     };

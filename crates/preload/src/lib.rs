@@ -8,6 +8,8 @@
 #![cfg(all(target_os = "linux", target_arch = "x86_64", target_env = "gnu"))]
 #![allow(clippy::missing_safety_doc)]
 
+use core::sync::atomic::Ordering::Relaxed;
+
 mod alloc;
 mod bare;
 mod config;
@@ -31,6 +33,8 @@ extern "C" fn start() {
     config::read();
     if config::is_managed() {
         load::map_file();
+        // Known to the main thread alone, which this is.
+        DOOR.left.store(sys::main_thread_word(), Relaxed);
         fork::register();
     }
 }

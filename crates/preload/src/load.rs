@@ -217,7 +217,10 @@ pub fn start(mode: Mode) -> Result<(usize, usize), &'static str> {
     DOOR.mode.store(mode as u32, Relaxed);
     DOOR.state.store(State::Pending as u32, Relaxed);
     DOOR.pid.store(sys::getpid() as i32, Relaxed);
-    DOOR.left.store(sys::main_thread_word(), Relaxed);
+    if mode == Mode::Child {
+        // Who has forked is the main thread here.
+        DOOR.left.store(sys::main_thread_word(), Relaxed);
+    }
     let top = STACK_TOP.load(Relaxed);
     // No handler of the program ever runs in a task of the service: they inherit the mask.
     let mask = set_mask(u64::MAX);

@@ -1,5 +1,8 @@
 //! System calls without libc's wrappers, which this library interposes itself.
 
+use core::sync::atomic::AtomicU32;
+use core::sync::atomic::Ordering::Relaxed;
+
 /// Bytes of a page.
 pub const PAGE: usize = 4096;
 
@@ -76,15 +79,23 @@ pub fn gettid() -> u32 {
     unsafe { call(libc::SYS_gettid, [0; 6]) }.unwrap_or(0) as u32
 }
 
-/// Address of the word that the kernel clears when the calling thread leaves the memory, if it
-/// is the main thread and has such a word; else 0.
+/// Address of the word that the kernel clears when the main thread, which is the caller, leaves
+/// the memory: libc's, or if nobody has asked for one (a child of a bare call), ours.
 pub fn main_thread_word() -> usize {
     const PR_GET_TID_ADDRESS: usize = 40;
+    static OURS: AtomicU32 = AtomicU32::new(0);
     let mut word = 0_usize;
     let args = [PR_GET_TID_ADDRESS, &raw mut word as usize, 0, 0, 0, 0];
     // SAFETY: writes one word.
-    let told = getpid() == gettid() && unsafe { call(libc::SYS_prctl, args) }.is_ok();
-    if told { word } else { 0 }
+    let told = unsafe { call(libc::SYS_prctl, args) };
+    if told.is_ok() && word != 0 {
+        return word;
+    }
+    OURS.store(gettid(), Relaxed);
+    let own = OURS.as_ptr() as usize;
+    // SAFETY: a word that lives as long as the memory, which the kernel may write to.
+    let _ = unsafe { call(libc::SYS_set_tid_address, [own, 0, 0, 0, 0, 0]) };
+    own
 }
 
 /// Ends the calling process.

@@ -19,12 +19,21 @@ use deckle_door::Door;
 use deckle_mm::{Charge, Item};
 
 impl Process {
-    /// Before a fork: everything stands still when this is answered.
-    pub fn fork_begin(&self) -> Result<usize, i32> {
+    /// Before a fork: everything stands still when this is answered. `alone`: no service will be
+    /// had in the child, which gets all of its memory at once and is outside of the limit.
+    pub fn fork_begin(&self, alone: bool) -> Result<usize, i32> {
         self.make_room_for_fork();
         let lend = || self.account.lend(self.pager.mm());
-        if self.pager.freeze(lend).is_err() {
+        let frozen = match alone {
+            true => self.pager.freeze_whole(),
+            false => self.pager.freeze(lend),
+        };
+        if frozen.is_err() {
             return Err(libc::ENOMEM);
+        }
+        if alone {
+            let why = "its parent may not connect to deckle run (its own filter or namespaces)";
+            let _ = self.link.unmanaged(b"a forked process", why.as_bytes());
         }
         if self.pager.platform().inherit(true).is_err() {
             let _ = self.pager.platform().inherit(false);

@@ -125,7 +125,7 @@ impl Calls {
             Op::Remap => self.remap(args),
             Op::Leave => self.leave(args[0], args[1]),
             Op::ForkBegin => {
-                let done = self.process.fork_begin();
+                let done = self.process.fork_begin(args[0] != 0);
                 self.still = done.is_ok();
                 done
             }

@@ -29,6 +29,21 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
         settled
     }
 
+    /// As [`freeze`](Self::freeze), for a fork whose child nobody will manage: everything is
+    /// brought into the program.
+    ///
+    /// # Errors
+    /// The limit has no room for it, or the system refuses; the gate is open again then.
+    pub fn freeze_whole(&self) -> Result<(), MapError> {
+        self.gate.close();
+        self.platform().nursery().drain();
+        let settled = self.mm.settle_for_fork(self.space());
+        if settled.is_err() {
+            self.gate.open();
+        }
+        settled
+    }
+
     /// Opens the gate.
     pub fn thaw(&self) {
         self.gate.open();

@@ -1,12 +1,15 @@
 //! Bringing every resident page back into the program, as a fork on live memory needs: what
 //! the kernel is to copy must be where the kernel sees it.
 
+use crate::charge::Charge;
 use crate::env::Env;
 use crate::mm::Mm;
-use crate::platform::{PlatformError, Stop};
-use crate::space::block::BlockState;
+use crate::platform::{Platform, PlatformError, Stop};
+use crate::space::block::{BlockState, Table};
 use crate::space::entry::Kind;
+use crate::space::fault::FaultMode;
 use crate::space::{MapError, Space};
+use crate::stat::Item;
 use crate::units::{BLOCK_PAGES, PageRun, SpaceId, Vpn};
 
 impl<E: Env> Mm<E> {
@@ -18,6 +21,42 @@ impl<E: Env> Mm<E> {
             let mut state = block.lock(self);
             self.activate_block(&space, first, &mut state)
                 .map_err(MapError::Platform)?;
+        }
+        Ok(())
+    }
+
+    /// Makes a space ready for a fork whose child nobody manages: everything is in the program or
+    /// never was, nothing is in the store, no zero page is mapped. The caller keeps faults,
+    /// reclaim and mapping calls away. Errors: [`MapError::Limit`] if
+    /// the limit does not allow it; some pages are back then.
+    pub fn settle_for_fork(&self, id: SpaceId) -> Result<(), MapError> {
+        let space = self.space(id)?;
+        let swapped = self.stats().get(Item::NrSwapped);
+        if self.charge().usage().saturating_add(swapped) > self.charge().max() {
+            return Err(MapError::Limit);
+        }
+        for (block, first, n) in space.parts(self, space.base, space.pages) {
+            for k in 0..n {
+                let page = first.add(k as u64);
+                let kind = block.lock(self).entry(page.index()).kind();
+                if let Kind::Swapped(_) = kind {
+                    self.fault(id, page, false, FaultMode::MayWait)
+                        .map_err(|_| MapError::Limit)?;
+                }
+            }
+        }
+        self.activate_all(id)?;
+        for (block, first, _) in space.parts(self, space.base, space.pages) {
+            let mut state = block.lock(self);
+            match &mut *state {
+                BlockState::Table(table) => self.drop_zero_entries(id, first, table),
+                BlockState::HugeSwapped(_) => return Err(MapError::Limit),
+                _ => {}
+            }
+            let left = (0..BLOCK_PAGES).any(|i| matches!(state.entry(i).kind(), Kind::Swapped(_)));
+            if left {
+                return Err(MapError::Limit);
+            }
         }
         Ok(())
     }
@@ -60,6 +99,24 @@ impl<E: Env> Mm<E> {
             }
         }
         Ok(())
+    }
+
+    fn drop_zero_entries(&self, id: SpaceId, first: Vpn, table: &mut Table) {
+        for i in 0..BLOCK_PAGES {
+            let e = table.get(i);
+            if let Kind::Zero {
+                mapped: true,
+                dropped,
+            } = e.kind()
+            {
+                let token = self
+                    .platform()
+                    .drop_zero(PageRun::new(id, first.add(u64::from(i)), 1));
+                self.platform().flush(&mut core::iter::once(token));
+                let mapped = false;
+                table.set(i, e.with(Kind::Zero { mapped, dropped }));
+            }
+        }
     }
 
     pub(crate) fn activate_block(

@@ -2,5 +2,5 @@
 
 mod environment;
 pub mod exports;
-mod outside;
+pub mod outside;
 pub mod shell;

@@ -62,6 +62,35 @@ pub unsafe fn check_in_path(file: *const c_char) -> Result<(), i32> {
     verdict
 }
 
+/// Says that this program's memory cannot be managed. Under `--strict` that is its end.
+pub fn unmanaged(why: &str) {
+    let before = sys::errno();
+    let name = config::group_name().and_then(|name| Name::new(name).ok());
+    let group = name.and_then(|name| Group::attach(name).ok());
+    let mut path = [0_u8; PATH_MAX];
+    let (file, room) = (c"/proc/self/exe".as_ptr() as usize, path.len());
+    let here = libc::AT_FDCWD as usize;
+    let to = path.as_mut_ptr() as usize;
+    // SAFETY: a path that ends in NUL; writes into the buffer.
+    let read = unsafe { sys::call(libc::SYS_readlinkat, [here, file, to, room, 0, 0]) };
+    let path = match read {
+        Ok(n) => &path[..n],
+        Err(_) => b"a program",
+    };
+    if group.is_some_and(|group| group.strict()) {
+        sys::say(&[b"deckle: ", path, b": cannot be managed: ", why.as_bytes()]);
+        sys::exit_all(125);
+    }
+    let told = name.map(|name| Link::connect(name).and_then(|l| l.unmanaged(path, why.as_bytes())));
+    if !matches!(told, Some(Ok(()))) {
+        if let Some(group) = group {
+            group.count_unmanaged_program();
+        }
+        sys::say(&[b"deckle: ", path, b": runs outside the limit: ", why.as_bytes()]);
+    }
+    sys::set_errno(before);
+}
+
 fn inspect(group: &[u8], path: &CStr) -> Result<(), i32> {
     let Ok(Verdict::Unmanaged(reason)) = program::inspect(path) else {
         return Ok(());
