@@ -42,13 +42,15 @@ pub enum Op {
     Mapped,
     /// address, bytes -> 1 if nothing is mapped there, for the program.
     Free,
+    /// address, bytes: what is managed of it stays resident.
+    Hold,
     /// Stand still for a fork; 1: whose child will have no service.
     ForkBegin,
     /// The fork is done, or has failed.
     ForkEnd,
 }
 
-const OPS: [Op; 16] = [
+const OPS: [Op; 17] = [
     Op::Map,
     Op::MapFixed,
     Op::Unmap,
@@ -63,6 +65,7 @@ const OPS: [Op; 16] = [
     Op::Surrender,
     Op::Mapped,
     Op::Free,
+    Op::Hold,
     Op::ForkBegin,
     Op::ForkEnd,
 ];

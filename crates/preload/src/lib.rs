@@ -16,6 +16,7 @@ mod config;
 mod exec;
 mod fork;
 mod gate;
+mod hold;
 mod load;
 mod map;
 mod sys;

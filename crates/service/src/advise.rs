@@ -84,7 +84,7 @@ impl Calls {
             Ok(())
         };
         match by {
-            By::Core(core) if advice == libc::MADV_DONTNEED_LOCKED => {
+            By::Core(core @ (Advice::DontNeed | Advice::Free)) => {
                 self.on(libc::SYS_madvise, args, |mm, space, start, n| {
                     let parts = mm.mapped_parts(space, start, n);
                     let locked = || parts.iter().filter(|v| v.locked);
@@ -148,7 +148,7 @@ impl Calls {
             libc::MADV_DONTNEED | libc::MADV_FREE | libc::MADV_COLD | libc::MADV_PAGEOUT
         );
         let parts = || self.process.mapped_parts(addr, bytes);
-        match takes && parts().iter().any(|v| v.locked) {
+        match takes && parts().iter().any(|v| v.locked && !self.process.is_held(v)) {
             true => Err(libc::EINVAL),
             false => Ok(()),
         }

@@ -139,6 +139,7 @@ fn rebuild(process: &mut Process, door: &Door) -> Result<(), String> {
     let swapped = gauge(Item::NrSwapped) + gauge(Item::NrSwapcached);
     process.account.move_to(said.line, pages, swapped);
     process.forget_locks().map_err(|e| e.to_string())?;
+    process.hold_again();
     process.publish();
     process.pager.gate().open();
     Ok(())

@@ -81,6 +81,46 @@ impl Process {
         self.mapped_parts(arena.base(), arena.len())
     }
 
+    /// Keeps the managed parts of a range resident, as long as they are mapped.
+    pub fn hold(&self, addr: usize, bytes: usize) -> Result<usize, i32> {
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        if !held.contains(&(addr, bytes)) {
+            held.push((addr, bytes));
+        }
+        drop(held);
+        self.lock_parts(addr, bytes);
+        Ok(0)
+    }
+
+    fn lock_parts(&self, addr: usize, bytes: usize) {
+        let (mm, space) = self.memory();
+        for v in self.mapped_parts(addr, bytes) {
+            // What cannot be locked stays as it was: the limit has no room for it.
+            let _ = mm.mlock(space, v.start, v.pages);
+        }
+    }
+
+    /// Whether a mapping is locked for the kernel's sake, not the program's.
+    pub fn is_held(&self, v: &Vma) -> bool {
+        let (start, end) = (v.start.addr() as usize, v.start.add(v.pages).addr() as usize);
+        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        held.iter().any(|(at, n)| *at <= start && end <= at + n)
+    }
+
+    /// A range is unmapped: nothing is held there.
+    pub fn let_go(&self, addr: usize, bytes: usize) {
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        held.retain(|(at, n)| at + n <= addr || addr + bytes <= *at);
+    }
+
+    /// What a forked child's parent kept resident, the child keeps too.
+    pub fn hold_again(&self) {
+        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        for (addr, bytes) in held.iter() {
+            self.lock_parts(*addr, *bytes);
+        }
+    }
+
     /// A forked child has no lock of its parent's. Before other tasks of the service run.
     pub fn forget_locks(&self) -> Result<(), MapError> {
         let (mm, space) = self.memory();

@@ -124,6 +124,7 @@ impl Calls {
             Op::Mapped => self.mapped(args[0], args[1]),
             Op::Remap => self.remap(args),
             Op::Leave => self.leave(args[0], args[1]),
+            Op::Hold => self.process.hold(args[0], args[1]),
             Op::ForkBegin => {
                 let done = self.process.fork_begin(args[0] != 0);
                 self.still = done.is_ok();
@@ -238,6 +239,7 @@ impl Calls {
         self.may_cut(addr, bytes)?;
         self.adopt(addr, bytes)?;
         self.process.rooms.forget(addr, bytes);
+        self.process.let_go(addr, bytes);
         let (mm, space) = self.process.memory();
         mm.munmap(space, vpn(addr), pages(bytes))
             .map_err(|e| errno(&e))?;

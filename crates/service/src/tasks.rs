@@ -175,6 +175,7 @@ fn set_up(door: &Door) -> Result<&'static Process, String> {
         align_mappings,
         history: Mutex::default(),
         rooms: crate::locks::Rooms::default(),
+        held: Mutex::default(),
         own: Own::open().map_err(|e| format!("no /proc: {e}"))?,
     }));
     process.settle();

@@ -1,0 +1,134 @@
+//! Words that the kernel itself touches where it cannot wait for a fault: they stay resident.
+//!
+//! - Robust and priority-inheriting mutexes: the kernel reads a list through the first when their
+//!   owner ends, and writes the second while it takes them.
+//! - The record of a thread on a stack of the program's own: at the thread's end the kernel
+//!   clears a word of it, for which `pthread_join` waits.
+
+use crate::{fork, gate, sys};
+use core::ffi::{CStr, c_int, c_void};
+use core::sync::atomic::AtomicUsize;
+use core::sync::atomic::Ordering::{Acquire, Relaxed};
+use deckle_door::Op;
+use libc::{pthread_attr_t, pthread_mutex_t, pthread_mutexattr_t, pthread_t};
+
+/// Bytes of glibc's record of a thread, which `pthread_t` is the address of: 2304 in 2.36.
+const RECORD: usize = 4096;
+
+/// Keeps what lies there resident, if it is managed; what is not is the kernel's anyway.
+fn hold(start: usize, bytes: usize) {
+    if gate::arena().is_some() {
+        let first = start & !(sys::PAGE - 1);
+        let end = (start + bytes).next_multiple_of(sys::PAGE);
+        let _ = gate::request(Op::Hold, [first, end - first, 0, 0, 0, 0]);
+    }
+}
+
+/// libc's definition, looked up once.
+fn real(place: &AtomicUsize, name: &CStr) -> Option<*mut c_void> {
+    let known = match place.load(Acquire) {
+        0 => fork::next(name) as usize,
+        known => known,
+    };
+    place.store(known, Relaxed);
+    (known != 0).then_some(known as *mut c_void)
+}
+
+type Init = unsafe extern "C" fn(*mut pthread_mutex_t, *const pthread_mutexattr_t) -> c_int;
+
+/// POSIX's `pthread_mutex_init`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pthread_mutex_init(
+    mutex: *mut pthread_mutex_t,
+    attributes: *const pthread_mutexattr_t,
+) -> c_int {
+    static REAL: AtomicUsize = AtomicUsize::new(0);
+    let Some(real) = real(&REAL, c"pthread_mutex_init") else {
+        return libc::ENOSYS;
+    };
+    // SAFETY: libc's function of that signature with the program's own arguments; the attributes
+    // are read as libc reads them.
+    unsafe {
+        let done = core::mem::transmute::<*mut c_void, Init>(real)(mutex, attributes);
+        if done == 0 && !attributes.is_null() {
+            let (mut protocol, mut robust) = (0, 0);
+            libc::pthread_mutexattr_getprotocol(attributes, &raw mut protocol);
+            libc::pthread_mutexattr_getrobust(attributes, &raw mut robust);
+            if protocol == libc::PTHREAD_PRIO_INHERIT || robust == libc::PTHREAD_MUTEX_ROBUST {
+                hold(mutex as usize, size_of::<pthread_mutex_t>());
+            }
+        }
+        done
+    }
+}
+
+type Entry = extern "C" fn(*mut c_void) -> *mut c_void;
+type Create =
+    unsafe extern "C" fn(*mut pthread_t, *const pthread_attr_t, Entry, *mut c_void) -> c_int;
+
+/// POSIX's `pthread_create`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pthread_create(
+    thread: *mut pthread_t,
+    attributes: *const pthread_attr_t,
+    entry: Entry,
+    argument: *mut c_void,
+) -> c_int {
+    static REAL: AtomicUsize = AtomicUsize::new(0);
+    let Some(real) = real(&REAL, c"pthread_create") else {
+        return libc::EAGAIN;
+    };
+    // SAFETY: libc's function of that signature with the program's own arguments; the attributes
+    // are read as libc reads them.
+    unsafe {
+        // Before the thread runs: it may end, and free its stack, before the call is back.
+        if !attributes.is_null() {
+            let (mut low, mut bytes) = (core::ptr::null_mut(), 0);
+            let told = libc::pthread_attr_getstack(attributes, &raw mut low, &raw mut bytes);
+            // Without a stack of its own libc computes an address from none.
+            let end = (low as usize).wrapping_add(bytes);
+            if told == 0 && end != 0 && bytes > RECORD {
+                hold(end - RECORD, RECORD);
+            }
+        }
+        core::mem::transmute::<*mut c_void, Create>(real)(thread, attributes, entry, argument)
+    }
+}
+
+/// Operations of futex that write the word, and do not wait for it if it is away.
+const WRITING: [c_int; 7] = [
+    libc::FUTEX_WAKE_OP,
+    libc::FUTEX_LOCK_PI,
+    libc::FUTEX_UNLOCK_PI,
+    libc::FUTEX_TRYLOCK_PI,
+    libc::FUTEX_WAIT_REQUEUE_PI,
+    libc::FUTEX_CMP_REQUEUE_PI,
+    LOCK_PI2,
+];
+/// `FUTEX_LOCK_PI2` (Linux 5.14).
+const LOCK_PI2: c_int = 13;
+/// How often such a call is tried: the page may go again in between.
+const TRIES: u32 = 16;
+
+/// futex by number.
+///
+/// # Errors
+/// The errno of the call.
+pub fn futex(args: [usize; 6]) -> Result<usize, i32> {
+    let operation = args[1] as c_int & libc::FUTEX_CMD_MASK;
+    let mut left = if WRITING.contains(&operation) { TRIES } else { 0 };
+    loop {
+        // SAFETY: the program's own call.
+        let result = unsafe { sys::call(libc::SYS_futex, args) };
+        let (Err(libc::EFAULT), 1..) = (result, left) else {
+            return result;
+        };
+        left -= 1;
+        for word in [args[0], args[4]] {
+            const POPULATE_WRITE: c_int = 23;
+            let page = word & !(sys::PAGE - 1);
+            // What is no memory stays none, and the call says so.
+            let _ = crate::map::exports::advise(page, sys::PAGE, POPULATE_WRITE);
+        }
+    }
+}
