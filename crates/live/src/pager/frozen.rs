@@ -58,6 +58,7 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
             let fault = Fault {
                 page: Vpn::of_addr(addr as u64),
                 write: write || wp,
+                missing: !wp,
             };
             if !self.hand_over(fault) {
                 // No room: the thread tries its access again and asks anew.

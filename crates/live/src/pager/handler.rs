@@ -72,6 +72,7 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
                 let fault = Fault {
                     page: Vpn::of_addr(addr as u64),
                     write: write || wp,
+                    missing: !wp,
                 };
                 if !self.serve(fault, FaultMode::NoWait) && !self.hand_over(fault) {
                     // No room: the thread tries its access again and asks anew.
@@ -93,6 +94,13 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
             Ok(Served::Mapped(_)) => true,
             // Somebody else was faster; or the rights or the mapping have changed, and the
             // kernel raises the signal itself when the access is tried again.
+            Ok(Served::Spurious) if fault.missing => {
+                // Or the program has given the page back by a call that nobody saw. What keeps
+                // that from being mended now will not when the access is tried again.
+                let _ = self.mm.refill_hole(self.space(), fault.page);
+                self.platform().wake(fault.page, 1);
+                true
+            }
             Ok(Served::Spurious) | Err(FaultError::NoMapping | FaultError::Access) => {
                 self.platform().wake(fault.page, 1);
                 true

@@ -18,6 +18,8 @@ pub struct Fault {
     pub page: Vpn,
     /// A write, or a read.
     pub write: bool,
+    /// The page was not there; else it was write-protected.
+    pub missing: bool,
 }
 
 /// What became of a fault that was handed over.
@@ -151,6 +153,7 @@ mod tests {
         let fault = |n| Fault {
             page: Vpn(n),
             write: n % 2 == 0,
+            missing: true,
         };
         for n in 0..ROOM as u64 {
             assert_eq!(queue.push(fault(n)), Pushed::New);

@@ -4,7 +4,7 @@
 use crate::charge::Charge;
 use crate::env::Env;
 use crate::mm::Mm;
-use crate::platform::{Platform, PlatformError, Stop};
+use crate::platform::{Content, Platform, PlatformError, Stop};
 use crate::space::block::{BlockState, Table};
 use crate::space::entry::Kind;
 use crate::space::fault::FaultMode;
@@ -99,6 +99,37 @@ impl<E: Env> Mm<E> {
             }
         }
         Ok(())
+    }
+
+    /// After a fault for which nothing was to be done, though the page was missing: if it is
+    /// still, somebody has given it back by a call that the manager has not seen, and it reads as
+    /// zeros from now on. It stays charged. False if it is there.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn refill_hole(&self, id: SpaceId, page: Vpn) -> Result<bool, PlatformError> {
+        let Ok(space) = self.space(id) else {
+            return Ok(false);
+        };
+        let Some(block) = space.block_if_any(self, page.block()) else {
+            return Ok(false);
+        };
+        let i = page.index();
+        let state = block.lock(self);
+        let (frame, prot) = match &*state {
+            BlockState::Huge(h) if h.mapped => (h.pfn.add(i), h.prot),
+            BlockState::Table(table) => match table.get(i).kind() {
+                Kind::Mapped(frame) => (frame, table.get(i).prot()),
+                _ => return Ok(false),
+            },
+            _ => return Ok(false),
+        };
+        let at = PageRun::new(id, page, 1);
+        match self.platform().map(at, frame, Content::Zero, prot) {
+            Ok(_) => Ok(true),
+            Err(e) if e.why == Stop::Exists => Ok(false),
+            Err(e) => Err(e),
+        }
     }
 
     fn drop_zero_entries(&self, id: SpaceId, first: Vpn, table: &mut Table) {
