@@ -3,7 +3,7 @@
 mod common;
 use common::*;
 use deckle_group::proto::Link;
-use deckle_group::{Gauges, Group, LineId, GroupCharge, Name, sys};
+use deckle_group::{Gauges, Group, GroupCharge, LineId, Name, sys};
 use deckle_mm::{Charge, Item, Stats};
 use std::process::Command;
 
@@ -101,8 +101,8 @@ fn a_service_that_says_goodbye_takes_nothing_with_it() {
         open_files(deckle, PIDFD) == 1 && open_files(deckle, UFFD) == 0
     });
     drop(link);
-    // Those that are left are the one where connections come in, and the one to the front.
-    until("the connection too", || open_files(deckle, SOCKET) == 2);
+    // Those that are left are the two where connections come in, and the one to the front.
+    until("the connection too", || open_files(deckle, SOCKET) == 3);
     service.kill().unwrap();
     service.wait().unwrap();
     until("the service's too", || open_files(deckle, PIDFD) == 0);

@@ -183,6 +183,7 @@ fn the_library_comes_before_the_users_own_and_the_self_test_is_passed_on() {
     let deckle = copy_of_deckle(&s);
     let library = s.0.canonicalize().unwrap().join("libdeckle.so");
     std::fs::write(&library, b"").unwrap();
+    std::fs::write(library.with_file_name("libdeckle.image"), b"").unwrap();
     let mut c = std::process::Command::new(deckle);
     c.args(["run", "--quiet", "--", "sh", "-c"])
         .arg("echo $LD_PRELOAD; exec cat /dev/shm/deckle-$DECKLE_GROUP >$0")

@@ -48,12 +48,7 @@ pub fn wake(word: &AtomicU32, count: u32) -> usize {
 }
 
 /// As [`wait`], for wake-ups of `scope`.
-pub fn wait_in(
-    scope: Scope,
-    word: &AtomicU32,
-    expected: u32,
-    timeout: Option<Duration>,
-) -> Wait {
+pub fn wait_in(scope: Scope, word: &AtomicU32, expected: u32, timeout: Option<Duration>) -> Wait {
     let op = match scope {
         Scope::Private => libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG,
         Scope::Shared => libc::FUTEX_WAIT,

@@ -5,10 +5,10 @@
 //! comes meanwhile waits: it could leave by longjmp, and the slot would be lost. No lock, no
 //! thread-local state: works in any context, also in a vfork child.
 
+use crate::futex;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
 use core::time::Duration;
-use crate::futex;
 
 /// What is asked of the service.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -11,7 +11,7 @@ use crate::knobs::{Limits, SwapKind};
 use crate::layout::{LINES, Line, MAGIC, Page, SLOTS, VERSION};
 use crate::sys::{Errno, Fd};
 
-pub(crate) const DIR: &[u8] = b"/dev/shm/deckle-";
+const DIR: &[u8] = b"/dev/shm/deckle-";
 /// Longest name of a group, bytes.
 const NAME_MAX: usize = 40;
 
@@ -223,8 +223,8 @@ impl Group {
         Ok(group)
     }
 
-    /// Removes the name; mappings stay. For `deckle run` at its end, and for the services of a
-    /// `deckle run` that was killed. No harm if it is gone already.
+    /// Removes the name, and the socket's beside it; mappings stay. For either process of
+    /// `deckle run` at its end. No harm if they are gone already.
     pub fn unlink(name: Name) {
         // SAFETY: the path is a NUL-terminated string that outlives the call.
         name.with_path(|path| unsafe { libc::unlink(path.as_ptr()) });

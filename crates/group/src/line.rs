@@ -112,7 +112,7 @@ impl core::error::Error for JoinError {}
 impl Group {
     /// Gives process `pid` (of the caller's pid namespace) a line, all zero. A line that the
     /// same process had before it executed another program is folded first. `service` is the
-    /// pid of its service task, 0 if it has none yet.
+    /// pid of its service, 0 if it has none yet.
     pub fn join(&self, pid: u32, service: u32) -> Result<LineId, JoinError> {
         // Where /proc is of another pid namespace, or is not there, nobody can judge this process
         // by its start time; `deckle run` sees its end.
@@ -209,7 +209,8 @@ impl Group {
     }
 
     /// Returns the charge of processes that are gone; how many lines were folded.
-    /// Costs one `kill(pid, 0)` and one read of /proc per live line.
+    /// Costs one `kill(pid, 0)` and one read of /proc per live line. A service may open nothing
+    /// once it runs: it takes those for dead whose pid is nobody's, and `deckle run` the others.
     pub fn fold_stale(&self) -> usize {
         let namespace = namespaces();
         let mut folded = 0;
@@ -314,7 +315,8 @@ impl Group {
 
 /// Whether the process that put `line` into its state is gone. A process of another pid or time
 /// namespace cannot be judged from here and counts as there. A failed read of /proc proves
-/// nothing: only ESRCH from kill, another start time or a finished zombie do.
+/// nothing (a service's filter refuses to open files): only ESRCH from kill, another start time
+/// or a finished zombie do.
 fn gone(line: &Line, state: u64, namespace: u64) -> bool {
     let pid = pid_of(state);
     let folding = state & 0xff == FOLDING;

@@ -1,12 +1,12 @@
-//! Packet sockets with abstract names, and descriptors that are sent over them.
+//! Packet sockets with abstract names or names of files, and descriptors that are sent over them.
 //!
-//! One SOCK_SEQPACKET packet is one message. An abstract name has no permissions: who accepts a
-//! connection has to find out who is there.
+//! One SOCK_SEQPACKET packet is one message. An abstract name has no permissions, and the file's
+//! are for everybody: who accepts a connection has to find out who is there.
 
 use core::mem::{offset_of, size_of};
 use core::time::Duration;
 
-use crate::attach::{DIR, Name};
+use crate::attach::Name;
 use crate::sys::{Errno, Fd, to_read};
 
 /// Most descriptors that come with a packet.
@@ -22,7 +22,7 @@ pub(crate) enum Where {
 }
 
 const PREFIX: &[u8] = b"\0deckle-";
-const SUFFIX: &[u8] = b".sock";
+const FILE: &[u8] = b"/dev/shm/.deckle-";
 
 /// The address; cut at the longest there can be.
 fn address(at: Where) -> (libc::sockaddr_un, libc::socklen_t) {
@@ -30,12 +30,12 @@ fn address(at: Where) -> (libc::sockaddr_un, libc::socklen_t) {
     let mut address: libc::sockaddr_un = unsafe { core::mem::zeroed() };
     address.sun_family = libc::AF_UNIX as libc::sa_family_t;
     let mut len = offset_of!(libc::sockaddr_un, sun_path);
-    let (name, parts) = match &at {
-        Where::Abstract(name) => (name, [PREFIX, b""]),
-        Where::Path(name) => (name, [DIR, SUFFIX]),
+    let (name, before) = match &at {
+        Where::Abstract(name) => (name, PREFIX),
+        Where::Path(name) => (name, FILE),
     };
-    let text = [parts[0], name.as_bytes(), parts[1]];
-    for (to, from) in address.sun_path.iter_mut().zip(text.into_iter().flatten()) {
+    let text = before.iter().chain(name.as_bytes());
+    for (to, from) in address.sun_path.iter_mut().zip(text) {
         *to = *from as libc::c_char;
         len += 1;
     }

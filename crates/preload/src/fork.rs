@@ -88,9 +88,10 @@ impl Clone {
             Clone::Old([flags, parent, child, area], _) => {
                 (libc::SYS_clone, [*flags, 0, *parent, *child, *area, 0])
             }
-            Clone::New(words, bytes, _) => {
-                (libc::SYS_clone3, [words.as_ptr() as usize, *bytes, 0, 0, 0, 0])
-            }
+            Clone::New(words, bytes, _) => (
+                libc::SYS_clone3,
+                [words.as_ptr() as usize, *bytes, 0, 0, 0, 0],
+            ),
         };
         // SAFETY: the caller's promise; no stack is given.
         unsafe { sys::call(number, args) }
@@ -175,7 +176,8 @@ fn make(call: &Clone, window: &'static Window, number: Option<u32>) -> Result<us
         let begun = shared_word().and_then(|word| {
             DOOR.fork.store(number, Relaxed);
             DOOR.forked.store(word.as_ptr() as usize, Relaxed);
-            DOOR.link.store(link.as_ref().map_or(-1, Link::raw), Relaxed);
+            DOOR.link
+                .store(link.as_ref().map_or(-1, Link::raw), Relaxed);
             let alone = usize::from(link.is_none());
             gate::request(Op::ForkBegin, [alone, 0, 0, 0, 0, 0]).map(|_| word)
         });

@@ -116,7 +116,11 @@ const TRIES: u32 = 16;
 /// The errno of the call.
 pub fn futex(args: [usize; 6]) -> Result<usize, i32> {
     let operation = args[1] as c_int & libc::FUTEX_CMD_MASK;
-    let mut left = if WRITING.contains(&operation) { TRIES } else { 0 };
+    let mut left = if WRITING.contains(&operation) {
+        TRIES
+    } else {
+        0
+    };
     loop {
         // SAFETY: the program's own call.
         let result = unsafe { sys::call(libc::SYS_futex, args) };

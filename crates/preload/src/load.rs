@@ -12,8 +12,8 @@
 use crate::sys::{self, PAGE};
 use crate::{DOOR, config};
 use core::arch::asm;
-use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::AtomicUsize;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::time::Duration;
 use deckle_door::request::set_mask;
 use deckle_door::{Mode, State, futex};
@@ -36,7 +36,12 @@ pub fn map_file() {
         let how = (libc::O_RDONLY | libc::O_CLOEXEC) as usize;
         let here = libc::AT_FDCWD as usize;
         // SAFETY: a path that ends in NUL.
-        unsafe { sys::call(libc::SYS_openat, [here, path.as_ptr() as usize, how, 0, 0, 0]) }
+        unsafe {
+            sys::call(
+                libc::SYS_openat,
+                [here, path.as_ptr() as usize, how, 0, 0, 0],
+            )
+        }
     }) else {
         return;
     };
@@ -132,7 +137,10 @@ fn place() -> Result<usize, &'static str> {
     let elf = unsafe { elf(file) }?;
     // SAFETY: as above.
     let all = || unsafe { segments(file, elf) };
-    let span = all().map(|h| up(h.addr + h.memory_bytes)).max().unwrap_or(0);
+    let span = all()
+        .map(|h| up(h.addr + h.memory_bytes))
+        .max()
+        .unwrap_or(0);
     let base = sys::reserve(span).map_err(|_| REFUSED)?;
     for h in all() {
         let from = down(h.offset);
@@ -144,8 +152,16 @@ fn place() -> Result<usize, &'static str> {
         let how = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | MREMAP_DONTUNMAP;
         let args = [file + from, len, len, how as usize, to, 0];
         let mut prot = libc::PROT_READ;
-        prot |= if h.flags & PF_W != 0 { libc::PROT_WRITE } else { 0 };
-        prot |= if h.flags & PF_X != 0 { libc::PROT_EXEC } else { 0 };
+        prot |= if h.flags & PF_W != 0 {
+            libc::PROT_WRITE
+        } else {
+            0
+        };
+        prot |= if h.flags & PF_X != 0 {
+            libc::PROT_EXEC
+        } else {
+            0
+        };
         // SAFETY: a part of our file's mapping, moved over our reservation; the rights of it.
         unsafe {
             sys::call(libc::SYS_mremap, args).map_err(|_| REFUSED)?;
@@ -244,10 +260,11 @@ fn wait() -> Result<(usize, usize), &'static str> {
                 return Err(why.unwrap_or("for a reason that is no text"));
             }
             // Looked at in this order: it may have said why just before its end.
-            State::Pending if DOOR.task.load(Acquire) == 0 => match DOOR.outcome() {
-                State::Pending => return Err("its service has died"),
-                _ => {}
-            },
+            State::Pending if DOOR.task.load(Acquire) == 0 => {
+                if DOOR.outcome() == State::Pending {
+                    return Err("its service has died");
+                }
+            }
             State::Pending => {
                 let time = Duration::from_millis(50);
                 futex::wait(&DOOR.state, State::Pending as u32, Some(time));

@@ -62,7 +62,10 @@ pub fn reserve(bytes: usize) -> Result<usize, i32> {
     // SAFETY: a new mapping, which changes no other; advice that changes no byte.
     unsafe {
         let at = call(libc::SYS_mmap, [0, bytes, 0, flags, usize::MAX, 0])?;
-        let _ = call(libc::SYS_madvise, [at, bytes, libc::MADV_DONTDUMP as usize, 0, 0, 0]);
+        let _ = call(
+            libc::SYS_madvise,
+            [at, bytes, libc::MADV_DONTDUMP as usize, 0, 0, 0],
+        );
         Ok(at)
     }
 }

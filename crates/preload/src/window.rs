@@ -277,8 +277,8 @@ fn change_mask(window: &Window, args: [usize; 6]) -> Result<usize, i32> {
     let before = window.mask.load(Acquire);
     let new = match set {
         0 => before,
-        // SAFETY: the caller's promise to the kernel: a mask.
         at => {
+            // SAFETY: the caller's promise to the kernel: a mask.
             let set = unsafe { (at as *const u64).read_unaligned() };
             match how as c_int {
                 libc::SIG_BLOCK => before | set,

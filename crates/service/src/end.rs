@@ -73,7 +73,10 @@ fn out_of_memory(process: &Process, report: &OomReport) {
     );
     // Whoever asks first has it killed; all look again.
     let link = &process.link;
-    if link.out_of_memory(victim.line, kills, text.as_bytes()).is_err() {
+    if link
+        .out_of_memory(victim.line, kills, text.as_bytes())
+        .is_err()
+    {
         destroy(process);
     }
     sleep(PAUSE);

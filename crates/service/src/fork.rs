@@ -153,4 +153,3 @@ fn release_parent(door: &Door) {
     word.store(door.fork.load(Relaxed), Release);
     deckle_group::sys::futex_wake_all(word);
 }
-

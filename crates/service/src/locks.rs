@@ -102,7 +102,10 @@ impl Process {
 
     /// Whether a mapping is locked for the kernel's sake, not the program's.
     pub fn is_held(&self, v: &Vma) -> bool {
-        let (start, end) = (v.start.addr() as usize, v.start.add(v.pages).addr() as usize);
+        let (start, end) = (
+            v.start.addr() as usize,
+            v.start.add(v.pages).addr() as usize,
+        );
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         held.iter().any(|(at, n)| *at <= start && end <= at + n)
     }
@@ -200,7 +203,12 @@ impl Calls {
         let current = flags & libc::MCL_CURRENT != 0;
         let all = self.process.all_mapped();
         let ours = self.process.pager.platform().never_locked();
-        let others = || self.process.own.figure("VmSize:").saturating_sub(ours.iter().map(|r| r.1).sum());
+        let others = || {
+            self.process
+                .own
+                .figure("VmSize:")
+                .saturating_sub(ours.iter().map(|r| r.1).sum())
+        };
         if current && most != usize::MAX && bytes_of(&all) + others() > most {
             return Err(libc::ENOMEM);
         }

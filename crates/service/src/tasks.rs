@@ -21,9 +21,9 @@ use core::sync::atomic::Ordering::Relaxed;
 use core::time::Duration;
 use deckle_door::Door;
 use deckle_group::proto::Link;
+use deckle_group::sys::Fd;
 use deckle_group::{Group, Name};
 use deckle_live::{Capabilities, Forcing, LiveConfig, Pager};
-use deckle_group::sys::Fd;
 use deckle_uffd::Uffd;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::{Arc, Mutex};
@@ -321,8 +321,7 @@ impl Process {
     pub fn settle(&self) {
         use deckle_mm::Store;
         let store = self.pager.mm().store();
-        let ours =
-            (heap::mapped_bytes() as u64).saturating_sub(store.ram_bytes());
+        let ours = (heap::mapped_bytes() as u64).saturating_sub(store.ram_bytes());
         self.account.settle_own(ours.div_ceil(PAGE as u64));
         self.account.group().note_settled(self.account.line());
         if self.pager.mm().stats().get(deckle_mm::Item::NrSwapped) > 0 {

@@ -10,12 +10,12 @@
 //!   it. Costs a load, needs no permission; says nothing about which of the two.
 
 use crate::sys;
-use std::ffi::CString;
 use core::fmt;
 use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
 use deckle_door::futex::{self, Scope};
 use deckle_group::sys::Fd;
+use std::ffi::CString;
 
 const KCMP_VM: usize = 1;
 
@@ -26,7 +26,14 @@ const KCMP_VM: usize = 1;
 ///
 /// The errno of kcmp: ESRCH if there is no such process, EPERM or ENOSYS where it is not allowed.
 pub fn same_memory(pid: i32) -> Result<bool, i32> {
-    let args = [std::process::id() as i32 as usize, pid as usize, KCMP_VM, 0, 0, 0];
+    let args = [
+        std::process::id() as i32 as usize,
+        pid as usize,
+        KCMP_VM,
+        0,
+        0,
+        0,
+    ];
     // SAFETY: compares, changes nothing.
     unsafe { sys::call(libc::SYS_kcmp, args) }.map(|order| order == 0)
 }

@@ -97,14 +97,8 @@ impl Mode {
 
 /// The exact lines for containers.
 const CONTAINERS: [(&str, &str); 3] = [
-    (
-        "docker",
-        "docker run --device /dev/userfaultfd IMAGE",
-    ),
-    (
-        "podman",
-        "podman run --device /dev/userfaultfd IMAGE",
-    ),
+    ("docker", "docker run --device /dev/userfaultfd IMAGE"),
+    ("podman", "podman run --device /dev/userfaultfd IMAGE"),
     (
         "kubernetes",
         "a device plugin that offers /dev/userfaultfd, as for other devices of the host",

@@ -11,9 +11,7 @@ use std::time::Instant;
 
 use deckle_group::proto::{Message, PACKET_MAX, give, listen};
 use deckle_group::socket::{FDS_MAX, accept, receive};
-use deckle_group::sys::{
-    Errno, Fd, pidfd_ended, pidfd_kill, pidfd_open, proc_stat, to_read,
-};
+use deckle_group::sys::{Errno, Fd, pidfd_ended, pidfd_kill, pidfd_open, proc_stat, to_read};
 use deckle_group::{Group, LineId, Name};
 
 use super::leaving::Leavings;

@@ -147,11 +147,11 @@ fn same_program(a: u32, b: u32) -> bool {
     exe(a).is_some() && exe(a) == exe(b)
 }
 
-/// Name of a service task.
+/// Name of a service.
 const TASK_NAME: &str = "deckle";
 
-/// Whether `pid` is a service task: by its name and its own session, and not another `deckle
-/// run`, which has the name too. For those that have not sent, or will never send, a message.
+/// Whether `pid` is a service: by its name and its own session, and not another `deckle run`,
+/// which has the name too. For those that have not sent, or will never send, a message.
 pub fn is_service_task(pid: u32) -> bool {
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     // SAFETY: a system call on numbers.

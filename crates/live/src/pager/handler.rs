@@ -65,25 +65,24 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
     }
 
     fn handle(&self, msg: &mut Msg) {
-        match msg.take() {
-            Some(Event::Pagefault {
-                addr, write, wp, ..
-            }) => {
-                let fault = Fault {
-                    page: Vpn::of_addr(addr as u64),
-                    write: write || wp,
-                    missing: !wp,
-                };
-                if !self.serve(fault, FaultMode::NoWait) && !self.hand_over(fault) {
-                    // No room: the thread tries its access again and asks anew.
-                    self.platform().wake(fault.page, 1);
-                }
-                if self.platform().nursery().wants() {
-                    self.mm.machine().filler.raise(FILL);
-                }
-            }
-            // Not asked for; nothing to do for them.
-            Some(_) | None => {}
+        // Nothing else is asked for.
+        let Some(Event::Pagefault {
+            addr, write, wp, ..
+        }) = msg.take()
+        else {
+            return;
+        };
+        let fault = Fault {
+            page: Vpn::of_addr(addr as u64),
+            write: write || wp,
+            missing: !wp,
+        };
+        if !self.serve(fault, FaultMode::NoWait) && !self.hand_over(fault) {
+            // No room: the thread tries its access again and asks anew.
+            self.platform().wake(fault.page, 1);
+        }
+        if self.platform().nursery().wants() {
+            self.mm.machine().filler.raise(FILL);
         }
     }
 

@@ -1,7 +1,7 @@
 //! [`Pager`]: the manager on real memory, with the loops that serve it.
 //!
-//! Four loops, each callable from any task that shares the memory and the descriptor table
-//! (threads of the process, or a service task outside its thread group):
+//! Four loops, each callable from any task that shares the memory and the descriptor table of
+//! who built the pager (threads of the process, or of a service in its memory):
 //!
 //! * [`Pager::handler_loop`] reads faults and serves those that need neither reclaim nor
 //!   waiting. What does goes to the queue.
@@ -179,7 +179,7 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
     /// loops do not run yet; the gate is left as it is.
     ///
     /// # Safety
-    /// In a child, once, in a task with a descriptor table of its own, before anything else of
+    /// In a child, once, by who has a descriptor table of its own, before anything else of
     /// this pager is used there but
     /// [`reserve_after_fork`](LivePlatform::reserve_after_fork), which comes first. The
     /// parent's pager was [frozen](Pager::freeze) over the fork, and its platform

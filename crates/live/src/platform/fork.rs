@@ -21,8 +21,8 @@ impl LivePlatform {
         self.nursery.reserve_after_fork().map_err(LiveError::Own)
     }
 
-    /// Whether children that are forked from now on inherit the arena. For the time of one fork,
-    /// after which the child [takes it over](Self::after_fork).
+    /// Whether children that are forked from now on inherit managed memory. For the time of one
+    /// fork, after which the child [takes it over](Self::after_fork).
     ///
     /// # Errors
     /// The kernel's refusal; perhaps only a part has changed.
@@ -31,8 +31,8 @@ impl LivePlatform {
     }
 
     /// Gives the copy of a platform in a child of fork its own descriptors, parking range and
-    /// registration; `device` as in [`LiveConfig`](super::LiveConfig). What was parked at the fork is not there any more, and nothing is
-    /// write-protected.
+    /// registration; `device` as in [`LiveConfig`](super::LiveConfig). What was parked at the fork
+    /// is not there any more, and nothing is write-protected.
     ///
     /// # Safety
     /// As [`Pager::after_fork`](crate::Pager::after_fork); after

@@ -30,8 +30,8 @@ pub use parking::Parking;
 pub use selftest::self_test;
 
 use error::{refused, stop};
-use kernel::{Advice, BLOCK, PAGE, Reservation};
 pub(crate) use kernel::monotonic_ns;
+use kernel::{Advice, BLOCK, PAGE, Reservation};
 
 /// Times a block is cleared again because a fault has left a page table in it meanwhile.
 const TABLE_RETRIES: u32 = 64;
@@ -51,7 +51,7 @@ pub struct LiveConfig {
     pub arena_bytes: Option<usize>,
     /// What the system allows; `None`: find out by [`self_test`].
     pub capabilities: Option<Capabilities>,
-    /// Keep the arena out of forked children but those that are [waited
+    /// Keep managed ranges out of forked children but that of a fork that was [prepared
     /// for](LivePlatform::inherit): an access there is then a crash, where without anybody who
     /// serves the child it would be a wrong zero.
     pub dont_fork: bool,
@@ -262,10 +262,12 @@ const FLUSHED: Flush = Flush { pending: None };
 fn open(caps: Capabilities, device: Option<&OwnedFd>) -> Result<Uffd, LiveError> {
     let user_only = !caps.has(Capability::KernelFaults);
     let uffd = match device {
-        Some(device) => {
-            Uffd::open_from(device.as_fd(), user_only).map_err(LiveError::Handshake)?
+        Some(device) => Uffd::open_from(device.as_fd(), user_only).map_err(LiveError::Handshake)?,
+        None => {
+            Uffd::open_any(user_only)
+                .map_err(LiveError::NoUserfaultfd)?
+                .0
         }
-        None => Uffd::open_any(user_only).map_err(LiveError::NoUserfaultfd)?.0,
     };
     let mut features = Features::PAGEFAULT_FLAG_WP;
     if caps.has(Capability::Move) {

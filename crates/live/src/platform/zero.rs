@@ -77,8 +77,8 @@ impl LivePlatform {
         }
     }
 
-    /// Write-protects; waits long for an address space that is changing, since a fork of the
-    /// program's is over in milliseconds.
+    /// Write-protects; tries long while the kernel says that the address space is changing, since
+    /// no change lasts longer than milliseconds.
     fn protect_zeros(&self, start: usize, len: usize) -> bool {
         const PATIENCE: u32 = 100_000;
         for _ in 0..PATIENCE {

@@ -367,8 +367,8 @@ impl<'a> Program<'a> {
     /// what must be, and nothing that is shared can be written unheard.
     fn guard_again(&mut self) -> String {
         let rig = self.rig;
-        for page in 0..SIZE {
-            let page = Vpn(BASE + page);
+        for page in 0..WINDOW {
+            let page = BASE.add(page);
             if rig.mm.is_shared(rig.space, page) {
                 let run = PageRun::new(rig.space, page, 1);
                 let token = rig.model.write_protect(run, false).unwrap();

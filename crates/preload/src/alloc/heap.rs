@@ -46,11 +46,7 @@ impl<A: Allocator> Heap<A> {
     }
 
     fn acquire(&self, me: usize) {
-        let quick = |_| {
-            self.owner
-                .compare_exchange(0, me, SeqCst, Relaxed)
-                .is_ok()
-        };
+        let quick = |_| self.owner.compare_exchange(0, me, SeqCst, Relaxed).is_ok();
         while !(0..64).any(quick) {
             self.waiters.fetch_add(1, SeqCst);
             let bell = self.bell.load(SeqCst);

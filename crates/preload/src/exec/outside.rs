@@ -86,7 +86,12 @@ pub fn unmanaged(why: &str) {
         if let Some(group) = group {
             group.count_unmanaged_program();
         }
-        sys::say(&[b"deckle: ", path, b": runs outside the limit: ", why.as_bytes()]);
+        sys::say(&[
+            b"deckle: ",
+            path,
+            b": runs outside the limit: ",
+            why.as_bytes(),
+        ]);
     }
     sys::set_errno(before);
 }

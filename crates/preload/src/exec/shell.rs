@@ -5,11 +5,11 @@
 //! [`exports`](super::exports), with the same signal rules.
 
 use super::exports::posix_spawn;
-use deckle_door::Lock;
 use crate::sys;
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::mem::MaybeUninit;
 use core::ptr::{null, null_mut};
+use deckle_door::Lock;
 use libc::{FILE, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t, sigaction, sigset_t};
 
 const SHELL: &CStr = c"/bin/sh";

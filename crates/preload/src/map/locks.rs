@@ -6,10 +6,10 @@
 use super::exports::{by_parts, raw};
 use crate::gate;
 use crate::sys::{self, PAGE, c_result};
-use deckle_door::Op;
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::Relaxed;
+use deckle_door::Op;
 use libc::c_long;
 
 type Ptr = *mut c_void;

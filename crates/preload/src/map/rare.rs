@@ -4,8 +4,8 @@ use super::exports::{advise, by_parts, raw};
 use super::rules;
 use crate::gate;
 use crate::sys::{self, PAGE, c_result};
-use deckle_door::Op;
 use core::ffi::{c_int, c_ulong, c_void};
+use deckle_door::Op;
 
 type Ptr = *mut c_void;
 
