@@ -105,8 +105,8 @@ struct Stack(UnsafeCell<[u8; FORK_STACK]>);
 // SAFETY: only used as the stack of who holds FORKING.
 unsafe impl Sync for Stack {}
 static OWN_STACK: Stack = Stack(UnsafeCell::new([0; FORK_STACK]));
-/// One fork at a time.
-static FORKING: Lock<()> = Lock::new(());
+/// One fork at a time, and none while the service is started.
+pub static FORKING: Lock<()> = Lock::new(());
 /// Number of the last fork.
 static NUMBER: AtomicU32 = AtomicU32::new(0);
 /// Address of a page that parent and child share; 0 before the first fork.
@@ -126,11 +126,12 @@ struct Work {
 /// # Errors
 /// The errno of the call; ENOMEM if the limit has no room for a copy.
 pub fn carry_out(call: Clone, window: &'static Window) -> Result<usize, i32> {
-    let managed = gate::arena().is_some();
     // Held by another thread, it would stay held in the child for ever. Before FORKING: its
     // holder may be interrupted by a handler that forks.
     let taken = boot::HEAP.acquire_for_fork();
+    // Nobody starts the service now.
     FORKING.acquire();
+    let managed = gate::arena().is_some();
     let mut work = Work {
         call,
         window,
@@ -225,6 +226,7 @@ fn shared_word() -> Result<&'static AtomicU32, i32> {
 }
 
 fn in_child(alone: bool) {
+    gate::note_child();
     DOOR.requests.forget();
     // A grandchild's answer is not for our parent.
     SHARED.store(0, Relaxed);
@@ -295,10 +297,19 @@ impl Link {
         unsafe { pthread_setcancelstate(NO_CANCEL, &raw mut state) };
         let name = config::group_name().and_then(|name| Name::new(name).ok());
         let me = sys::getpid() as usize;
-        // SAFETY: opens a descriptor, which is closed.
+        let how = (libc::O_PATH | libc::O_CLOEXEC) as usize;
+        let (here, maps) = (
+            libc::AT_FDCWD as usize,
+            c"/proc/self/maps".as_ptr() as usize,
+        );
+        // What the child's service will have to open. SAFETY: descriptors, which are closed; a
+        // path that ends in NUL.
         let may_watch = unsafe {
-            let pidfd = sys::call(libc::SYS_pidfd_open, [me, 0, 0, 0, 0, 0]);
-            pidfd.and_then(|fd| sys::call(libc::SYS_close, [fd, 0, 0, 0, 0, 0]))
+            let close = |fd| sys::call(libc::SYS_close, [fd, 0, 0, 0, 0, 0]);
+            sys::call(libc::SYS_pidfd_open, [me, 0, 0, 0, 0, 0])
+                .and_then(close)
+                .and_then(|_| sys::call(libc::SYS_openat, [here, maps, how, 0, 0, 0]))
+                .and_then(close)
         };
         let link = name
             .filter(|_| may_watch.is_ok())
@@ -330,14 +341,25 @@ unsafe extern "C" {
 const NO_CANCEL: c_int = 1;
 
 type Fork = unsafe extern "C" fn() -> libc::pid_t;
-/// libc's `fork` and `_Fork`, looked up at the program's start: later the loader may be busy.
-static REAL: [AtomicUsize; 2] = [AtomicUsize::new(0), AtomicUsize::new(0)];
+/// libc's functions, looked up at the program's start: later the loader may be busy, or in a
+/// child of fork be locked by nobody.
+static REAL: [(&CStr, AtomicUsize); 9] = [
+    (c"fork", AtomicUsize::new(0)),
+    (c"_Fork", AtomicUsize::new(0)),
+    (c"clone", AtomicUsize::new(0)),
+    (c"syscall", AtomicUsize::new(0)),
+    (c"execvpe", AtomicUsize::new(0)),
+    (c"posix_spawn", AtomicUsize::new(0)),
+    (c"posix_spawnp", AtomicUsize::new(0)),
+    (c"pthread_create", AtomicUsize::new(0)),
+    (c"pthread_mutex_init", AtomicUsize::new(0)),
+];
 
 /// Looks up libc's functions and registers the handlers: at the program's start, so that they
 /// are next to the fork.
 pub fn register() {
-    for (to, name) in REAL.iter().zip([c"fork", c"_Fork"]) {
-        to.store(next(name) as usize, Release);
+    for (name, to) in &REAL {
+        to.store(look_up(name) as usize, Release);
     }
     // SAFETY: functions of this library, which is never unloaded.
     unsafe {
@@ -347,6 +369,14 @@ pub fn register() {
 
 /// The definition behind ours, of libc.
 pub fn next(name: &CStr) -> *mut c_void {
+    let known = REAL.iter().find(|(known, _)| *known == name);
+    match known.map_or(0, |(_, at)| at.load(Acquire)) {
+        0 => look_up(name),
+        at => at as *mut c_void,
+    }
+}
+
+fn look_up(name: &CStr) -> *mut c_void {
     // SAFETY: a look-up by name.
     unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) }
 }
@@ -361,19 +391,16 @@ unsafe extern "C" fn done() {
     window::close();
 }
 
-fn real(which: usize, name: &CStr) -> Option<Fork> {
-    let found = match REAL[which].load(Acquire) {
-        0 => next(name) as usize,
-        found => found,
-    };
+fn real(name: &CStr) -> Option<Fork> {
+    let found = next(name);
     // SAFETY: libc's function of that signature.
-    (found != 0).then(|| unsafe { core::mem::transmute::<usize, Fork>(found) })
+    (!found.is_null()).then(|| unsafe { core::mem::transmute::<*mut c_void, Fork>(found) })
 }
 
 /// C's `fork`: the handlers do the work.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fork() -> libc::pid_t {
-    let Some(real) = real(0, c"fork") else {
+    let Some(real) = real(c"fork") else {
         sys::set_errno(libc::ENOSYS);
         return -1;
     };
@@ -384,7 +411,7 @@ pub unsafe extern "C" fn fork() -> libc::pid_t {
 /// POSIX's `_Fork`, which runs no handlers.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _Fork() -> libc::pid_t {
-    let Some(real) = real(1, c"_Fork") else {
+    let Some(real) = real(c"_Fork") else {
         sys::set_errno(libc::ENOSYS);
         return -1;
     };

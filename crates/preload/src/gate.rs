@@ -1,9 +1,10 @@
 //! Whether the service runs, and starting it when the program needs it.
 
 use crate::exec::outside;
+use crate::fork::FORKING;
 use crate::{DOOR, config, load, sys};
-use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicU32, AtomicUsize};
 use deckle_door::request::set_mask;
 use deckle_door::{Mode, Op, futex};
 
@@ -37,6 +38,7 @@ pub fn is_small() -> bool {
 pub fn arena() -> Option<(usize, usize)> {
     loop {
         match STATE.load(Acquire) {
+            MANAGED if is_unheard() => return None,
             MANAGED => return Some((DOOR.base.load(Relaxed), DOOR.bytes.load(Relaxed))),
             STARTING if STARTER.load(Relaxed) != sys::gettid() => {
                 futex::wait(&STATE, STARTING, None);
@@ -54,6 +56,38 @@ pub fn request(op: Op, args: [usize; 6]) -> Result<usize, i32> {
     DOOR.requests.ask(op, args)
 }
 
+/// A page that the kernel empties in every child that is a copy; 0: there is none.
+static COPIED: AtomicUsize = AtomicUsize::new(0);
+
+/// Makes sure that a child of which nobody has heard (made by an instruction of the program's
+/// own) knows: it has no service, and would wait for its answers for ever.
+fn note_start() {
+    let Ok(page) = sys::map_anonymous(sys::PAGE) else {
+        return;
+    };
+    let wipe = [page, sys::PAGE, libc::MADV_WIPEONFORK as usize, 0, 0, 0];
+    // SAFETY: our own new page.
+    if unsafe { sys::call(libc::SYS_madvise, wipe) }.is_ok() {
+        COPIED.store(page, Release);
+        note_child();
+    }
+}
+
+/// In a child that was heard of, before its service starts.
+pub fn note_child() {
+    let page = COPIED.load(Acquire);
+    if page != 0 {
+        // SAFETY: our own page, of which this is the only word in use.
+        unsafe { AtomicU32::from_ptr(page as *mut u32) }.store(1, Release);
+    }
+}
+
+fn is_unheard() -> bool {
+    let page = COPIED.load(Relaxed);
+    // SAFETY: as above.
+    page != 0 && unsafe { AtomicU32::from_ptr(page as *mut u32) }.load(Acquire) == 0
+}
+
 /// In a child of fork that gets no service: its memory is the kernel's.
 pub fn be_plain() {
     STATE.store(PLAIN, Release);
@@ -65,7 +99,10 @@ pub fn be_plain() {
 pub fn outgrown() {
     // A handler that forked now would wait for itself.
     let mask = set_mask(u64::MAX);
+    // Nor does another thread: its child would have half of a service.
+    FORKING.acquire();
     start();
+    FORKING.release();
     set_mask(mask);
 }
 
@@ -82,6 +119,7 @@ fn start() {
     crate::alloc::boot::open_reserve();
     let state = match config::is_managed().then(|| load::start(Mode::First)) {
         Some(Ok(_)) => {
+            note_start();
             crate::alloc::advise_nothing();
             MANAGED
         }

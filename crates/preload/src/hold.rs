@@ -6,9 +6,7 @@
 //!   clears a word of it, for which `pthread_join` waits.
 
 use crate::{fork, gate, sys};
-use core::ffi::{CStr, c_int, c_void};
-use core::sync::atomic::AtomicUsize;
-use core::sync::atomic::Ordering::{Acquire, Relaxed};
+use core::ffi::{c_int, c_void};
 use deckle_door::Op;
 use libc::{pthread_attr_t, pthread_mutex_t, pthread_mutexattr_t, pthread_t};
 
@@ -24,16 +22,6 @@ fn hold(start: usize, bytes: usize) {
     }
 }
 
-/// libc's definition, looked up once.
-fn real(place: &AtomicUsize, name: &CStr) -> Option<*mut c_void> {
-    let known = match place.load(Acquire) {
-        0 => fork::next(name) as usize,
-        known => known,
-    };
-    place.store(known, Relaxed);
-    (known != 0).then_some(known as *mut c_void)
-}
-
 type Init = unsafe extern "C" fn(*mut pthread_mutex_t, *const pthread_mutexattr_t) -> c_int;
 
 /// POSIX's `pthread_mutex_init`.
@@ -42,10 +30,10 @@ pub unsafe extern "C" fn pthread_mutex_init(
     mutex: *mut pthread_mutex_t,
     attributes: *const pthread_mutexattr_t,
 ) -> c_int {
-    static REAL: AtomicUsize = AtomicUsize::new(0);
-    let Some(real) = real(&REAL, c"pthread_mutex_init") else {
+    let real = fork::next(c"pthread_mutex_init");
+    if real.is_null() {
         return libc::ENOSYS;
-    };
+    }
     // SAFETY: libc's function of that signature with the program's own arguments; the attributes
     // are read as libc reads them.
     unsafe {
@@ -74,10 +62,10 @@ pub unsafe extern "C" fn pthread_create(
     entry: Entry,
     argument: *mut c_void,
 ) -> c_int {
-    static REAL: AtomicUsize = AtomicUsize::new(0);
-    let Some(real) = real(&REAL, c"pthread_create") else {
+    let real = fork::next(c"pthread_create");
+    if real.is_null() {
         return libc::EAGAIN;
-    };
+    }
     // SAFETY: libc's function of that signature with the program's own arguments; the attributes
     // are read as libc reads them.
     unsafe {

@@ -64,13 +64,12 @@ static BEFORE: Lock<Before> = Lock::new(Before {
     },
 });
 
-fn set_action(new: &Action) -> Action {
+fn set_action(new: &Action) -> Result<Action, i32> {
     let mut old = Action { ..*new };
     let (new, to) = (core::ptr::from_ref(new) as usize, &raw mut old as usize);
     let args = [libc::SIGSYS as usize, new, to, size_of::<u64>(), 0, 0];
     // SAFETY: reads and writes one structure each; the handler is ours or the program's own.
-    let _ = unsafe { sys::call(libc::SYS_rt_sigaction, args) };
-    old
+    unsafe { sys::call(libc::SYS_rt_sigaction, args) }.map(|_| old)
 }
 
 /// `SA_RESTORER`.
@@ -128,23 +127,13 @@ pub fn open() -> bool {
     };
     let mask = set_mask(!SIGSYS_BIT);
     window.mask.store(mask, Relaxed);
-    {
-        let mut before = BEFORE.lock();
-        before.users += 1;
-        if before.users == 1 {
-            let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) = on_call;
-            before.action = set_action(&Action {
-                handler: handler as usize,
-                flags: libc::SA_SIGINFO as u64 | RESTORER,
-                restorer: restore as *const () as usize,
-                mask: u64::MAX,
-            });
+    if take_handler() {
+        if dispatch(true) {
+            return true;
         }
+        give_handler_back();
     }
-    if dispatch(true) {
-        return true;
-    }
-    shut(window);
+    window.tid.store(0, Release);
     set_mask(mask);
     false
 }
@@ -159,14 +148,39 @@ pub fn close() {
     }
 }
 
-/// Ends a window, whose thread's calls are not caught any more.
-fn shut(window: &Window) {
+/// Makes SIGSYS ours, for one more window; false: the system refuses.
+fn take_handler() -> bool {
+    let mut before = BEFORE.lock();
+    if before.users == 0 {
+        let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) = on_call;
+        let ours = Action {
+            handler: handler as usize,
+            flags: libc::SA_SIGINFO as u64 | RESTORER,
+            restorer: restore as *const () as usize,
+            mask: u64::MAX,
+        };
+        match set_action(&ours) {
+            Ok(action) => before.action = action,
+            Err(_) => return false,
+        }
+    }
+    before.users += 1;
+    true
+}
+
+/// After the last window the program has its own action again.
+fn give_handler_back() {
     let mut before = BEFORE.lock();
     before.users -= 1;
     if before.users == 0 {
-        set_action(&before.action);
+        // It was accepted once.
+        let _ = set_action(&before.action);
     }
-    drop(before);
+}
+
+/// Ends a window, whose thread's calls are not caught any more.
+fn shut(window: &Window) {
+    give_handler_back();
     window.tid.store(0, Release);
 }
 
@@ -205,7 +219,7 @@ fn pass_on(signal: c_int, info: &mut libc::siginfo_t, context: &mut libc::uconte
     type Handler = extern "C" fn(c_int, *mut libc::siginfo_t, *mut libc::ucontext_t);
     match action.handler {
         libc::SIG_DFL | libc::SIG_IGN => {
-            set_action(&Action {
+            let _ = set_action(&Action {
                 handler: libc::SIG_DFL,
                 flags: RESTORER,
                 restorer: restore as *const () as usize,

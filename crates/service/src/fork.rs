@@ -22,6 +22,9 @@ impl Process {
     /// Before a fork: everything stands still when this is answered. `alone`: no service will be
     /// had in the child, which gets all of its memory at once and is outside of the limit.
     pub fn fork_begin(&self, alone: bool) -> Result<usize, i32> {
+        if alone && self.account.group().strict() {
+            return Err(libc::EAGAIN);
+        }
         self.make_room_for_fork();
         let lend = || self.account.lend(self.pager.mm());
         let frozen = match alone {
@@ -92,6 +95,7 @@ pub fn first_in_child(door: &Door) -> ! {
             tasks::run(process)
         }
         Err(why) => {
+            crate::shed::make_unreadable();
             door.fail(&why);
             sys::exit_all(1)
         }

@@ -25,12 +25,16 @@ pub struct Mappings {
     age: u32,
 }
 
+/// Reads the limit; the default one if that is impossible.
+pub fn most() -> usize {
+    let limit = std::fs::read_to_string("/proc/sys/vm/max_map_count");
+    let limit = limit.ok().and_then(|text| text.trim().parse().ok());
+    limit.unwrap_or(65530)
+}
+
 impl Mappings {
-    /// Reads the limit; the default one if that is impossible.
-    pub fn new() -> Mappings {
-        let limit = std::fs::read_to_string("/proc/sys/vm/max_map_count");
-        let limit = limit.ok().and_then(|text| text.trim().parse().ok());
-        let limit: usize = limit.unwrap_or(65530);
+    /// With that limit.
+    pub fn new(limit: usize) -> Mappings {
         Mappings {
             most: limit - limit / RESERVE,
             counted: 0,

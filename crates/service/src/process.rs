@@ -31,6 +31,8 @@ pub struct Process {
     /// What is mapped as room for its owner to fill.
     pub rooms: Rooms,
     pub own: Own,
+    /// Mappings that the kernel allows a process (`vm.max_map_count`).
+    pub most_mappings: usize,
     /// What stays resident because the kernel touches it where it cannot wait: start and bytes.
     pub held: Mutex<Vec<(usize, usize)>>,
 }

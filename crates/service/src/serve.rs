@@ -88,7 +88,7 @@ impl Calls {
             still: false,
             lock_future: None,
             undumped: false,
-            mappings: Mappings::new(),
+            mappings: Mappings::new(process.most_mappings),
         }
     }
 

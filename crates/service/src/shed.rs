@@ -42,12 +42,17 @@ pub fn make_readable() {
     }
 }
 
-/// Gives up capabilities for this task and those it will make.
-pub fn capabilities() {
+/// What was needed is open, or will not be.
+pub fn make_unreadable() {
     if READABLE.swap(false, Relaxed) {
         // SAFETY: a call on numbers.
         unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0) };
     }
+}
+
+/// Gives up capabilities for this task and those it will make.
+pub fn capabilities() {
+    make_unreadable();
     const VERSION_3: u32 = 0x2008_0522;
     let (head, none) = ([VERSION_3, 0], [0_u32; 6]);
     // SAFETY: reads both; drops rights of this task.

@@ -42,6 +42,7 @@ pub fn main(door: &Door) -> ! {
             run(process)
         }
         Err(why) => {
+            shed::make_unreadable();
             door.fail(&why);
             sys::exit_all(1)
         }
@@ -64,6 +65,8 @@ pub fn run(process: &'static Process) -> ! {
             look_after(process)
         }
         Err(why) => {
+            shed::make_unreadable();
+            process.account.group().leave(process.account.line());
             crate::door().fail(&why);
             sys::exit_all(1)
         }
@@ -137,13 +140,25 @@ fn hello(process: &Process) -> Result<(), String> {
 }
 
 fn set_up(door: &Door) -> Result<&'static Process, String> {
+    let announced = announce(door, None)?;
+    let (group, line) = (announced.group, announced.line);
+    let made = manage(door, announced);
+    if made.is_err() {
+        // Nobody shall wait for an answer of ours.
+        group.leave(line);
+    }
+    made
+}
+
+/// Makes the manager.
+fn manage(door: &Door, announced: Announced) -> Result<&'static Process, String> {
     let Announced {
         group,
         device,
         watch,
         link,
         line,
-    } = announce(door, None)?;
+    } = announced;
     let tunables = group.knobs().map_err(|e| e.to_string())?;
     let align_mappings = group.align_mappings();
     let account = Arc::new(Account::new(group, line));
@@ -176,6 +191,7 @@ fn set_up(door: &Door) -> Result<&'static Process, String> {
         history: Mutex::default(),
         rooms: crate::locks::Rooms::default(),
         held: Mutex::default(),
+        most_mappings: crate::mappings::most(),
         own: Own::open().map_err(|e| format!("no /proc: {e}"))?,
     }));
     process.settle();

@@ -55,7 +55,7 @@ impl Doing {
     }
 }
 
-fn ticks_per_second() -> f64 {
+pub fn ticks_per_second() -> f64 {
     // SAFETY: a call on a number.
     let ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
     ticks.max(1) as f64

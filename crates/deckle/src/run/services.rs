@@ -249,14 +249,27 @@ impl Services {
 
 fn hello(pid: u32, line: LineId, fds: [Option<Fd>; FDS_MAX]) -> Option<Service> {
     match fds {
-        [Some(userfaultfd), Some(service_pidfd), Some(program_pidfd)] => Some(Service {
-            program: pid,
-            line,
-            pid: pid_of(&service_pidfd),
-            _userfaultfd: userfaultfd,
-            service_pidfd,
-            program_pidfd,
-        }),
+        // Whoever is named here may be killed by us later.
+        [Some(userfaultfd), Some(service_pidfd), Some(program_pidfd)]
+            if [&service_pidfd, &program_pidfd]
+                .iter()
+                .all(|pidfd| is_descendant(pid_of(pidfd))) =>
+        {
+            Some(Service {
+                program: pid,
+                line,
+                pid: pid_of(&service_pidfd),
+                _userfaultfd: userfaultfd,
+                service_pidfd,
+                program_pidfd,
+            })
+        }
+        [Some(_), Some(_), Some(_)] => {
+            say(format_args!(
+                "process {pid}: its service names a process that is none of ours; ignored"
+            ));
+            None
+        }
         _ => {
             say(format_args!(
                 "process {pid}: its service sent too few descriptors; ignored"

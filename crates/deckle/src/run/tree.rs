@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs;
+use std::time::Duration;
 
 use deckle_group::Group;
 use deckle_group::sys::proc_stat;
@@ -82,7 +83,10 @@ fn look(group: &Group) -> u64 {
     let lines: Vec<_> = group.processes().collect();
     let line_of = |pid: u32| lines.iter().find(|p| p.pid == pid);
     let mut sum = 0u64;
-    for Process { pid, parent, .. } in descendants() {
+    for Process {
+        pid, parent, start, ..
+    } in descendants()
+    {
         // Counted where the memory belongs: a service has its program's, a child of vfork its
         // parent's.
         let service = lines.iter().any(|p| p.service == pid) || is_service_task(pid);
@@ -106,8 +110,14 @@ fn look(group: &Group) -> u64 {
                 };
                 (rss.kib("RssAnon:") / 4).saturating_sub(held) + shared / 4
             }
-            // A fork that has not announced itself yet: its memory is still its parent's.
-            None if line_of(parent).is_some() && same_program(pid, parent) => 0,
+            // A fork that has not announced itself yet: its memory is still its parent's. One that
+            // never will has its own.
+            None if line_of(parent).is_some()
+                && same_program(pid, parent)
+                && age(start) < YOUNG =>
+            {
+                0
+            }
             None => {
                 let pss = Amounts::of(pid, "smaps_rollup");
                 // It may be managed since a moment, and have grown within the limit.
@@ -119,6 +129,17 @@ fn look(group: &Group) -> u64 {
         };
     }
     sum
+}
+
+/// How long a forked child may take to announce itself.
+const YOUNG: Duration = Duration::from_secs(2);
+
+/// Time since a process's start, which is in clock ticks since boot.
+fn age(start: u64) -> Duration {
+    let text = fs::read_to_string("/proc/uptime").unwrap_or_default();
+    let uptime = text.split(' ').next().and_then(|n| n.parse().ok());
+    let started = start as f64 / super::leaving::ticks_per_second();
+    Duration::from_secs_f64((uptime.unwrap_or(f64::MAX) - started).clamp(0.0, 1e9))
 }
 
 /// A file of `/proc/PID` with amounts in kB; empty if it cannot be read.

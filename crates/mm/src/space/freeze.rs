@@ -116,16 +116,21 @@ impl<E: Env> Mm<E> {
         };
         let i = page.index();
         let state = block.lock(self);
-        let (frame, prot) = match &*state {
-            BlockState::Huge(h) if h.mapped => (h.pfn.add(i), h.prot),
+        let (frame, prot, guarded) = match &*state {
+            BlockState::Huge(h) if h.mapped => (h.pfn.add(i), h.prot, h.guarded),
             BlockState::Table(table) => match table.get(i).kind() {
-                Kind::Mapped(frame) => (frame, table.get(i).prot()),
+                Kind::Mapped(p) => (p, table.get(i).prot(), table.get(i).guarded()),
                 _ => return Ok(false),
             },
             _ => return Ok(false),
         };
         let at = PageRun::new(id, page, 1);
-        match self.platform().map(at, frame, Content::Zero, prot) {
+        let platform = self.platform();
+        let filled = match guarded {
+            true => platform.map_protected(at, frame, Content::Zero, prot),
+            false => platform.map(at, frame, Content::Zero, prot),
+        };
+        match filled {
             Ok(_) => Ok(true),
             Err(e) if e.why == Stop::Exists => Ok(false),
             Err(e) => Err(e),

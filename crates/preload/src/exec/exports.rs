@@ -2,6 +2,7 @@
 
 use super::environment::with_ours;
 use super::outside;
+use crate::fork::next;
 use crate::sys::{self, c_result};
 use core::ffi::{CStr, c_char, c_int, c_void};
 
@@ -12,12 +13,6 @@ unsafe extern "C" {
     fn deckle_execl();
     fn deckle_execlp();
     fn deckle_execle();
-}
-
-/// The definition behind ours, of libc.
-fn next(name: &CStr) -> *mut c_void {
-    // SAFETY: a look-up by name.
-    unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) }
 }
 
 fn raw_execve(path: *const c_char, args: Args, env: Args) -> c_int {
