@@ -1,8 +1,9 @@
 //! The block of memory that both sides know.
 
+use crate::places::Places;
 use crate::request::Requests;
 use core::cell::UnsafeCell;
-use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::Ordering::{Acquire, Release};
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize};
 
 /// How a service begins.
@@ -89,10 +90,8 @@ pub struct Door {
     /// Address of a word in memory that parent and child share, where the child's service
     /// stores the number of the fork once the parent may go on.
     pub forked: AtomicUsize,
-    /// First address of managed memory, and its length in bytes; 0 before there is any.
-    pub base: AtomicUsize,
-    /// See [`base`](Door::base).
-    pub bytes: AtomicUsize,
+    /// Where managed memory may be.
+    pub places: Places,
     /// The service's own: where its heap begins.
     pub root: AtomicUsize,
     /// Name of the group.
@@ -118,8 +117,7 @@ impl Door {
             link: AtomicI32::new(-1),
             fork: AtomicU32::new(0),
             forked: AtomicUsize::new(0),
-            base: AtomicUsize::new(0),
-            bytes: AtomicUsize::new(0),
+            places: Places::new(),
             root: AtomicUsize::new(0),
             group: Text::new(),
             fault: Text::new(),
@@ -128,10 +126,8 @@ impl Door {
         }
     }
 
-    /// The service's side: managed memory is `bytes` from `base` on.
-    pub fn tell(&self, base: usize, bytes: usize) {
-        self.base.store(base, Relaxed);
-        self.bytes.store(bytes, Relaxed);
+    /// The service's side: it runs.
+    pub fn tell(&self) {
         self.end(State::Runs);
     }
 

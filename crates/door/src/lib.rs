@@ -7,6 +7,7 @@
 //! static of the program's side, by atomics and futexes:
 //!
 //! - the start: what the service must know, and what came of it;
+//! - [`Places`]: where managed memory may be;
 //! - [`request`]: calls of the program that the service carries out.
 //!
 //! Nothing here allocates, takes a lock of a C library, writes `errno` or uses thread-local
@@ -20,10 +21,12 @@
 mod door;
 pub mod futex;
 pub mod lock;
+mod places;
 pub mod request;
 mod sys;
 
 pub use door::{Door, Mode, State, Text};
 pub use lock::{Guard, Lock};
+pub use places::Places;
 pub use request::Op;
 pub use sys::call;

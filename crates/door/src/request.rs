@@ -38,10 +38,8 @@ pub enum Op {
     Leave,
     /// address, bytes: the range becomes the kernel's alone, with its bytes.
     Surrender,
-    /// address, bytes: whether all of it is mapped.
-    Mapped,
-    /// address, bytes -> 1 if nothing is mapped there, for the program.
-    Free,
+    /// address, bytes: nothing, but it is told apart whether there is managed memory.
+    Look,
     /// address, bytes: what is managed of it stays resident.
     Hold,
     /// Stand still for a fork; 1: whose child will have no service.
@@ -50,7 +48,7 @@ pub enum Op {
     ForkEnd,
 }
 
-const OPS: [Op; 17] = [
+const OPS: [Op; 16] = [
     Op::Map,
     Op::MapFixed,
     Op::Unmap,
@@ -63,8 +61,7 @@ const OPS: [Op; 17] = [
     Op::Remap,
     Op::Leave,
     Op::Surrender,
-    Op::Mapped,
-    Op::Free,
+    Op::Look,
     Op::Hold,
     Op::ForkBegin,
     Op::ForkEnd,
@@ -78,6 +75,10 @@ const _: () = {
         place += 1;
     }
 };
+
+/// Answer to a call on a range in which nothing is managed: it is the caller's to make, with its
+/// own rights and limits. No errno of the kernel's.
+pub const FOREIGN: i32 = 4095;
 
 const FREE: u32 = 0;
 const TAKEN: u32 = 1;

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use common::{config, median, number, start};
-use deckle_live::{Limit, LiveConfig};
+use deckle_live::Limit;
 use deckle_mm::{Item, Slot, Store, ThpMode, Tunables};
 use deckle_store::{Algorithm, Ram};
 use deckle_uffd::{CopyMode, Event, Features, Msg, ProtectMode, RegisterMode, Uffd};
@@ -182,10 +182,7 @@ enum Order {
 fn program(mib: usize, order: Order, writes: u64, knobs: Tunables) -> (f64, f64, String) {
     let max = (mib * 256 / 2) as u64;
     let limit = Arc::new(Limit::new(max, max - max / 32, u64::MAX));
-    let config = LiveConfig {
-        arena_bytes: Some(1 << 30),
-        ..config()
-    };
+    let config = config();
     let tunables = Tunables {
         thp: ThpMode::Never,
         ..knobs

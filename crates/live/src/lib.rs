@@ -1,8 +1,8 @@
 //! The memory manager on real memory.
 //!
 //! [`platform`] implements the core's boundary ([`deckle_mm::Platform`]) on one process with
-//! userfaultfd: pages of the program move between its address range (the *arena*) and a
-//! parking range by remapping, without a copy, and faults on what is away are served by
+//! userfaultfd: pages of the program move between where it has mapped them and a parking
+//! range by remapping, without a copy, and faults on what is away are served by
 //! whoever reads [`LivePlatform::program_uffd`].
 //!
 //! Nothing here allocates, takes a lock that the program could hold, or touches the memory
@@ -18,5 +18,5 @@ pub use pager::{
 };
 pub use platform::scan as zero_scan;
 pub use platform::{
-    Account, Capabilities, Capability, LiveConfig, LiveError, LivePlatform, self_test,
+    Account, Capabilities, Capability, LiveConfig, LiveError, LivePlatform, Place, self_test,
 };

@@ -35,7 +35,6 @@ fn service(test: &str, mib: u64) -> Option<(Service<Limit, Trim>, Arc<Limit>)> {
     let max = mib * 256;
     let limit = Arc::new(Limit::new(max, max - max / 32, u64::MAX));
     let config = LiveConfig {
-        arena_bytes: Some(1 << 30),
         dont_fork: true,
         ..LiveConfig::default()
     };

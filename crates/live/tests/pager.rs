@@ -28,7 +28,6 @@ fn service_with(mib: u64, tunables: Tunables) -> (Service<Limit, Trim>, Arc<Limi
     let max = mib * 256;
     let limit = Arc::new(Limit::new(max, max - max / 32, u64::MAX));
     let config = LiveConfig {
-        arena_bytes: Some(1 << 30),
         dont_fork: true,
         ..LiveConfig::default()
     };
@@ -313,7 +312,6 @@ fn r150_growth_far_above_high_reclaims_for_itself() {
         let (high, reserve) = (32 * 256, 1024);
         let limit = Arc::new(Limit::new(1024 * 256, high, u64::MAX));
         let config = LiveConfig {
-            arena_bytes: Some(1 << 30),
             dont_fork: true,
             ..LiveConfig::default()
         };

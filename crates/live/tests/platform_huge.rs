@@ -191,14 +191,12 @@ fn with_purse(most: u64, limit: Option<u64>) -> (LivePlatform, Arc<Purse>) {
         spent: AtomicU64::new(0),
         most,
     });
-    let p = LivePlatform::new(LiveConfig {
+    let p = platform_of(LiveConfig {
         parking_bytes: Some(256 << 20),
-        arena_bytes: Some(256 << 20),
         limit_pages: limit,
         account: Some(Box::new(Handle(purse.clone()))),
         ..LiveConfig::default()
-    })
-    .unwrap();
+    });
     (p, purse)
 }
 
@@ -267,13 +265,11 @@ fn no_nursery_below_64_mib() {
 fn p24_without_move_everything_goes_by_copy() {
     case(|| {
         let caps = deckle_live::self_test().without(Capability::Move);
-        let p = LivePlatform::new(LiveConfig {
+        let p = platform_of(LiveConfig {
             parking_bytes: Some(256 << 20),
-            arena_bytes: Some(256 << 20),
             capabilities: Some(caps),
             ..LiveConfig::default()
-        })
-        .unwrap();
+        });
         open(&p, 0, Prot::RW);
         let (at, f, data) = (run(&p, 0, 0, 512), huge(&p, 0), bytes(5, 512));
         map(&p, at, f, Content::Zero).unwrap();

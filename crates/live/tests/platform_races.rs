@@ -111,15 +111,11 @@ fn r98_no_write_is_lost_while_a_huge_page_goes_out_and_in() {
 fn r98_no_write_is_lost_on_the_copy_road() {
     case(|| {
         let caps = deckle_live::self_test().without(Capability::Move);
-        let p = forever(
-            LivePlatform::new(LiveConfig {
-                parking_bytes: Some(256 << 20),
-                arena_bytes: Some(256 << 20),
-                capabilities: Some(caps),
-                ..LiveConfig::default()
-            })
-            .unwrap(),
-        );
+        let p = forever(platform_of(LiveConfig {
+            parking_bytes: Some(256 << 20),
+            capabilities: Some(caps),
+            ..LiveConfig::default()
+        }));
         open(p, 0, Prot::RW);
         let at = run(p, 0, 0, 128);
         map(p, at, small(p, 0), Content::Zero).unwrap();

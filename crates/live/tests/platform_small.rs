@@ -2,7 +2,7 @@
 
 mod common;
 use common::*;
-use deckle_live::Capability;
+use deckle_live::{Capability, Place};
 use deckle_mm::platform::{Content, Prot, Stop};
 use deckle_mm::{FrameRun, Platform};
 use deckle_uffd::Categories;
@@ -255,28 +255,71 @@ fn p12_what_is_mapped_protected_needs_no_second_call() {
 }
 
 #[test]
-fn p19_a_foreign_mapping_is_adopted_and_served_again() {
+fn p19_a_range_leaves_and_a_foreign_mapping_becomes_managed() {
     case(|| {
         let p = platform();
         open(&p, 2, Prot::RW);
-        let at = run(&p, 2, 0, 16);
+        let (at, before) = (run(&p, 2, 0, 16), p.managed().ranges());
+        let (start, len) = (addr(at), 16 * PAGE);
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
         let prot = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: over a part of the arena that holds nothing.
-        let got = unsafe { libc::mmap(addr(at) as *mut _, 16 * PAGE, prot, flags, -1, 0) };
-        assert_eq!(got as usize, addr(at));
-        assert!(
-            map(&p, at, small(&p, 0), Content::Zero).is_err(),
-            "not registered any more"
-        );
+        // SAFETY: over a part of the managed range that holds nothing.
+        unsafe {
+            p.leave(start, len).unwrap();
+            let got = libc::mmap(start as *mut _, len, prot, flags, -1, 0);
+            assert_eq!(got as usize, start);
+            *(start as *mut u8) = 1;
+        }
+        assert!(!p.managed().touches(start, len) && p.managed().contains(start + len, PAGE));
+        assert!(map(&p, at, small(&p, 0), Content::Zero).is_err(), "foreign");
         // SAFETY: nothing of value there.
-        unsafe { p.adopt(addr(at), 16 * PAGE) }.unwrap();
+        unsafe {
+            assert!(p.map_new(Place::Free(start), len).is_err(), "taken");
+            assert_eq!(p.map_new(Place::At(start), len), Ok(start));
+        }
+        assert_eq!(p.managed().ranges(), before);
         open(&p, 2, Prot::RW);
         let data = bytes(7, 16);
         assert_eq!(map(&p, at, small(&p, 0), Content::Bytes(&data)), Ok(16));
         assert_eq!(unmap(&p, at, small(&p, 0)), Ok(16));
         assert_eq!(map(&p, at, small(&p, 0), Content::Parked), Ok(16));
         assert_eq!(read(at), data);
+    });
+}
+
+#[test]
+fn mappings_lie_where_they_are_asked_for() {
+    case(|| {
+        let p = platform();
+        let hint = 5 << 42;
+        let near = |hint, align, offset| Place::Near {
+            hint,
+            align,
+            offset,
+        };
+        // SAFETY: at addresses that nobody uses, or of the kernel's choice.
+        unsafe {
+            assert_eq!(p.map_new(near(hint, BLOCK, 0), 4 * PAGE), Ok(hint));
+            let other = p.map_new(near(hint, PAGE, 0), PAGE).unwrap();
+            assert!(other + PAGE <= hint || hint + 4 * PAGE <= other);
+            for (align, offset) in [(BLOCK, 0), (BLOCK, 5 * PAGE), (16 * BLOCK, 0)] {
+                for len in [PAGE, 3 * BLOCK, 20 * BLOCK + PAGE] {
+                    let at = p.map_new(near(0, align, offset), len).unwrap();
+                    assert_eq!(at % align, offset, "{len} bytes");
+                    assert!(p.managed().contains(at, len));
+                }
+            }
+            assert_eq!(
+                p.map_new(Place::Free(hint + 4 * PAGE), PAGE),
+                Ok(hint + 4 * PAGE)
+            );
+            assert!(p.managed().contains(hint, 5 * PAGE));
+            p.unmap_old(hint + PAGE, PAGE).unwrap();
+            assert_eq!(p.map_new(Place::Free(hint + PAGE), PAGE), Ok(hint + PAGE));
+            // Far more than there is memory.
+            let huge = p.map_new(Place::aligned(BLOCK), 8 << 40).unwrap();
+            p.unmap_old(huge, 8 << 40).unwrap();
+        }
     });
 }
 
@@ -295,6 +338,6 @@ fn p18_the_ranges_use_few_mappings() {
                 .count()
         };
         assert_eq!(within(park, len), 2);
-        assert_eq!(within(p.arena().base(), p.arena().len()), 1);
+        assert_eq!(within(addr(run(&p, 0, 0, 1)), MANAGED), 1);
     });
 }

@@ -36,7 +36,6 @@ fn knobs(order: u8) -> Tunables {
 fn service(test: &str) -> Option<Service<Limit, Trim>> {
     let limit = Arc::new(Limit::new(1 << 17, 1 << 17, u64::MAX));
     let config = LiveConfig {
-        arena_bytes: Some(1 << 30),
         dont_fork: true,
         ..LiveConfig::default()
     };

@@ -35,8 +35,6 @@ pub unsafe extern "C" fn syscall(
             libc::SYS_munlock => locks::munlock(a as _, b).into(),
             libc::SYS_mlockall => locks::mlockall(int(a)).into(),
             libc::SYS_munlockall => locks::munlockall().into(),
-            libc::SYS_mincore => rare::mincore(a as _, b, c as _).into(),
-            libc::SYS_msync => rare::msync(a as _, b, int(c)).into(),
             libc::SYS_pkey_mprotect => rare::pkey_mprotect(a as _, b, int(c), int(d)).into(),
             libc::SYS_ioctl => rare::ioctl(int(a), b as c_ulong, c as _).into(),
             libc::SYS_process_madvise => {

@@ -131,7 +131,7 @@ pub fn carry_out(call: Clone, window: &'static Window) -> Result<usize, i32> {
     let taken = boot::HEAP.acquire_for_fork();
     // Nobody starts the service now.
     FORKING.acquire();
-    let managed = gate::arena().is_some();
+    let managed = gate::is_managed();
     let mut work = Work {
         call,
         window,

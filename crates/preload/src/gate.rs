@@ -32,20 +32,24 @@ pub fn is_small() -> bool {
     }
 }
 
-/// Start address and bytes of managed memory, if there is any. Waits while another thread is
-/// starting the service.
+/// Whether the service runs. Waits while another thread is starting it.
 #[inline]
-pub fn arena() -> Option<(usize, usize)> {
+pub fn is_managed() -> bool {
     loop {
         match STATE.load(Acquire) {
-            MANAGED if is_unheard() => return None,
-            MANAGED => return Some((DOOR.base.load(Relaxed), DOOR.bytes.load(Relaxed))),
+            MANAGED => return !is_unheard(),
             STARTING if STARTER.load(Relaxed) != sys::gettid() => {
                 futex::wait(&STATE, STARTING, None);
             }
-            _ => return None,
+            _ => return false,
         }
     }
+}
+
+/// Whether there may be managed memory in a range.
+#[inline]
+pub fn may_hold(start: usize, bytes: usize) -> bool {
+    is_managed() && DOOR.places.may_hold(start, bytes)
 }
 
 /// Asks the service.
@@ -112,7 +116,7 @@ fn start() {
         .compare_exchange(SMALL, STARTING, Acquire, Relaxed)
         .is_err()
     {
-        arena();
+        is_managed();
         return;
     }
     STARTER.store(sys::gettid(), Relaxed);

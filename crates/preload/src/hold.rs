@@ -15,7 +15,7 @@ const RECORD: usize = 4096;
 
 /// Keeps what lies there resident, if it is managed; what is not is the kernel's anyway.
 fn hold(start: usize, bytes: usize) {
-    if gate::arena().is_some() {
+    if gate::is_managed() {
         let first = start & !(sys::PAGE - 1);
         let end = (start + bytes).next_multiple_of(sys::PAGE);
         let _ = gate::request(Op::Hold, [first, end - first, 0, 0, 0, 0]);

@@ -223,7 +223,7 @@ unsafe fn renew(base: usize) -> Result<Elf, &'static str> {
 ///
 /// # Errors
 /// Why there is none, for people.
-pub fn start(mode: Mode) -> Result<(usize, usize), &'static str> {
+pub fn start(mode: Mode) -> Result<(), &'static str> {
     let base = match mode {
         Mode::First => place()?,
         Mode::Child => BASE.load(Acquire),
@@ -251,10 +251,10 @@ pub fn start(mode: Mode) -> Result<(usize, usize), &'static str> {
 }
 
 /// Waits for what comes of the start.
-fn wait() -> Result<(usize, usize), &'static str> {
+fn wait() -> Result<(), &'static str> {
     loop {
         match DOOR.outcome() {
-            State::Runs => return Ok((DOOR.base.load(Relaxed), DOOR.bytes.load(Relaxed))),
+            State::Runs => return Ok(()),
             State::Failed => {
                 let why = core::str::from_utf8(DOOR.reason.get());
                 return Err(why.unwrap_or("for a reason that is no text"));

@@ -40,6 +40,27 @@ fn r90_mappings_lie_side_by_side_unless_they_are_asked_onto_huge_pages() {
 }
 
 #[test]
+fn mappings_of_all_kinds_lie_where_the_program_wants_them_and_lose_no_byte() {
+    let program = compile("places", &[]);
+    let program = program.to_str().expect("path");
+    expect(&alone(&[program, "1", "500", "3"]), "places right");
+    for (seed, limit, threads) in [("2", "32M", "3"), ("3", "64M", "1"), ("4", "256M", "3")] {
+        let ran = run(&["--memory-max", limit], &[program, seed, "1500", threads]);
+        expect(&ran, "places right");
+    }
+}
+
+#[test]
+fn children_have_no_memory_that_is_kept_from_them() {
+    let program = compile("heirs", &[]);
+    let program = program.to_str().expect("path");
+    expect(&alone(&[program]), "heirs right");
+    for limit in ["64M", "256M"] {
+        expect(&run(&["--memory-max", limit], &[program]), "heirs right");
+    }
+}
+
+#[test]
 fn p21_tools_run_with_the_library_alone() {
     expect(
         &alone(&["sh", "-c", "seq 300000 | sort -R | sort -n | tail -1"]),

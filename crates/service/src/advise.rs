@@ -3,6 +3,7 @@
 use crate::serve::{Calls, pages, raw, vpn};
 use crate::sys;
 use core::ffi::c_int;
+use deckle_mm::space::vma::OnFork;
 use deckle_mm::{Advice, CollapseError};
 
 /// Advice that the C library's names may not have yet, by the kernel's numbers.
@@ -17,6 +18,8 @@ enum By {
     Collapse,
     /// Nobody: managed memory is so already.
     Nobody,
+    /// The service, when the program forks.
+    Fork,
     /// The kernel, and the memory stays managed.
     Kernel,
     /// The kernel, who gets the memory.
@@ -25,12 +28,12 @@ enum By {
 
 fn sort(advice: c_int) -> By {
     match advice {
-        libc::MADV_NORMAL
-        | libc::MADV_RANDOM
-        | libc::MADV_SEQUENTIAL
-        | libc::MADV_DOFORK
-        | libc::MADV_KEEPONFORK
-        | libc::MADV_UNMERGEABLE => By::Nobody,
+        libc::MADV_NORMAL | libc::MADV_RANDOM | libc::MADV_SEQUENTIAL | libc::MADV_UNMERGEABLE => {
+            By::Nobody
+        }
+        libc::MADV_DONTFORK | libc::MADV_DOFORK | libc::MADV_WIPEONFORK | libc::MADV_KEEPONFORK => {
+            By::Fork
+        }
         libc::MADV_DONTDUMP | libc::MADV_DODUMP => By::Kernel,
         libc::MADV_WILLNEED => By::Core(Advice::WillNeed),
         libc::MADV_DONTNEED | libc::MADV_DONTNEED_LOCKED => By::Core(Advice::DontNeed),
@@ -42,8 +45,18 @@ fn sort(advice: c_int) -> By {
         libc::MADV_NOHUGEPAGE => By::Core(Advice::NoHugePage),
         POPULATE_READ => By::Core(Advice::PopulateRead),
         POPULATE_WRITE => By::Core(Advice::PopulateWrite),
-        // DONTFORK, WIPEONFORK, MERGEABLE, guard pages, and what comes after us.
+        // MERGEABLE, guard pages, and what comes after us.
         _ => By::KernelAlone,
+    }
+}
+
+/// What a fork does with a range after such an advice. What is left and wiped is left.
+fn on_fork(advice: c_int, before: OnFork) -> OnFork {
+    match (advice, before) {
+        (libc::MADV_DONTFORK, _) => OnFork::Leave,
+        (libc::MADV_DOFORK, OnFork::Leave) | (libc::MADV_KEEPONFORK, OnFork::Wipe) => OnFork::Copy,
+        (libc::MADV_WIPEONFORK, OnFork::Copy) => OnFork::Wipe,
+        (_, before) => before,
     }
 }
 
@@ -107,14 +120,16 @@ impl Calls {
                 mm.madvise(space, start, n, core)
             }),
             By::Collapse => self.collapse(addr, bytes),
-            By::Nobody => {
-                self.on(libc::SYS_madvise, args, |_, _, _, _| Ok(()))?;
-                self.mapped(addr, bytes)
-            }
+            By::Fork => self.on(libc::SYS_madvise, args, |mm, space, start, n| {
+                let parts = mm.mapped_parts(space, start, n);
+                parts.iter().try_for_each(|v| {
+                    mm.advise_fork(space, v.start, v.pages, on_fork(advice, v.on_fork))
+                })
+            }),
+            By::Nobody => self.on(libc::SYS_madvise, args, |_, _, _, _| Ok(())),
             By::Kernel => {
                 self.undumped = true;
-                self.on(libc::SYS_madvise, args, kernel)?;
-                self.mapped(addr, bytes)
+                self.on(libc::SYS_madvise, args, kernel)
             }
             By::KernelAlone => {
                 self.surrender(addr, bytes)?;
@@ -138,7 +153,7 @@ impl Calls {
                 done.map_err(refusal)?;
             }
         }
-        self.mapped(addr, bytes)
+        Ok(0)
     }
 
     /// EINVAL for advice that takes pages away, on a range of which a part is locked.

@@ -96,9 +96,10 @@ pub fn destroy(process: &Process) {
     // SAFETY: a signal to the program; touches no memory of ours.
     let sent = unsafe { sys::call(number, [pidfd, signal, 0, 0, 0, 0]) };
     if sent.is_err() {
-        let arena = process.pager.platform().arena();
-        // SAFETY: the program's memory, which is lost with this service.
-        unsafe { sys::unmap(arena.base(), arena.len()) };
+        for (start, bytes) in process.pager.platform().managed().ranges() {
+            // SAFETY: the program's memory, which is lost with this service.
+            unsafe { sys::unmap(start, bytes) };
+        }
     }
 }
 

@@ -16,7 +16,9 @@ use crate::{heap, sys, tasks};
 use core::sync::atomic::Ordering::{Relaxed, Release};
 use core::sync::atomic::{AtomicBool, AtomicU32};
 use deckle_door::Door;
-use deckle_mm::{Charge, Item};
+use deckle_live::Place;
+use deckle_mm::space::vma::OnFork;
+use deckle_mm::{Charge, Item, MapError};
 
 impl Process {
     /// Before a fork: everything stands still when this is answered. `alone`: no service will be
@@ -38,13 +40,60 @@ impl Process {
             let why = "its parent may not connect to deckle run (its own filter or namespaces)";
             let _ = self.link.unmanaged(b"a forked process", why.as_bytes());
         }
-        if self.pager.platform().inherit(true).is_err() {
-            let _ = self.pager.platform().inherit(false);
+        if self.bequeath().is_err() {
+            let _ = self.pager.platform().inherit_nothing();
             self.pager.thaw();
             return Err(libc::ENOMEM);
         }
         heap::hold();
         Ok(0)
+    }
+
+    /// Lets a child inherit what the program wants it to.
+    fn bequeath(&self) -> Result<(), deckle_uffd::Errno> {
+        let mut run = (0, 0);
+        for vma in self
+            .all_mapped()
+            .iter()
+            .filter(|v| v.on_fork == OnFork::Copy)
+        {
+            let (start, end) = (vma.start.addr() as usize, vma.end().addr() as usize);
+            if start != run.1 {
+                self.bequeath_run(run)?;
+                run.0 = start;
+            }
+            run.1 = end;
+        }
+        self.bequeath_run(run)
+    }
+
+    fn bequeath_run(&self, (start, end): (usize, usize)) -> Result<(), deckle_uffd::Errno> {
+        match start < end {
+            true => self.pager.platform().inherit(start, end - start),
+            false => Ok(()),
+        }
+    }
+
+    /// In a child: drops what the program does not want it to have. Of what is wiped the mapping
+    /// stays.
+    fn disinherit(&self) -> Result<(), MapError> {
+        let (mm, space) = self.memory();
+        for v in self.all_mapped() {
+            let place = Place::At(v.start.addr() as usize);
+            match v.on_fork {
+                OnFork::Copy => {}
+                OnFork::Leave => {
+                    // SAFETY: no byte of the range is here, and nothing of the program runs yet.
+                    unsafe { self.pager.unmap(v.start, v.pages) }?;
+                }
+                OnFork::Wipe => {
+                    // SAFETY: as above.
+                    unsafe { self.pager.map(place, v.pages, v.prot) }?;
+                    mm.advise_fork(space, v.start, v.pages, OnFork::Wipe)?;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// What both sides of a fork share can be reclaimed by neither until it is over, while each
@@ -65,7 +114,7 @@ impl Process {
     /// After it, in the parent, when the child has a service of its own, or will never have one.
     pub fn fork_end(&self) -> Result<usize, i32> {
         heap::let_go();
-        if self.pager.platform().inherit(false).is_err() {
+        if self.pager.platform().inherit_nothing().is_err() {
             self.kill("after a fork: the kernel refuses to keep its memory to itself");
         }
         self.pager.thaw();
@@ -116,6 +165,15 @@ fn rebuild(process: &mut Process, door: &Door) -> Result<(), String> {
     }
     let platform = process.pager.platform();
     platform.reserve_after_fork().map_err(|e| e.to_string())?;
+    for v in process
+        .all_mapped()
+        .iter()
+        .filter(|v| v.on_fork != OnFork::Copy)
+    {
+        let (start, bytes) = (v.start.addr() as usize, v.pages as usize * sys::PAGE);
+        let filled = platform.fill_after_fork(start, bytes);
+        filled.map_err(|e| e.to_string())?;
+    }
     let group = *process.account.group();
     let said = tasks::announce(door, Some(group))?;
     let lender = process.account.line();
@@ -144,6 +202,7 @@ fn rebuild(process: &mut Process, door: &Door) -> Result<(), String> {
     process.account.move_to(said.line, pages, swapped);
     process.forget_locks().map_err(|e| e.to_string())?;
     process.hold_again();
+    process.disinherit().map_err(|e| e.to_string())?;
     process.publish();
     process.pager.gate().open();
     Ok(())

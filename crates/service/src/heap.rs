@@ -20,7 +20,7 @@ struct Raw;
 // SAFETY: mappings of the kernel, handed out once and given back whole or from the end.
 unsafe impl dlmalloc::Allocator for Raw {
     fn alloc(&self, size: usize) -> (*mut u8, usize, u32) {
-        match sys::map_anonymous(size) {
+        match map_far(size, sys::PAGE) {
             Ok(start) => {
                 mapped().fetch_add(size, Relaxed);
                 (start as *mut u8, size, 0)
@@ -77,9 +77,16 @@ struct Root {
     heap: Lock<Dlmalloc<Raw>>,
     /// Bytes that the heap has from the kernel.
     mapped: AtomicUsize,
+    /// Where the next mapping shall lie.
+    next: AtomicUsize,
     /// What the owner of the heap wants to find again after a fork.
     kept: AtomicPtr<()>,
 }
+
+/// Where mappings of the heap shall lie: far from where programs, runtimes and the kernel put
+/// things, so that what the program gives back stays free for it. Used from the beginning again
+/// when it is used up: what is taken is left out.
+const FAR: core::ops::Range<usize> = 56 << 40..62 << 40;
 
 /// Address of the root; null before [`attach`].
 static ROOT: AtomicPtr<Root> = AtomicPtr::new(core::ptr::null_mut());
@@ -107,13 +114,16 @@ pub fn attach(door: &Door) -> Result<(), i32> {
         root().heap.release();
         return Ok(());
     }
-    let at = sys::map_anonymous(sys::PAGE)? as *mut Root;
+    // Not at the same place in each program: the image's own place is one of chance.
+    let first = FAR.start + (((&raw const ROOT).addr() >> 12 & 0xfff) << 28);
+    let at = sys::map_anonymous(first, sys::PAGE)? as *mut Root;
     const _: () = assert!(size_of::<Root>() <= sys::PAGE);
     // SAFETY: a new mapping with room for it, aligned to a page.
     unsafe {
         at.write(Root {
             heap: Lock::new(Dlmalloc::new_with_allocator(Raw)),
             mapped: AtomicUsize::new(sys::PAGE),
+            next: AtomicUsize::new(first + sys::PAGE),
             kept: AtomicPtr::new(core::ptr::null_mut()),
         });
     }
@@ -178,8 +188,31 @@ fn map_large(layout: Layout) -> *mut u8 {
 }
 
 fn map_aligned(bytes: usize, align: usize) -> Result<usize, i32> {
+    let at = map_far(bytes, align)?;
+    mapped().fetch_add(bytes, AcqRel);
+    Ok(at)
+}
+
+/// A new mapping, far away if there is room.
+fn map_far(bytes: usize, align: usize) -> Result<usize, i32> {
     let slack = align.max(sys::PAGE) - sys::PAGE;
-    let start = sys::map_anonymous(bytes + slack)?;
+    let after = |next: usize| {
+        let at = next.next_multiple_of(align);
+        match at.checked_add(bytes) {
+            Some(end) if end <= FAR.end => end,
+            _ => FAR.start + bytes,
+        }
+    };
+    let next = &root().next;
+    let before = next.fetch_update(AcqRel, Acquire, |next| Some(after(next)));
+    let hint = after(before.unwrap_or(FAR.start)).wrapping_sub(bytes);
+    let start = sys::map_anonymous(hint, bytes)?;
+    if start.is_multiple_of(align) {
+        return Ok(start);
+    }
+    // SAFETY: the mapping just made, which nobody uses.
+    unsafe { sys::unmap(start, bytes) };
+    let start = sys::map_anonymous(0, bytes + slack)?;
     let at = start.next_multiple_of(align);
     for (from, to) in [(start, at), (at + bytes, start + bytes + slack)] {
         if to > from {
@@ -187,7 +220,6 @@ fn map_aligned(bytes: usize, align: usize) -> Result<usize, i32> {
             unsafe { sys::unmap(from, to - from) };
         }
     }
-    mapped().fetch_add(bytes, AcqRel);
     Ok(at)
 }
 

@@ -1,7 +1,7 @@
 //! mlock and mlockall.
 //!
-//! The kernel's mlockall would lock the arena and the range where pages rest, all of them; so
-//! it is carried out mapping by mapping, without those.
+//! The kernel's mlockall would lock the range where pages rest, all of it, and fill what is
+//! managed with zeros; so it is carried out mapping by mapping, without those.
 
 use crate::process::Process;
 use crate::serve::{Calls, OnFault, errno, raw};
@@ -75,10 +75,9 @@ fn bytes_of(vmas: &[Vma]) -> usize {
 }
 
 impl Process {
-    /// What the program has mapped in the arena.
-    fn all_mapped(&self) -> Vec<Vma> {
-        let arena = self.pager.platform().arena();
-        self.mapped_parts(arena.base(), arena.len())
+    /// All that is managed.
+    pub fn all_mapped(&self) -> Vec<Vma> {
+        self.mapped_parts(0, 1 << 47)
     }
 
     /// Keeps the managed parts of a range resident, as long as they are mapped.
@@ -265,7 +264,7 @@ impl Calls {
         raw(libc::SYS_munlockall, [0; 6])
     }
 
-    /// Mappings outside the arena that may be locked: start, bytes.
+    /// Mappings that are not managed and may be locked: start, bytes.
     fn outside(&self) -> Vec<(usize, usize)> {
         let never = self.process.pager.platform().never_locked();
         let apart = |from: usize, to: usize| {

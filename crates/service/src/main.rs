@@ -20,6 +20,7 @@ mod locks;
 mod mappings;
 mod own;
 mod process;
+mod remap;
 mod segments;
 mod serve;
 mod shed;

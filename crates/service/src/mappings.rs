@@ -77,7 +77,7 @@ impl Calls {
         let end = addr.saturating_add(bytes);
         // One mapping on both sides of an edge is cut there.
         let cut = |at: usize| {
-            let around = self.process.mapped_parts(at - PAGE, 2 * PAGE);
+            let around = self.process.mapped_parts(at.saturating_sub(PAGE), 2 * PAGE);
             around.len() == 1 && around[0].pages == 2
         };
         match cut(addr) || cut(end) || !mm.is_mapped(space, vpn(addr), pages(bytes)) {

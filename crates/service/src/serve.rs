@@ -6,8 +6,9 @@ use crate::process::{Manager, Process};
 use crate::sys::{self, PAGE};
 use core::ffi::c_int;
 use deckle_door::Op;
-use deckle_door::request::{Request, SLOTS};
-use deckle_mm::{Advice, MapError, Prot, Vpn};
+use deckle_door::request::{FOREIGN, Request, SLOTS};
+use deckle_live::Place;
+use deckle_mm::{Advice, MapError, PlatformError, Prot, Stop, Vpn};
 use libc::c_long;
 
 /// The state of the calls.
@@ -36,6 +37,26 @@ pub fn pages(bytes: usize) -> u64 {
     (bytes / PAGE) as u64
 }
 
+/// Whether these are rights that managed memory can have.
+fn is_right(word: usize) -> bool {
+    let rights = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
+    word as c_int & !rights == 0
+}
+
+/// Whether a mapping is refused for its size: more than any system has, and not said to be room
+/// that is never filled.
+fn is_too_much(bytes: usize, rights: usize, flags: usize) -> bool {
+    let filled = rights as c_int & libc::PROT_WRITE != 0;
+    bytes > 1 << 40 && filled && flags as c_int & libc::MAP_NORESERVE == 0
+}
+
+/// Whether a call is on a range, its first two arguments, and concerns managed memory alone.
+fn is_on_a_range(op: Op) -> bool {
+    use Op::{Advise, Leave, Lock, Look, Protect, Surrender, Unlock, Unmap};
+    let all = [Unmap, Protect, Advise, Lock, Unlock, Leave, Surrender, Look];
+    all.contains(&op)
+}
+
 fn prot(word: usize) -> Prot {
     let has = |flag: c_int| word as c_int & flag != 0;
     let write = has(libc::PROT_WRITE);
@@ -61,6 +82,10 @@ pub fn errno(error: &MapError) -> i32 {
         MapError::Hole(_) | MapError::NoRoom(_) | MapError::Limit | MapError::NoSpace(_) => {
             libc::ENOMEM
         }
+        MapError::Platform(PlatformError {
+            why: Stop::Refused(errno @ (libc::EEXIST | libc::EPERM | libc::EACCES)),
+            ..
+        }) => *errno,
         MapError::Platform(_) | MapError::Fault(_) => libc::ENOMEM,
     }
 }
@@ -106,8 +131,12 @@ impl Calls {
     }
 
     fn carry_out(&mut self, request: Request<'static>) {
-        let args = request.args();
-        let result = match request.op() {
+        let (op, args) = (request.op(), request.args());
+        if is_on_a_range(op) && !self.is_ours(args[0], args[1]) {
+            request.answer(Err(FOREIGN));
+            return;
+        }
+        let result = match op {
             Op::Map => self.map(args),
             Op::MapFixed => self.map_fixed(args),
             Op::Unmap => self.unmap(args[0], args[1]),
@@ -120,8 +149,7 @@ impl Calls {
             Op::LockAll => self.lock_all(args[0] as c_int, args[1]),
             Op::UnlockAll => self.unlock_all(),
             Op::Surrender => self.surrender(args[0], args[1]),
-            Op::Free => Ok(usize::from(self.is_free(args[0], args[1]))),
-            Op::Mapped => self.mapped(args[0], args[1]),
+            Op::Look => Ok(0),
             Op::Remap => self.remap(args),
             Op::Leave => self.leave(args[0], args[1]),
             Op::Hold => self.process.hold(args[0], args[1]),
@@ -147,17 +175,28 @@ impl Calls {
         work: impl Fn(&Manager, deckle_mm::SpaceId, Vpn, u64) -> Result<(), MapError>,
     ) -> Result<usize, i32> {
         let (mm, space) = self.process.memory();
+        let mut result = Ok(0);
         for (start, bytes, foreign) in self.parts(args[0], args[1]) {
             if foreign {
-                raw(number, [start, bytes, args[2], 0, 0, 0])?;
+                match raw(number, [start, bytes, args[2], 0, 0, 0]) {
+                    // As the kernel: the rest is done, and the hole told.
+                    Err(libc::ENOMEM) if number == libc::SYS_madvise => {
+                        result = Err(libc::ENOMEM);
+                    }
+                    done => drop(done?),
+                }
             } else {
                 work(mm, space, vpn(start), pages(bytes)).map_err(|e| errno(&e))?;
             }
         }
-        Ok(0)
+        result
     }
 
     fn protect(&mut self, args: [usize; 6]) -> Result<usize, i32> {
+        // Managed memory is no stack that grows.
+        if !is_right(args[2]) {
+            return Err(libc::EINVAL);
+        }
         self.may_cut(args[0], args[1])?;
         self.on(libc::SYS_mprotect, args, |mm, space, start, n| {
             mm.mprotect(space, start, n, prot(args[2]))
@@ -166,34 +205,55 @@ impl Calls {
 
     fn map(&mut self, args: [usize; 6]) -> Result<usize, i32> {
         let [hint, bytes, _, rights, flags, most] = args;
-        if hint != 0 && self.is_free(hint, bytes) {
-            return self.map_fixed([hint, bytes, 0, rights, flags, most]);
-        }
-        if self.mappings.is_full(self.process) {
+        if self.mappings.is_full(self.process) || is_too_much(bytes, rights, flags) {
             return Err(libc::ENOMEM);
         }
         self.may_map(bytes, flags as c_int, most)?;
-        let align = alignment(bytes, self.process.align_mappings);
-        let (mm, space) = self.process.memory();
-        let start = mm
-            .mmap(space, None, pages(bytes), pages(align), prot(rights))
-            .map_err(|e| errno(&e))?;
-        self.populate(start.addr() as usize, bytes, rights, flags as c_int)
+        let place = Place::Near {
+            hint,
+            align: alignment(bytes, self.process.align_mappings),
+            offset: 0,
+        };
+        self.map_at(place, bytes, rights, flags as c_int)
     }
 
     fn map_fixed(&mut self, args: [usize; 6]) -> Result<usize, i32> {
         let [addr, bytes, _, rights, flags, most] = args;
-        if flags as c_int & libc::MAP_FIXED_NOREPLACE != 0 && !self.is_free(addr, bytes) {
-            return Err(libc::EEXIST);
+        let flags = flags as c_int;
+        if is_too_much(bytes, rights, args[4]) {
+            return Err(libc::ENOMEM);
         }
         self.may_cut(addr, bytes)?;
-        self.may_map(bytes, flags as c_int, most)?;
-        self.adopt(addr, bytes)?;
-        self.process.rooms.forget(addr, bytes);
-        let (mm, space) = self.process.memory();
-        mm.mmap(space, Some(vpn(addr)), pages(bytes), 1, prot(rights))
-            .map_err(|e| errno(&e))?;
-        self.populate(addr, bytes, rights, flags as c_int)
+        self.may_map(bytes, flags, most)?;
+        let place = match flags & libc::MAP_FIXED_NOREPLACE != 0 {
+            true => Place::Free(addr),
+            false => {
+                self.process.rooms.forget(addr, bytes);
+                Place::At(addr)
+            }
+        };
+        // Who knows the address may use it from the first moment on.
+        crate::door().places.note(addr, bytes);
+        self.map_at(place, bytes, rights, flags)
+    }
+
+    fn map_at(
+        &mut self,
+        place: Place,
+        bytes: usize,
+        rights: usize,
+        flags: c_int,
+    ) -> Result<usize, i32> {
+        // SAFETY: what the program asked for; its calls come one after the other.
+        let start = unsafe { self.process.pager.map(place, pages(bytes), prot(rights)) };
+        let addr = start.map_err(|e| errno(&e))?.addr() as usize;
+        crate::door().places.note(addr, bytes);
+        if self.undumped && matches!(place, Place::At(_)) {
+            // What was there before may have been advised; this has not asked for it.
+            let advice = libc::MADV_DODUMP as usize;
+            let _ = raw(libc::SYS_madvise, [addr, bytes, advice, 0, 0, 0]);
+        }
+        self.populate(addr, bytes, rights, flags)
     }
 
     /// MAP_LOCKED, mlockall for what comes, and MAP_POPULATE.
@@ -217,7 +277,8 @@ impl Calls {
                 false => self.lock_now(at, n),
             };
             if let Err(error) = locked {
-                let _ = mm.munmap(space, at, n);
+                // SAFETY: known to nobody, or what the program has replaced.
+                let _ = unsafe { self.process.pager.unmap(at, n) };
                 return Err(match error {
                     MapError::Limit => libc::EAGAIN,
                     error => errno(&error),
@@ -235,69 +296,20 @@ impl Calls {
         Ok(addr)
     }
 
-    pub fn unmap(&mut self, addr: usize, bytes: usize) -> Result<usize, i32> {
+    /// munmap of what is managed and of what lies between, in the order of addresses.
+    fn unmap(&mut self, addr: usize, bytes: usize) -> Result<usize, i32> {
         self.may_cut(addr, bytes)?;
-        self.adopt(addr, bytes)?;
         self.process.rooms.forget(addr, bytes);
         self.process.let_go(addr, bytes);
-        let (mm, space) = self.process.memory();
-        mm.munmap(space, vpn(addr), pages(bytes))
-            .map_err(|e| errno(&e))?;
-        if self.undumped {
-            // The next who gets these addresses has not asked for it.
-            let _ = raw(
-                libc::SYS_madvise,
-                [addr, bytes, libc::MADV_DODUMP as usize, 0, 0, 0],
-            );
+        for (start, len, foreign) in self.parts(addr, bytes) {
+            if foreign {
+                raw(libc::SYS_munmap, [start, len, 0, 0, 0, 0])?;
+            } else {
+                // SAFETY: what the program asked for.
+                let done = unsafe { self.process.pager.unmap(vpn(start), pages(len)) };
+                done.map_err(|e| errno(&e))?;
+            }
         }
         Ok(0)
-    }
-
-    fn remap(&mut self, args: [usize; 6]) -> Result<usize, i32> {
-        use deckle_mm::space::remap::Remap;
-        let [addr, old, new, flags, to, _] = args;
-        let flags = flags as c_int;
-        let known = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
-        let fixed = flags & libc::MREMAP_FIXED != 0;
-        let leave = flags & libc::MREMAP_DONTUNMAP != 0;
-        // Duplicating by an old size of zero: not for private memory.
-        if flags & !known != 0
-            || (fixed || leave) && flags & libc::MREMAP_MAYMOVE == 0
-            || leave && old != new
-            || !addr.is_multiple_of(PAGE)
-            || !to.is_multiple_of(PAGE) && fixed
-            || new == 0
-            || old == 0
-        {
-            return Err(libc::EINVAL);
-        }
-        if self.mappings.is_full(self.process) {
-            return Err(libc::ENOMEM);
-        }
-        let size = |bytes: usize| pages(bytes.next_multiple_of(PAGE));
-        let whole = old.next_multiple_of(PAGE);
-        let arena = self.process.pager.platform().arena();
-        let outside = fixed && !arena.contains(to, new);
-        if outside || self.parts(addr, whole).iter().any(|part| part.2) {
-            self.surrender(addr, whole)?;
-            let target = fixed.then_some(to);
-            return self.remap_foreign(addr, whole, new.next_multiple_of(PAGE), flags, target);
-        }
-        if fixed {
-            self.adopt(to, new.next_multiple_of(PAGE))?;
-        }
-        let how = match (fixed, flags & libc::MREMAP_MAYMOVE != 0) {
-            _ if leave => Remap::Leave(fixed.then(|| vpn(to))),
-            (true, _) => Remap::Fixed(vpn(to)),
-            (false, true) => Remap::MayMove,
-            (false, false) => Remap::InPlace,
-        };
-        let (mm, space) = self.process.memory();
-        mm.mremap(space, vpn(addr), size(old), size(new), how)
-            .map(|at| at.addr() as usize)
-            .map_err(|e| match e {
-                MapError::Hole(_) => libc::EFAULT,
-                e => errno(&e),
-            })
     }
 }

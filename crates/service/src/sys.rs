@@ -5,15 +5,15 @@ pub const PAGE: usize = 4096;
 
 pub use deckle_door::call;
 
-/// Maps `bytes` of private anonymous memory at an address of the kernel's choice.
+/// Maps `bytes` of private anonymous memory at `hint`, or at an address of the kernel's choice.
 ///
 /// # Errors
 /// The errno of mmap.
-pub fn map_anonymous(bytes: usize) -> Result<usize, i32> {
+pub fn map_anonymous(hint: usize, bytes: usize) -> Result<usize, i32> {
     let prot = (libc::PROT_READ | libc::PROT_WRITE) as usize;
     let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as usize;
     // SAFETY: a new mapping, which changes no other.
-    unsafe { call(libc::SYS_mmap, [0, bytes, prot, flags, usize::MAX, 0]) }
+    unsafe { call(libc::SYS_mmap, [hint, bytes, prot, flags, usize::MAX, 0]) }
 }
 
 /// Unmaps a range.

@@ -60,8 +60,7 @@ pub fn run(process: &'static Process) -> ! {
         .and_then(|()| shed::calls(process));
     match ready {
         Ok(()) => {
-            let arena = process.pager.platform().arena();
-            crate::door().tell(arena.base(), arena.len());
+            crate::door().tell();
             look_after(process)
         }
         Err(why) => {

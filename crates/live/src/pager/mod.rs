@@ -19,6 +19,7 @@ pub mod gate;
 mod handler;
 mod hooks;
 mod machine;
+mod place;
 mod queue;
 mod region;
 mod service;
@@ -47,6 +48,9 @@ pub use service::Service;
 use queue::Queue;
 use throttle::Throttle;
 
+/// Pages of the address space that a program can have.
+const PAGES: u64 = (1 << 47) / deckle_mm::PAGE_SIZE as u64;
+
 /// The live machine as one set of the core's traits.
 pub struct LiveEnv<C, S>(PhantomData<(C, S)>);
 
@@ -64,7 +68,7 @@ pub enum PagerError {
     Live(LiveError),
     /// A tunable out of range.
     Tunable(TunableError),
-    /// The arena is no address window (a defect).
+    /// There is no address window (a defect).
     Space(MapError),
     /// No descriptor for the stop signal.
     Stop(Errno),
@@ -77,7 +81,7 @@ impl fmt::Display for PagerError {
         match self {
             PagerError::Live(e) => e.fmt(f),
             PagerError::Tunable(e) => e.fmt(f),
-            PagerError::Space(e) => write!(f, "arena: {e:?}"),
+            PagerError::Space(e) => write!(f, "address space: {e:?}"),
             PagerError::Stop(e) => write!(f, "eventfd: {e}"),
             PagerError::Thread(e) => write!(f, "thread: {e}"),
         }
@@ -117,12 +121,10 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
             config.limit_pages = Some(charge.max()).filter(|max| *max != u64::MAX);
         }
         let platform = LivePlatform::new(config).map_err(PagerError::Live)?;
-        let base = Vpn::of_addr(platform.arena().base() as u64);
-        let pages = (platform.arena().len() / deckle_mm::PAGE_SIZE) as u64;
         let machine = LiveMachine::new();
         let mm = Mm::new(platform, machine, Shared(charge), store, tunables)
             .map_err(PagerError::Tunable)?;
-        let space = mm.create_space(base, pages).map_err(PagerError::Space)?;
+        let space = mm.create_space(Vpn(0), PAGES).map_err(PagerError::Space)?;
         debug_assert_eq!(space, SPACE);
         let stop = stop_signal()?;
         Ok(Pager {

@@ -4,9 +4,10 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use deckle_mm::units::bytes_to_pages;
-use deckle_mm::{Advice, BLOCK_PAGES, Charge, MapError, Prot, Store, Vpn};
+use deckle_mm::{Advice, BLOCK_PAGES, Charge, MapError, PAGE_SIZE, Prot, Store, Vpn};
 
 use super::service::Threads;
+use crate::platform::Place;
 
 /// A mapping of managed memory; unmapped when dropped.
 pub struct Region<C: Charge + 'static, S: Store + 'static> {
@@ -19,12 +20,13 @@ pub struct Region<C: Charge + 'static, S: Store + 'static> {
 impl<C: Charge + 'static, S: Store + 'static> Region<C, S> {
     pub(super) fn new(threads: Arc<Threads<C, S>>, bytes: usize) -> Result<Self, MapError> {
         let pages = bytes_to_pages(bytes as u64);
-        let block = u64::from(BLOCK_PAGES);
-        let align = if pages >= block { block } else { 1 };
-        let pager = &threads.pager;
-        let start = pager
-            .mm()
-            .mmap(pager.space(), None, pages, align, Prot::RW)?;
+        let align = match pages >= u64::from(BLOCK_PAGES) {
+            true => BLOCK_PAGES as usize * PAGE_SIZE,
+            false => PAGE_SIZE,
+        };
+        let place = Place::aligned(align);
+        // SAFETY: at no address in particular.
+        let start = unsafe { threads.pager.map(place, pages, Prot::RW) }?;
         Ok(Region {
             threads,
             start,
@@ -79,7 +81,8 @@ impl<C: Charge + 'static, S: Store + 'static> DerefMut for Region<C, S> {
 impl<C: Charge + 'static, S: Store + 'static> Drop for Region<C, S> {
     fn drop(&mut self) {
         let pager = &self.threads.pager;
-        let gone = pager.mm().munmap(pager.space(), self.start, self.pages);
+        // SAFETY: whoever drops it has the only handle.
+        let gone = unsafe { pager.unmap(self.start, self.pages) };
         debug_assert!(gone.is_ok(), "{gone:?}");
     }
 }

@@ -89,7 +89,7 @@ impl<C: Charge + 'static, S: Store + 'static> Service<C, S> {
     /// Maps `bytes` of managed memory, readable and writable, holding zeros.
     ///
     /// # Errors
-    /// No room in the arena, or the size is zero.
+    /// No room, or the size is zero.
     pub fn map(&self, bytes: usize) -> Result<Region<C, S>, MapError> {
         Region::new(self.threads.clone(), bytes)
     }

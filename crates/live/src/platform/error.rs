@@ -16,8 +16,8 @@ pub enum LiveError {
     Handshake(Errno),
     /// The parking range does not fit or cannot be registered; bytes asked for.
     Parking(usize, Errno),
-    /// The program's arena does not fit or cannot be registered; bytes asked for.
-    Arena(usize, Errno),
+    /// A managed range cannot be registered again.
+    Managed(Errno),
     /// No room for the small ranges of the platform's own.
     Own(Errno),
     /// `/proc/self/pagemap` cannot be opened.
@@ -30,7 +30,7 @@ impl fmt::Display for LiveError {
             LiveError::NoUserfaultfd(e) => e.fmt(f),
             LiveError::Handshake(e) => write!(f, "userfaultfd lacks write-protection: {e}"),
             LiveError::Parking(n, e) => write!(f, "parking range of {n} bytes: {e}"),
-            LiveError::Arena(n, e) => write!(f, "arena of {n} bytes: {e}"),
+            LiveError::Managed(e) => write!(f, "managed memory: {e}"),
             LiveError::Own(e) => write!(f, "memory for the platform itself: {e}"),
             LiveError::Pagemap(e) => write!(f, "/proc/self/pagemap: {e}"),
         }

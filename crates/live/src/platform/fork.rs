@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 
 use deckle_uffd::{Errno, Pagemap};
 
-use super::{LiveError, LivePlatform, open};
+use super::{LiveError, LivePlatform, kernel, open};
 
 impl LivePlatform {
     /// Takes the address ranges back that a child of fork has not inherited: the first thing
@@ -21,13 +21,33 @@ impl LivePlatform {
         self.nursery.reserve_after_fork().map_err(LiveError::Own)
     }
 
-    /// Whether children that are forked from now on inherit managed memory. For the time of one
+    /// Lets children that are forked from now on inherit a managed range. For the time of one
     /// fork, after which the child [takes it over](Self::after_fork).
     ///
     /// # Errors
     /// The kernel's refusal; perhaps only a part has changed.
-    pub fn inherit(&self, on: bool) -> Result<(), Errno> {
-        self.arena.inherit(on)
+    pub fn inherit(&self, start: usize, len: usize) -> Result<(), Errno> {
+        self.managed.inherit(start, len, true)
+    }
+
+    /// Ends that, for all that is managed.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn inherit_nothing(&self) -> Result<(), Errno> {
+        let mut all = self.managed.ranges().into_iter();
+        all.try_for_each(|(start, len)| self.managed.inherit(start, len, false))
+    }
+
+    /// In a child of fork: an empty mapping without access in the place of a managed range that
+    /// it has not inherited. Before [`after_fork`](Self::after_fork), which registers it.
+    ///
+    /// # Errors
+    /// Something else is there.
+    pub fn fill_after_fork(&self, start: usize, len: usize) -> Result<(), LiveError> {
+        // SAFETY: fails rather than replaces.
+        let made = unsafe { kernel::map_none(start, len, libc::MAP_FIXED_NOREPLACE) };
+        made.map(drop).map_err(LiveError::Managed)
     }
 
     /// Gives the copy of a platform in a child of fork its own descriptors, parking range and
@@ -52,9 +72,8 @@ impl LivePlatform {
         self.parking
             .after_fork(&self.park)
             .map_err(|e| LiveError::Parking(len, e))?;
-        let len = self.arena.len();
-        self.arena
+        self.managed
             .after_fork(&self.program)
-            .map_err(|e| LiveError::Arena(len, e))
+            .map_err(LiveError::Managed)
     }
 }

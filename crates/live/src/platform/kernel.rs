@@ -77,18 +77,34 @@ pub unsafe fn mprotect(start: usize, len: usize, prot: i32) -> Result<(), Errno>
     check(unsafe { libc::mprotect(start as *mut _, len, prot) })
 }
 
-/// Replaces what is mapped at a range by a fresh reservation without access.
+/// Maps `len` bytes without access, at `at` as `how` says (0: a hint, `MAP_FIXED`,
+/// `MAP_FIXED_NOREPLACE`).
 ///
 /// # Safety
-/// The range is the caller's, and nobody counts on what is there.
-pub unsafe fn reserve_at(start: usize, len: usize) -> Result<(), Errno> {
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
-    // SAFETY: the range is the caller's.
-    let got = unsafe { libc::mmap(start as *mut _, len, libc::PROT_NONE, flags, -1, 0) };
+/// With `MAP_FIXED`: the range is the caller's, and nobody counts on what is there.
+pub unsafe fn map_none(at: usize, len: usize, how: i32) -> Result<usize, Errno> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | how;
+    // SAFETY: the caller's promise.
+    let got = unsafe { libc::mmap(at as *mut _, len, libc::PROT_NONE, flags, -1, 0) };
     match got {
         libc::MAP_FAILED => Err(Errno::last()),
-        _ => Ok(()),
+        got => Ok(got as usize),
     }
+}
+
+/// Unmaps a range.
+///
+/// # Safety
+/// Nobody counts on what is there.
+pub unsafe fn munmap(start: usize, len: usize) -> Result<(), Errno> {
+    // SAFETY: the caller's promise.
+    check(unsafe { libc::munmap(start as *mut _, len) })
+}
+
+/// Unmaps a mapping just made, or an edge of it, which nobody knows of yet.
+pub fn unmap_own(start: usize, len: usize) {
+    // SAFETY: known to nobody but the caller. A refusal leaves a mapping without use.
+    let _ = unsafe { munmap(start, len) };
 }
 
 /// Lets another thread run; used between repetitions of a call that found the address space
@@ -140,10 +156,18 @@ impl Reservation {
     /// # Errors
     /// `ENOMEM`: does not fit in the address space, `RLIMIT_AS` or the overcommit rule.
     pub fn new(len: usize, prot: i32) -> Result<Reservation, Errno> {
+        Reservation::near(0, len, prot)
+    }
+
+    /// The same, at `hint` if there is room.
+    ///
+    /// # Errors
+    /// As [`new`](Reservation::new).
+    pub fn near(hint: usize, len: usize, prot: i32) -> Result<Reservation, Errno> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         let padded = len + BLOCK;
         // SAFETY: a new mapping at an address of the kernel's choice changes no other.
-        let got = unsafe { libc::mmap(std::ptr::null_mut(), padded, prot, flags, -1, 0) };
+        let got = unsafe { libc::mmap(hint as *mut _, padded, prot, flags, -1, 0) };
         if got == libc::MAP_FAILED {
             return Err(Errno::last());
         }
@@ -152,21 +176,26 @@ impl Reservation {
         let end = start + padded;
         for (edge, bytes) in [(start, base - start), (base + len, end - base - len)] {
             if bytes > 0 {
-                // SAFETY: an edge of the mapping just made, which nobody knows yet.
-                unsafe { libc::munmap(edge as *mut _, bytes) };
+                unmap_own(edge, bytes);
             }
         }
         Ok(Reservation { base, len })
     }
 
-    /// Reserves `want` bytes, or the largest half, quarter, ... down to `least` that fits.
+    /// Reserves `want` bytes, or the largest half, quarter, ... down to `least` that fits, at
+    /// `hint` if there is room.
     ///
     /// # Errors
     /// The refusal of the last attempt.
-    pub fn largest(want: usize, least: usize, prot: i32) -> Result<Reservation, Errno> {
+    pub fn largest(
+        hint: usize,
+        want: usize,
+        least: usize,
+        prot: i32,
+    ) -> Result<Reservation, Errno> {
         let mut len = want;
         loop {
-            match Reservation::new(len, prot) {
+            match Reservation::near(hint, len, prot) {
                 Ok(r) => return Ok(r),
                 Err(e) if len / 2 < least => return Err(e),
                 Err(_) => len = (len / 2).next_multiple_of(2 * BLOCK),
@@ -199,11 +228,6 @@ impl Reservation {
     /// Length in bytes.
     pub fn len(&self) -> usize {
         self.len
-    }
-
-    /// Whether the range lies inside.
-    pub fn contains(&self, start: usize, len: usize) -> bool {
-        start >= self.base && len <= self.len && start - self.base <= self.len - len
     }
 }
 

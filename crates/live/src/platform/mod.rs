@@ -1,14 +1,14 @@
 //! [`LivePlatform`]: the core's boundary on real memory.
 
-mod arena;
 mod caps;
 mod error;
-mod foreign;
 mod fork;
 mod gather;
 mod kernel;
+mod managed;
 mod nursery;
 mod parking;
+mod place;
 mod roads;
 pub mod scan;
 mod selftest;
@@ -16,20 +16,24 @@ mod zero;
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
 
 use deckle_mm::platform::{Content, Cow, Done, Flush, Harvest, PlatformError, Prot, Stop, Zones};
 use deckle_mm::{BlockNr, FrameRun, PageMask, PageRun, Pfn, Platform, SpaceId, Vpn};
 use deckle_uffd::{Categories, CopyMode, Features, Pagemap, ProtectMode, Uffd, Why};
 
-pub use arena::Arena;
 pub use caps::{Capabilities, Capability};
 pub use error::LiveError;
+pub use managed::Managed;
 pub(crate) use nursery::IDLE as NURSERY_IDLE;
 pub use nursery::{Account, Nursery};
 pub use parking::Parking;
+pub use place::Place;
 pub use selftest::self_test;
 
-use error::{refused, stop};
+pub(crate) use error::refused;
+use error::stop;
 pub(crate) use kernel::monotonic_ns;
 use kernel::{Advice, BLOCK, PAGE, Reservation};
 
@@ -47,8 +51,6 @@ const NURSERY_LEAST: u64 = (64 << 20) / PAGE as u64;
 pub struct LiveConfig {
     /// Bytes of the parking range; `None`: 4 times the RAM, less under `RLIMIT_AS`.
     pub parking_bytes: Option<usize>,
-    /// Bytes of the program's arena; `None`: 1 TiB, less under `RLIMIT_AS`.
-    pub arena_bytes: Option<usize>,
     /// What the system allows; `None`: find out by [`self_test`].
     pub capabilities: Option<Capabilities>,
     /// Keep managed ranges out of forked children but that of a fork that was [prepared
@@ -68,7 +70,7 @@ pub struct LiveConfig {
 /// Descriptors, ranges and the capabilities found at the start. All operations may be called
 /// from any task that shares the memory and the descriptor table of the one that built it.
 pub struct LivePlatform {
-    /// Serves the arena: missing and write-protect faults.
+    /// Serves what is managed: missing and write-protect faults.
     program: Uffd,
     /// Serves the parking range: write-protection only, no events.
     park: Uffd,
@@ -76,7 +78,9 @@ pub struct LivePlatform {
     /// `/proc/self/mem`, for what cannot be moved.
     memory: Option<File>,
     parking: Parking,
-    arena: Arena,
+    managed: Managed,
+    /// Start and end of a range that is about to be unmapped.
+    going: [AtomicUsize; 2],
     nursery: Nursery,
     /// A block of zeros to copy from: never written, so it uses no memory.
     zeros: Reservation,
@@ -105,14 +109,8 @@ impl LivePlatform {
             .unwrap_or(4 * kernel::ram_bytes() as usize)
             .min(most(4));
         let parking = Parking::new(want, &park).map_err(|e| LiveError::Parking(want, e))?;
-        let want = config
-            .arena_bytes
-            .unwrap_or(1 << 40)
-            .min(most(2))
-            .next_multiple_of(BLOCK);
         let huge_advice = caps.huge() && !caps.has(Capability::BlockRecipe);
-        let arena = Arena::new(want, huge_advice, config.dont_fork, &program)
-            .map_err(|e| LiveError::Arena(want, e))?;
+        let managed = Managed::new(huge_advice, config.dont_fork);
         let off = config.limit_pages.is_some_and(|l| l < NURSERY_LEAST);
         let nursery = Nursery::new(caps, off, config.account).map_err(LiveError::Own)?;
         let zeros = Reservation::new(BLOCK, libc::PROT_READ).map_err(LiveError::Own)?;
@@ -122,7 +120,8 @@ impl LivePlatform {
             pagemap,
             memory: File::open("/proc/self/mem").ok(),
             parking,
-            arena,
+            managed,
+            going: [const { AtomicUsize::new(0) }; 2],
             nursery,
             zeros,
             moves: caps.has(Capability::Move),
@@ -136,9 +135,9 @@ impl LivePlatform {
         &self.program
     }
 
-    /// The program's arena.
-    pub fn arena(&self) -> &Arena {
-        &self.arena
+    /// What is managed.
+    pub fn managed(&self) -> &Managed {
+        &self.managed
     }
 
     /// The parking range.
@@ -173,7 +172,7 @@ impl LivePlatform {
         let _ = self.program.wake(start, len);
     }
 
-    /// Address and length in bytes of a run; checked to lie in the arena.
+    /// Address and length in bytes of a run; checked to be managed.
     fn run(&self, at: PageRun) -> Result<(usize, usize), PlatformError> {
         self.span(at.space, at.start, u64::from(at.pages))
     }
@@ -185,7 +184,7 @@ impl LivePlatform {
         pages: u64,
     ) -> Result<(usize, usize), PlatformError> {
         let (start, len) = (start.addr() as usize, pages as usize * PAGE);
-        match space == SPACE && self.arena.contains(start, len) {
+        match space == SPACE && self.managed.contains(start, len) {
             true => Ok((start, len)),
             false => Err(GONE),
         }
@@ -398,7 +397,10 @@ impl Platform for LivePlatform {
         if let Ok((start, len)) = self.run(at) {
             // SAFETY: the caller gives the bytes of the run up; the range stays registered.
             let gone = unsafe { kernel::drop_pages(start, len) };
-            debug_assert!(gone.is_ok(), "arena refused MADV_DONTNEED: {gone:?}");
+            debug_assert!(
+                gone.is_ok(),
+                "managed memory refused MADV_DONTNEED: {gone:?}"
+            );
         }
         FLUSHED
     }
@@ -451,6 +453,11 @@ impl Platform for LivePlatform {
     }
 
     fn release_block(&self, space: SpaceId, block: BlockNr) {
+        let addr = block.start().addr() as usize;
+        if (self.going[0].load(Relaxed)..self.going[1].load(Relaxed)).contains(&addr) {
+            // Its page table goes with the mapping.
+            return;
+        }
         if let Ok((start, _)) = self.span(space, block.start(), (BLOCK / PAGE) as u64) {
             self.clear_program_block(start);
         }

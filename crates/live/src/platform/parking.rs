@@ -29,6 +29,15 @@ pub struct Parking {
     tables: Box<[AtomicU64]>,
 }
 
+/// Where to reserve it: far from where programs, runtimes and the kernel put things. Not at the
+/// same place in each program.
+fn far() -> usize {
+    const FAR: usize = 40 << 40;
+    /// Of the address of something that the kernel has put at random.
+    static PLACED: u8 = 0;
+    FAR + (((&raw const PLACED).addr() >> 12 & 0x3ff) << 30)
+}
+
 /// Advises and registers an empty range of twice `half` bytes.
 fn prepare(base: usize, half: usize, uffd: &Uffd) -> Result<(), Errno> {
     let len = 2 * half;
@@ -54,7 +63,7 @@ impl Parking {
     pub fn new(want: usize, uffd: &Uffd) -> Result<Parking, Errno> {
         let want = want.min(2 * MAX_HALF * PAGE).next_multiple_of(2 * LARGEST);
         let prot = libc::PROT_READ | libc::PROT_WRITE;
-        let range = Reservation::largest(want, 64 << 20, prot)?;
+        let range = Reservation::largest(far(), want, 64 << 20, prot)?;
         let half = range.len() / 2 / LARGEST * LARGEST;
         prepare(range.base(), half, uffd)?;
         let words = (half / BLOCK).div_ceil(64);

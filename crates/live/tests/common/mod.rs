@@ -10,7 +10,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use deckle_live::platform::SPACE;
-use deckle_live::{Capability, LiveConfig, LivePlatform};
+use deckle_live::{Capability, LiveConfig, LivePlatform, Place};
 use deckle_mm::platform::{Content, Flush, PlatformError, Prot};
 use deckle_mm::{FrameRun, PageRun, Pfn, Platform, Vpn};
 use deckle_uffd::{Categories, Event, Msg, Pagemap, PagemapScan, Region};
@@ -53,14 +53,24 @@ pub fn case<F: FnOnce()>(body: F) {
     );
 }
 
+/// Bytes of managed memory that a platform has here.
+pub const MANAGED: usize = 256 << 20;
+
 /// A platform with small ranges.
 pub fn platform() -> LivePlatform {
-    LivePlatform::new(LiveConfig {
+    platform_of(LiveConfig {
         parking_bytes: Some(256 << 20),
-        arena_bytes: Some(256 << 20),
         ..LiveConfig::default()
     })
-    .expect("userfaultfd: run as root or with vm.unprivileged_userfaultfd=1")
+}
+
+/// A platform with one managed range.
+pub fn platform_of(config: LiveConfig) -> LivePlatform {
+    let p = LivePlatform::new(config)
+        .expect("userfaultfd: run as root or with vm.unprivileged_userfaultfd=1");
+    // SAFETY: at no address in particular.
+    unsafe { p.map_new(Place::aligned(BLOCK), MANAGED) }.expect("a managed range");
+    p
 }
 
 /// Says loudly why a case cannot run here.
@@ -73,15 +83,15 @@ pub fn needs(p: &LivePlatform, test: &str, c: Capability) -> bool {
 }
 
 pub fn base(p: &LivePlatform) -> Vpn {
-    Vpn::of_addr(p.arena().base() as u64)
+    Vpn::of_addr(p.managed().ranges()[0].0 as u64)
 }
 
-/// A run of the arena: block `block`, pages from `page`.
+/// A run of the managed range: block `block`, pages from `page`.
 pub fn run(p: &LivePlatform, block: u64, page: u32, pages: u32) -> PageRun {
     PageRun::new(SPACE, base(p).add(block * 512 + u64::from(page)), pages)
 }
 
-/// Opens a block of the arena with rights.
+/// Opens a block of the managed range with rights.
 pub fn open(p: &LivePlatform, block: u64, prot: Prot) {
     drop_flush(p.protect(SPACE, base(p).add(block * 512), 512, prot));
 }

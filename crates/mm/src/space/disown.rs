@@ -1,7 +1,6 @@
 //! Ending the management of a range that stays mapped: the program has asked for something
 //! that only the kernel can give (MADV_DONTFORK, a userfaultfd of its own ...), so the kernel
-//! gets its pages, all of them, and the core keeps a placeholder without access in their
-//! place.
+//! gets its pages, all of them, and the core forgets the range.
 
 use crate::env::Env;
 use crate::mm::Mm;
@@ -9,7 +8,7 @@ use crate::platform::Prot;
 use crate::space::block::BlockState;
 use crate::space::entry::Kind;
 use crate::space::fault::{FaultError, FaultMode};
-use crate::space::vma::{ThpAdvice, Vma};
+use crate::space::vma::Vma;
 use crate::space::{BlockRef, MapError, Space};
 use crate::stat::Item;
 use crate::units::{BLOCK_PAGES, PageMask, PageRun, SpaceId, Vpn};
@@ -18,10 +17,10 @@ use alloc::vec::Vec;
 impl<E: Env> Mm<E> {
     /// Makes every page of a range that has bytes present in the program, zeros too: a page that
     /// the program has written is no hole for a userfaultfd of its own, whatever was made of it
-    /// here. Then forgets the range: its pages stay where they are, uncharged; its VMA becomes
-    /// one without access. Holes stay holes.
+    /// here. Then forgets the range: its pages stay where they are, uncharged; nothing is mapped
+    /// there any more, for the core. Holes stay holes.
     /// The platform's rights are left as they were. From here on faults in the range find no
-    /// access: the caller ends their delivery next.
+    /// mapping: the caller ends their delivery next.
     ///
     /// Mapping calls on the range are kept away by the caller, faults and reclaim need not be.
     ///
@@ -72,15 +71,13 @@ impl<E: Env> Mm<E> {
         let _mmap = space.mmap_lock.lock(self.machine());
         for vma in vmas {
             self.protect_range(space, vma.start, vma.pages, vma.prot)?;
-            // No fault can put a page there any more.
-            space
-                .edit_vmas(self, |tree| {
-                    tree.update(vma.start, vma.pages, |v| {
-                        (v.prot, v.locked, v.advice) = (Prot::NONE, false, ThpAdvice::None);
-                    })
-                })
-                .map_err(|hole| MapError::Hole(hole.0))?;
         }
+        // No fault can put a page there from now on.
+        space.edit_vmas(self, |tree| {
+            for vma in vmas {
+                tree.remove(vma.start, vma.pages);
+            }
+        });
         for vma in vmas {
             for (block, first, n) in space.parts(self, vma.start, vma.pages) {
                 self.forget_part(space, &block, first, n);

@@ -197,8 +197,15 @@ impl Space {
         })
     }
 
+    /// The first page behind the leaf of a block for which there is a leaf.
+    fn next_leaf<E: Env>(&self, mm: &Mm<E>, nr: BlockNr) -> Option<Vpn> {
+        let leaves = self.leaves.lock(mm.machine());
+        let (key, _) = leaves.range(nr.0 / LEAF_BLOCKS + 1..).next()?;
+        Some(BlockNr(key * LEAF_BLOCKS).start())
+    }
+
     /// The parts `(block, first page, pages)` of a range that lie in blocks which exist,
-    /// in order; stretches that were never touched are skipped a leaf at a time.
+    /// in order; stretches that were never touched are skipped at once.
     pub fn parts<'a, E: Env>(
         &'a self,
         mm: &'a Mm<E>,
@@ -217,7 +224,7 @@ impl Space {
                         at = Vpn(stop);
                         return Some((b, first, (stop - first.0) as u32));
                     }
-                    None => at = Vpn((nr.0 / LEAF_BLOCKS + 1) * LEAF_BLOCKS * BLOCK_PAGES as u64),
+                    None => at = self.next_leaf(mm, nr)?,
                 }
             }
             None

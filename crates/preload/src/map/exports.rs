@@ -7,6 +7,7 @@ use core::ffi::{c_int, c_void};
 use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::Relaxed;
 use deckle_door::Op;
+use deckle_door::request::FOREIGN;
 use libc::c_long;
 
 type Ptr = *mut c_void;
@@ -22,33 +23,21 @@ pub fn raw(number: c_long, args: [usize; 6]) -> Result<usize, i32> {
     unsafe { sys::call(number, args) }
 }
 
-/// Runs `inside` on the part of a range that is in the arena, and the system call on the rest.
-pub fn by_parts(
+/// Has the service answer a call on a range (whole pages of it, in bytes, are told), if there may
+/// be managed memory; a call on memory of the kernel alone is the caller's.
+pub fn by_owner(
     start: usize,
     len: usize,
-    inside: impl Fn(usize, usize) -> Result<usize, i32>,
-    outside: impl Fn(usize, usize) -> Result<usize, i32>,
+    ask: impl FnOnce(usize) -> Result<usize, i32>,
+    alone: impl FnOnce() -> Result<usize, i32>,
 ) -> Result<usize, i32> {
-    let arena = match gate::arena() {
-        Some(arena) => arena,
-        None => return outside(start, len),
-    };
-    let aligned = start.is_multiple_of(PAGE);
-    let mut last = Ok(0);
-    let parts = rules::cut(start, len, arena);
-    if !aligned || !parts[1].2 || parts[1].1 == 0 {
-        return outside(start, len);
+    if len == 0 || !start.is_multiple_of(PAGE) || !gate::may_hold(start, len) {
+        return alone();
     }
-    for (from, bytes, is_inside) in parts {
-        if bytes > 0 {
-            last = match is_inside {
-                true => inside(from, bytes.next_multiple_of(PAGE)),
-                false => outside(from, bytes),
-            };
-            last?;
-        }
+    match ask(len.next_multiple_of(PAGE)) {
+        Err(FOREIGN) => alone(),
+        result => result,
     }
-    last
 }
 
 fn map(
@@ -78,62 +67,53 @@ fn map(
             gate::outgrown();
         }
     }
-    let Some(arena) = gate::arena() else {
-        return raw(libc::SYS_mmap, args);
-    };
-    if fixed {
-        return map_fixed(arena, managed, args);
+    match (managed, fixed) {
+        _ if !gate::is_managed() => raw(libc::SYS_mmap, args),
+        (true, _) => map_managed(args),
+        (false, true) => map_foreign(args),
+        (false, false) => raw(libc::SYS_mmap, args),
     }
-    if !managed {
-        return raw(libc::SYS_mmap, args);
-    }
-    let bytes = rules::pages(len)?;
-    let hint = if addr.is_multiple_of(PAGE) { addr } else { 0 };
-    let lockable = locks::lockable_by_mmap(flags)?;
-    gate::request(
-        Op::Map,
-        [hint, bytes, 0, prot as usize, flags as usize, lockable],
-    )
 }
 
-/// MAP_FIXED and MAP_FIXED_NOREPLACE: at the program's address.
-fn map_fixed(arena: (usize, usize), managed: bool, args: [usize; 6]) -> Result<usize, i32> {
+/// A mapping of managed memory.
+fn map_managed(args: [usize; 6]) -> Result<usize, i32> {
     let [addr, len, prot, flags, _, _] = args;
     let bytes = rules::pages(len)?;
-    if !addr.is_multiple_of(PAGE) {
-        return Err(libc::EINVAL);
-    }
-    let parts = rules::cut(addr, bytes, arena);
-    if parts[1].1 == 0 {
+    let fixed = flags as c_int & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0;
+    let aligned = addr.is_multiple_of(PAGE);
+    if fixed && (!aligned || addr.saturating_add(bytes) > rules::END) {
+        // The kernel says what is wrong.
         return raw(libc::SYS_mmap, args);
     }
-    if managed && parts[1].1 == bytes {
-        let lockable = locks::lockable_by_mmap(flags as c_int)?;
-        return gate::request(Op::MapFixed, [addr, bytes, 0, prot, flags, lockable]);
-    }
-    let [from, len_inside] = [parts[1].0, parts[1].1];
-    let mut args = args;
+    let lockable = locks::lockable_by_mmap(flags as c_int)?;
+    let (op, at) = match fixed {
+        true => (Op::MapFixed, addr),
+        false => (Op::Map, addr & !(PAGE - 1)),
+    };
+    gate::request(op, [at, bytes, 0, prot, flags, lockable])
+}
+
+/// A foreign mapping at an address of the program's, perhaps over managed memory.
+fn map_foreign(args: [usize; 6]) -> Result<usize, i32> {
+    let [addr, len, _, flags, _, _] = args;
+    let pass = || raw(libc::SYS_mmap, args);
     if flags & libc::MAP_FIXED_NOREPLACE as usize != 0 {
-        if gate::request(Op::Free, [from, len_inside, 0, 0, 0, 0])? == 0 {
-            return Err(libc::EEXIST);
-        }
-        if len_inside == bytes {
-            // Inside the arena everything is mapped already, for the kernel.
-            args[3] = flags & !(libc::MAP_FIXED_NOREPLACE as usize) | libc::MAP_FIXED as usize;
-        } else {
-            // Half in the arena, half out of it: nobody means that.
-            return Err(libc::EEXIST);
-        }
+        return pass();
     }
+    let look = |bytes| gate::request(Op::Look, [addr, bytes, 0, 0, 0, 0]).map(|_| 1);
+    if by_owner(addr, len, look, || Ok(0))? == 0 {
+        return pass();
+    }
+    let bytes = rules::pages(len)?;
     // What the kernel refuses changes nothing: tried elsewhere first.
     let mut trial = args;
     trial[0] = 0;
     trial[3] &= !(libc::MAP_FIXED | libc::MAP_POPULATE | libc::MAP_LOCKED) as usize;
     let place = raw(libc::SYS_mmap, trial)?;
     raw(libc::SYS_munmap, [place, bytes, 0, 0, 0, 0])?;
-    // Something foreign over managed memory: the part leaves management first.
-    gate::request(Op::Leave, [from, len_inside, 0, 0, 0, 0])?;
-    raw(libc::SYS_mmap, args)
+    // Something foreign over managed memory, which leaves management first.
+    gate::request(Op::Leave, [addr, bytes, 0, 0, 0, 0])?;
+    pass()
 }
 
 /// C's `mmap`.
@@ -165,39 +145,25 @@ pub unsafe extern "C" fn mmap64(
 /// C's `munmap`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn munmap(addr: Ptr, len: usize) -> c_int {
-    c_result(by_parts(
-        addr as usize,
+    let start = addr as usize;
+    c_result(by_owner(
+        start,
         len,
-        |start, bytes| gate::request(Op::Unmap, [start, bytes, 0, 0, 0, 0]),
-        |start, bytes| raw(libc::SYS_munmap, [start, bytes, 0, 0, 0, 0]),
+        |bytes| gate::request(Op::Unmap, [start, bytes, 0, 0, 0, 0]),
+        || raw(libc::SYS_munmap, [start, len, 0, 0, 0, 0]),
     )) as c_int
 }
 
 /// C's `mprotect`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mprotect(addr: Ptr, len: usize, prot: c_int) -> c_int {
-    let grows = prot & (libc::PROT_GROWSDOWN | libc::PROT_GROWSUP) != 0;
-    let prot = prot as usize;
-    c_result(
-        by_parts(
-            addr as usize,
-            len,
-            // Managed memory is no stack that grows.
-            |_, _| match rules::rights(prot as c_int) && !grows {
-                true => Ok(0),
-                false => Err(libc::EINVAL),
-            },
-            |_, _| Ok(0),
-        )
-        .and_then(|_| {
-            by_parts(
-                addr as usize,
-                len,
-                |start, bytes| gate::request(Op::Protect, [start, bytes, prot, 0, 0, 0]),
-                |start, bytes| raw(libc::SYS_mprotect, [start, bytes, prot, 0, 0, 0]),
-            )
-        }),
-    ) as c_int
+    let (start, prot) = (addr as usize, prot as usize);
+    c_result(by_owner(
+        start,
+        len,
+        |bytes| gate::request(Op::Protect, [start, bytes, prot, 0, 0, 0]),
+        || raw(libc::SYS_mprotect, [start, len, prot, 0, 0, 0]),
+    )) as c_int
 }
 
 /// madvise. What only the mighty may ask for is up to the caller's credentials, which the service
@@ -210,11 +176,11 @@ pub fn advise(addr: usize, len: usize, advice: c_int) -> Result<usize, i32> {
         return Err(libc::EPERM);
     }
     let advice = advice as usize;
-    by_parts(
+    by_owner(
         addr,
         len,
-        |start, bytes| gate::request(Op::Advise, [start, bytes, advice, 0, 0, 0]),
-        |start, bytes| raw(libc::SYS_madvise, [start, bytes, advice, 0, 0, 0]),
+        |bytes| gate::request(Op::Advise, [addr, bytes, advice, 0, 0, 0]),
+        || raw(libc::SYS_madvise, [addr, len, advice, 0, 0, 0]),
     )
 }
 
@@ -245,21 +211,12 @@ pub unsafe extern "C" fn mremap(
 ) -> Ptr {
     let (addr, to) = (addr as usize, new_addr as usize);
     let flags_word = flags as usize;
-    let pass = || raw(libc::SYS_mremap, [addr, old, new, flags_word, to, 0]);
-    c_result(match gate::arena() {
-        Some(arena) => {
-            let inside =
-                |start: usize, len: usize| rules::cut(start, len.max(1), arena)[1].1 == len.max(1);
-            let fixed = flags & libc::MREMAP_FIXED != 0;
-            match (inside(addr, old), fixed && inside(to, new)) {
-                (true, _) => gate::request(Op::Remap, [addr, old, new, flags_word, to, 0]),
-                // Foreign memory moved over managed memory by force.
-                (false, true) => {
-                    gate::request(Op::Leave, [to, new, 0, 0, 0, 0]).and_then(|_| pass())
-                }
-                (false, false) => pass(),
-            }
-        }
-        _ => pass(),
+    let args = [addr, old, new, flags_word, to, 0];
+    let pass = || raw(libc::SYS_mremap, args);
+    let fixed = flags & libc::MREMAP_FIXED != 0;
+    let may_hold = gate::may_hold(addr, old) || fixed && gate::may_hold(to, new);
+    c_result(match may_hold.then(|| gate::request(Op::Remap, args)) {
+        None | Some(Err(FOREIGN)) => pass(),
+        Some(result) => result,
     }) as Ptr
 }

@@ -3,7 +3,7 @@
 //! What may be locked depends on the credentials and the limit of the calling thread, which the
 //! service does not share: they are looked up here and told with each call.
 
-use super::exports::{by_parts, raw};
+use super::exports::{by_owner, raw};
 use crate::gate;
 use crate::sys::{self, PAGE, c_result};
 use core::ffi::{c_int, c_void};
@@ -58,21 +58,17 @@ fn lock(number: c_long, addr: usize, len: usize, flags: usize) -> Result<usize, 
     // The kernel rounds the start down and the end up.
     let start = addr & !(PAGE - 1);
     let len = len.saturating_add(addr - start);
-    let op = match number {
-        libc::SYS_munlock => Op::Unlock,
-        _ => Op::Lock,
-    };
-    by_parts(
+    by_owner(
         start,
         len,
-        |start, bytes| match op {
-            Op::Unlock => gate::request(op, [start, bytes, 0, 0, 0, 0]),
+        |bytes| match number {
+            libc::SYS_munlock => gate::request(Op::Unlock, [start, bytes, 0, 0, 0, 0]),
             _ => match lockable() {
                 0 => Err(libc::EPERM),
-                most => gate::request(op, [start, bytes, flags, most, 0, 0]),
+                most => gate::request(Op::Lock, [start, bytes, flags, most, 0, 0]),
             },
         },
-        |start, bytes| raw(number, [start, bytes, flags, 0, 0, 0]),
+        || raw(number, [start, len, flags, 0, 0, 0]),
     )
 }
 
@@ -94,16 +90,16 @@ pub unsafe extern "C" fn munlock(addr: Ptr, len: usize) -> c_int {
     c_result(lock(libc::SYS_munlock, addr as usize, len, 0)) as c_int
 }
 
-/// C's `mlockall`. The kernel's would lock the arena and the parking range, all of them; and
+/// C's `mlockall`. The kernel's would lock where pages rest, all of it; and
 /// it must not be on when these are mapped: so from now on the program is managed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
     if gate::is_small() {
         gate::outgrown();
     }
-    let done = match gate::arena() {
-        None => raw(libc::SYS_mlockall, [flags as usize, 0, 0, 0, 0, 0]),
-        Some(_) => gate::request(Op::LockAll, [flags as usize, lockable(), 0, 0, 0, 0]),
+    let done = match gate::is_managed() {
+        false => raw(libc::SYS_mlockall, [flags as usize, 0, 0, 0, 0, 0]),
+        true => gate::request(Op::LockAll, [flags as usize, lockable(), 0, 0, 0, 0]),
     };
     if done.is_ok() {
         FUTURE.store(flags & libc::MCL_FUTURE != 0, Relaxed);
@@ -115,8 +111,8 @@ pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn munlockall() -> c_int {
     FUTURE.store(false, Relaxed);
-    c_result(match gate::arena() {
-        None => raw(libc::SYS_munlockall, [0; 6]),
-        Some(_) => gate::request(Op::UnlockAll, [0; 6]),
+    c_result(match gate::is_managed() {
+        false => raw(libc::SYS_munlockall, [0; 6]),
+        true => gate::request(Op::UnlockAll, [0; 6]),
     }) as c_int
 }

@@ -1,7 +1,7 @@
 //! The mmap family.
 //!
-//! Private anonymous memory is the service's to manage; everything else is the kernel's.
-//! [`exports`] sorts the calls, [`rules`] says which are which.
+//! Private anonymous memory is mapped by the service, where the kernel would map it;
+//! everything else is the kernel's. [`exports`] sorts the calls, [`rules`] says which are which.
 
 pub mod exports;
 pub mod locks;

@@ -1,43 +1,12 @@
 //! Calls on memory that are rare: their meaning must be the kernel's all the same.
 
-use super::exports::{advise, by_parts, raw};
-use super::rules;
+use super::exports::{advise, by_owner, raw};
 use crate::gate;
 use crate::sys::{self, PAGE, c_result};
 use core::ffi::{c_int, c_ulong, c_void};
 use deckle_door::Op;
 
 type Ptr = *mut c_void;
-
-/// ENOMEM unless the part of the range that is in the arena is mapped, for the program.
-fn all_mapped(addr: usize, len: usize) -> Result<usize, i32> {
-    by_parts(
-        addr,
-        len,
-        |start, bytes| gate::request(Op::Mapped, [start, bytes, 0, 0, 0, 0]),
-        |_, _| Ok(0),
-    )
-}
-
-/// Linux's `mincore`. The kernel knows: what is away, or at rest, is a hole for it.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn mincore(addr: Ptr, len: usize, vec: *mut u8) -> c_int {
-    let addr = addr as usize;
-    c_result(
-        all_mapped(addr, len)
-            .and_then(|_| raw(libc::SYS_mincore, [addr, len, vec as usize, 0, 0, 0])),
-    ) as c_int
-}
-
-/// POSIX's `msync`: nothing to write back for managed memory, but it must be mapped.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn msync(addr: Ptr, len: usize, flags: c_int) -> c_int {
-    let addr = addr as usize;
-    c_result(
-        raw(libc::SYS_msync, [addr, len, flags as usize, 0, 0, 0])
-            .and_then(|_| all_mapped(addr, len)),
-    ) as c_int
-}
 
 /// Linux's `pkey_mprotect`: a key is the kernel's to keep, so the range becomes the kernel's.
 #[unsafe(no_mangle)]
@@ -47,21 +16,18 @@ pub unsafe extern "C" fn pkey_mprotect(addr: Ptr, len: usize, prot: c_int, key: 
         return unsafe { super::exports::mprotect(addr, len, prot) };
     }
     let addr = addr as usize;
-    let pass = |start: usize, bytes: usize| {
-        raw(
-            libc::SYS_pkey_mprotect,
-            [start, bytes, prot as usize, key as usize, 0, 0],
-        )
-    };
-    c_result(by_parts(
+    let args = [addr, len, prot as usize, key as usize, 0, 0];
+    c_result(surrender(addr, len).and_then(|_| raw(libc::SYS_pkey_mprotect, args))) as c_int
+}
+
+/// What is managed of a range becomes the kernel's, with its bytes.
+fn surrender(addr: usize, len: usize) -> Result<usize, i32> {
+    by_owner(
         addr,
         len,
-        |start, bytes| {
-            gate::request(Op::Surrender, [start, bytes, 0, 0, 0, 0])?;
-            pass(start, bytes)
-        },
-        pass,
-    )) as c_int
+        |bytes| gate::request(Op::Surrender, [addr, bytes, 0, 0, 0, 0]),
+        || Ok(0),
+    )
 }
 
 /// `UFFDIO_REGISTER`.
@@ -79,20 +45,14 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_voi
     if request != REGISTER || argument.is_null() {
         return c_result(pass()) as c_int;
     }
-    let Some(arena) = gate::arena() else {
-        return c_result(pass()) as c_int;
-    };
     // SAFETY: the argument of this request begins with the range, two words.
     let [start, len] = unsafe { argument.cast::<[u64; 2]>().read_unaligned() };
-    let (start, bytes, _) = rules::cut(start as usize, len as usize, arena)[1];
-    if bytes == 0 || !start.is_multiple_of(PAGE) || !bytes.is_multiple_of(PAGE) {
-        return c_result(pass()) as c_int;
-    }
-    c_result(
-        gate::request(Op::Surrender, [start, bytes, 0, 0, 0, 0])
-            .map_err(|_| libc::ENOMEM)
-            .and_then(|_| pass()),
-    ) as c_int
+    let (start, len) = (start as usize, len as usize);
+    let done = match len.is_multiple_of(PAGE) {
+        true => surrender(start, len).map_err(|_| libc::ENOMEM),
+        false => Ok(0),
+    };
+    c_result(done.and_then(|_| pass())) as c_int
 }
 
 /// Linux's `process_madvise`. On the caller itself it is madvise.
@@ -115,7 +75,7 @@ pub unsafe extern "C" fn process_madvise(
         ];
         raw(libc::SYS_process_madvise, args)
     };
-    if gate::arena().is_none() || count > 1024 || !is_self(pidfd) {
+    if !gate::is_managed() || count > 1024 || !is_self(pidfd) {
         return c_result(pass(list as usize, count)) as isize;
     }
     // Of no ranges: only whether the kernel would do it.

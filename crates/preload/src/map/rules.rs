@@ -14,10 +14,8 @@ pub fn managed(prot: c_int, flags: c_int) -> bool {
     flags & anonymous == anonymous && flags & FOREIGN == 0 && prot & !PROTS == 0
 }
 
-/// Whether these are rights that memory can have.
-pub fn rights(prot: c_int) -> bool {
-    prot & !PROTS == 0
-}
+/// Where addresses that a program can have end.
+pub const END: usize = 1 << 47;
 
 /// Length in whole pages as the kernel rounds it.
 ///
@@ -27,20 +25,8 @@ pub fn pages(len: usize) -> Result<usize, i32> {
     match len {
         0 => Err(libc::EINVAL),
         _ => match len.checked_next_multiple_of(PAGE) {
-            Some(bytes) if bytes < 1 << 47 => Ok(bytes),
+            Some(bytes) if bytes < END => Ok(bytes),
             _ => Err(libc::ENOMEM),
         },
     }
-}
-
-/// A range, cut at the edges of the arena: before it, in it, behind it. Empty parts are left out.
-pub fn cut(start: usize, len: usize, arena: (usize, usize)) -> [(usize, usize, bool); 3] {
-    let (base, end) = (arena.0, arena.0 + arena.1);
-    let stop = start.saturating_add(len);
-    let part = |from: usize, to: usize, inside| (from, to.saturating_sub(from), inside);
-    [
-        part(start, stop.min(base), false),
-        part(start.max(base), stop.min(end), true),
-        part(start.max(end), stop, false),
-    ]
 }

@@ -1,0 +1,83 @@
+//! Where managed memory may be: the program's calls elsewhere are no concern of the service.
+
+use core::sync::atomic::AtomicU64;
+use core::sync::atomic::Ordering::{Acquire, Release};
+
+/// Bytes that one bit stands for, as a power of two.
+const SHIFT: u32 = 30;
+/// Bytes of the address space that a program can have, as a power of two.
+const SPACE: u32 = 47;
+const WORDS: usize = 1 << (SPACE - SHIFT - 6);
+
+/// One bit for each 1 GiB of addresses: set before something is managed there, never cleared.
+#[repr(C)]
+pub struct Places([AtomicU64; WORDS]);
+
+/// First and last bit of a range; `None` if it is not all in the address space.
+fn bits(start: usize, bytes: usize) -> Option<(usize, usize)> {
+    let last = start.checked_add(bytes.max(1) - 1)?;
+    (last < 1 << SPACE).then_some((start >> SHIFT, last >> SHIFT))
+}
+
+/// The bits of word `word` between two bits.
+fn mask(word: usize, (first, last): (usize, usize)) -> u64 {
+    let low = first.saturating_sub(word * 64).min(63);
+    let high = (last - word * 64).min(63);
+    (!0 << low) & (!0 >> (63 - high))
+}
+
+impl Places {
+    /// No managed memory anywhere.
+    #[allow(clippy::new_without_default)]
+    pub const fn new() -> Places {
+        Places([const { AtomicU64::new(0) }; WORDS])
+    }
+
+    /// Notes that there may be managed memory in a range.
+    pub fn note(&self, start: usize, bytes: usize) {
+        let Some(range) = bits(start, bytes) else {
+            return;
+        };
+        for word in range.0 / 64..=range.1 / 64 {
+            let mask = mask(word, range);
+            if self.0[word].load(Acquire) & mask != mask {
+                self.0[word].fetch_or(mask, Release);
+            }
+        }
+    }
+
+    /// Whether there may be managed memory in a range; no in one that does not exist.
+    pub fn may_hold(&self, start: usize, bytes: usize) -> bool {
+        let Some(range) = bits(start, bytes) else {
+            return false;
+        };
+        let mut words = range.0 / 64..=range.1 / 64;
+        words.any(|word| self.0[word].load(Acquire) & mask(word, range) != 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Places;
+
+    const GIB: usize = 1 << 30;
+
+    #[test]
+    fn a_range_is_noted_where_it_is() {
+        static PLACES: Places = Places::new();
+        let top = 1 << 47;
+        PLACES.note(5 * GIB - 1, 2);
+        PLACES.note(60 * GIB, 100 * GIB);
+        PLACES.note(top - GIB, GIB);
+        PLACES.note(top - GIB, 2 * GIB);
+        PLACES.note(usize::MAX, 5);
+        for at in 0..top / GIB {
+            let noted = matches!(at, 4 | 5 | 60..160) || at == top / GIB - 1;
+            assert_eq!(PLACES.may_hold(at * GIB, GIB), noted, "{at}");
+            assert_eq!(PLACES.may_hold(at * GIB + 77, 0), noted, "{at}");
+        }
+        assert!(PLACES.may_hold(0, 5 * GIB) && !PLACES.may_hold(0, 4 * GIB));
+        assert!(PLACES.may_hold(6 * GIB, 200 * GIB) && !PLACES.may_hold(6 * GIB, 54 * GIB));
+        assert!(!PLACES.may_hold(top, 1) && !PLACES.may_hold(4 * GIB, usize::MAX));
+    }
+}

@@ -1,0 +1,225 @@
+//! Mapping managed memory: the kernel says where, the manager says what is there.
+//!
+//! What is managed and what the manager has mapped are the same ranges: a mapping is registered
+//! before the manager knows of it, and unmapped when the manager has forgotten it.
+
+use deckle_mm::space::remap::Remap;
+use deckle_mm::{BLOCK_PAGES, Charge, MapError, PAGE_SIZE, Prot, Store, Vpn};
+use deckle_uffd::Errno;
+
+use super::{PAGES, Pager};
+use crate::platform::{Place, refused};
+
+fn platform(errno: Errno) -> MapError {
+    MapError::Platform(refused(0, errno))
+}
+
+fn address(page: Vpn) -> usize {
+    page.addr() as usize
+}
+
+fn bytes(pages: u64) -> usize {
+    pages as usize * PAGE_SIZE
+}
+
+fn is_valid(start: Vpn, pages: u64) -> bool {
+    pages > 0 && pages <= PAGES && start.0 <= PAGES - pages
+}
+
+impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
+    /// Maps `pages` pages of managed memory, holding zeros; says where.
+    ///
+    /// # Safety
+    /// For [`Place::At`]: nobody counts on what is there, and no other mapping call of the
+    /// program is under way in the range.
+    ///
+    /// # Errors
+    /// [`MapError::Platform`] with the kernel's refusal; the manager's.
+    pub unsafe fn map(&self, place: Place, pages: u64, prot: Prot) -> Result<Vpn, MapError> {
+        let fixed = match place {
+            Place::At(at) | Place::Free(at) => Vpn::of_addr(at as u64),
+            Place::Near { .. } => Vpn(0),
+        };
+        if !is_valid(fixed, pages) {
+            return Err(MapError::BadRange(fixed, pages));
+        }
+        let (mm, space, len) = (self.mm(), self.space(), bytes(pages));
+        if let Place::At(at) = place
+            && self.platform().managed().contains(at, len)
+        {
+            return mm.mmap(space, Some(fixed), pages, 1, prot);
+        }
+        // SAFETY: the caller's promise.
+        let start = unsafe { self.map_empty(place, pages) }?;
+        let mapped = mm.mmap(space, Some(start), pages, 1, prot);
+        if mapped.is_err() {
+            self.give_back(start, pages);
+        }
+        mapped
+    }
+
+    /// A managed range of which the manager does not know yet.
+    ///
+    /// # Safety
+    /// As [`map`](Self::map).
+    unsafe fn map_empty(&self, place: Place, pages: u64) -> Result<Vpn, MapError> {
+        let mut cleared = Vec::new();
+        if let Place::At(at) = place {
+            for (from, len, foreign) in self.platform().managed().parts(at, bytes(pages)) {
+                if !foreign {
+                    let part = (Vpn::of_addr(from as u64), (len / PAGE_SIZE) as u64);
+                    self.mm().munmap(self.space(), part.0, part.1)?;
+                    cleared.push(part);
+                }
+            }
+        }
+        // SAFETY: the caller's promise; the manager has just forgotten what was there.
+        let made = unsafe { self.platform().map_new(place, bytes(pages)) };
+        if made.is_err() {
+            for (start, pages) in cleared {
+                self.give_back(start, pages);
+            }
+        }
+        made.map(|at| Vpn::of_addr(at as u64)).map_err(platform)
+    }
+
+    /// Unmaps a managed range that the manager has forgotten. Where the kernel refuses it stays,
+    /// empty and without access.
+    fn give_back(&self, start: Vpn, pages: u64) {
+        // SAFETY: the manager has nothing there, says the caller.
+        let _ = unsafe { self.platform().unmap_old(address(start), bytes(pages)) };
+    }
+
+    /// Unmaps managed memory. What is not managed in the range stays as it is.
+    ///
+    /// # Safety
+    /// Nobody counts on the bytes in the range.
+    ///
+    /// # Errors
+    /// The manager's refusal.
+    pub unsafe fn unmap(&self, start: Vpn, pages: u64) -> Result<(), MapError> {
+        if !is_valid(start, pages) {
+            return Err(MapError::BadRange(start, pages));
+        }
+        let parts = self
+            .platform()
+            .managed()
+            .parts(address(start), bytes(pages));
+        for (from, len, foreign) in parts {
+            if !foreign {
+                let (start, pages) = (Vpn::of_addr(from as u64), (len / PAGE_SIZE) as u64);
+                self.platform().going(from, len);
+                let forgotten = self.mm().munmap(self.space(), start, pages);
+                self.platform().going(0, 0);
+                forgotten?;
+                self.give_back(start, pages);
+            }
+        }
+        Ok(())
+    }
+
+    /// mremap of a managed range, all of which lies in one mapping.
+    ///
+    /// # Safety
+    /// Nobody counts on the bytes that are cut off, nor on what is at a fixed destination, and no
+    /// other mapping call of the program is under way in these ranges.
+    ///
+    /// # Errors
+    /// [`MapError::Hole`] if the range is not one mapping; no room; the kernel's or the
+    /// manager's refusal.
+    pub unsafe fn remap(
+        &self,
+        old: Vpn,
+        old_pages: u64,
+        new_pages: u64,
+        how: Remap,
+    ) -> Result<Vpn, MapError> {
+        if !is_valid(old, old_pages) || !is_valid(Vpn(0), new_pages) {
+            return Err(MapError::BadRange(old, old_pages));
+        }
+        let (mm, space) = (self.mm(), self.space());
+        let parts = mm.mapped_parts(space, old, old_pages);
+        if parts.len() != 1 || parts[0].pages != old_pages {
+            return Err(MapError::Hole(old));
+        }
+        let leave = matches!(how, Remap::Leave(_));
+        if leave && old_pages != new_pages {
+            return Err(MapError::BadRange(old, new_pages));
+        }
+        if let Remap::Fixed(to) | Remap::Leave(Some(to)) = how {
+            let apart = to.0 + new_pages <= old.0 || old.0 + old_pages <= to.0;
+            if !is_valid(to, new_pages) || !apart {
+                return Err(MapError::BadRange(to, new_pages));
+            }
+            let place = Place::At(address(to));
+            // SAFETY: the caller's promise.
+            return unsafe { self.remap_to(old, old_pages, place, new_pages, leave) };
+        }
+        if new_pages <= old_pages && !leave {
+            if new_pages < old_pages {
+                // SAFETY: the caller's promise.
+                unsafe { self.unmap(old.add(new_pages), old_pages - new_pages) }?;
+            }
+            return Ok(old);
+        }
+        let (grown, more) = (old.add(old_pages), new_pages.saturating_sub(old_pages));
+        if !leave && is_valid(grown, more) {
+            // SAFETY: replaces nothing.
+            let behind = unsafe { self.map_empty(Place::Free(address(grown)), more) };
+            if behind.is_ok() {
+                let done = mm.mremap(space, old, old_pages, new_pages, Remap::InPlace);
+                if done.is_err() {
+                    self.give_back(grown, more);
+                }
+                return done;
+            }
+        }
+        if how == Remap::InPlace {
+            return Err(MapError::NoRoom(new_pages));
+        }
+        // With the same offset in its block, so that huge pages stay whole.
+        let place = match new_pages >= u64::from(BLOCK_PAGES) {
+            true => Place::Near {
+                hint: 0,
+                align: BLOCK_PAGES as usize * PAGE_SIZE,
+                offset: bytes(u64::from(old.index())),
+            },
+            false => Place::aligned(PAGE_SIZE),
+        };
+        // SAFETY: replaces nothing.
+        unsafe { self.remap_to(old, old_pages, place, new_pages, leave) }
+    }
+
+    /// Moves a range to a place that is mapped first, and unmaps the old one after.
+    ///
+    /// # Safety
+    /// As [`remap`](Self::remap).
+    unsafe fn remap_to(
+        &self,
+        old: Vpn,
+        old_pages: u64,
+        place: Place,
+        new_pages: u64,
+        leave: bool,
+    ) -> Result<Vpn, MapError> {
+        // SAFETY: the caller's promise.
+        let to = unsafe { self.map_empty(place, new_pages) }?;
+        let how = match leave {
+            true => Remap::Leave(Some(to)),
+            false => Remap::Fixed(to),
+        };
+        let done = self
+            .mm()
+            .mremap(self.space(), old, old_pages, new_pages, how);
+        match &done {
+            // Else a part has moved: the range is kept from everybody.
+            Err(_) if self.mm().is_mapped(self.space(), old, old_pages) => {
+                self.give_back(to, new_pages);
+            }
+            Err(_) => {}
+            Ok(_) if leave => {}
+            Ok(_) => self.give_back(old, old_pages),
+        }
+        done
+    }
+}

@@ -1,0 +1,93 @@
+//! mremap.
+
+use crate::serve::{Calls, errno, pages, vpn};
+use crate::sys::PAGE;
+use core::ffi::c_int;
+use deckle_door::request::FOREIGN;
+use deckle_mm::MapError;
+use deckle_mm::space::remap::Remap;
+
+/// Where addresses that a program can have end.
+const END: usize = 1 << 47;
+
+fn is_range(start: usize, bytes: usize) -> bool {
+    bytes <= END && start <= END - bytes
+}
+
+impl Calls {
+    /// mremap: address, old bytes, new bytes, flags, new address.
+    pub fn remap(&mut self, args: [usize; 6]) -> Result<usize, i32> {
+        let [addr, old, new, flags, to, _] = args;
+        let flags = flags as c_int;
+        let fixed = flags & libc::MREMAP_FIXED != 0;
+        if !is_range(addr, old) || !is_range(0, new) || fixed && !is_range(to, new) {
+            // The kernel says what is wrong.
+            return Err(FOREIGN);
+        }
+        let (whole, size) = (old.next_multiple_of(PAGE), new.next_multiple_of(PAGE));
+        let managed = self.process.pager.platform().managed();
+        let over = fixed && managed.touches(to, size);
+        let source = managed.touches(addr, whole.max(PAGE));
+        let known = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
+        let leave = flags & libc::MREMAP_DONTUNMAP != 0;
+        // Duplicating by an old size of zero: not for private memory.
+        if flags & !known != 0
+            || (fixed || leave) && flags & libc::MREMAP_MAYMOVE == 0
+            || leave && old != new
+            || !addr.is_multiple_of(PAGE)
+            || !to.is_multiple_of(PAGE) && fixed
+            || new == 0
+            || old == 0 && source
+        {
+            return Err(libc::EINVAL);
+        }
+        if !source {
+            // Foreign memory moved over managed memory by force.
+            if over {
+                self.leave(to, size)?;
+            }
+            return Err(FOREIGN);
+        }
+        if self.mappings.is_full(self.process) {
+            return Err(libc::ENOMEM);
+        }
+        if !managed.contains(addr, whole) {
+            // Of both kinds: the kernel's.
+            self.surrender(addr, whole)?;
+            if over {
+                self.leave(to, size)?;
+            }
+            return Err(FOREIGN);
+        }
+        let how = match (fixed, flags & libc::MREMAP_MAYMOVE != 0) {
+            _ if leave => Remap::Leave(fixed.then(|| vpn(to))),
+            (true, _) => Remap::Fixed(vpn(to)),
+            (false, true) => Remap::MayMove,
+            (false, false) => Remap::InPlace,
+        };
+        if fixed {
+            crate::door().places.note(to, size);
+        }
+        // SAFETY: what the program asked for; its calls come one after the other.
+        let done = unsafe {
+            self.process
+                .pager
+                .remap(vpn(addr), pages(whole), pages(size), how)
+        };
+        let at = done.map_err(|e| match e {
+            MapError::Hole(_) => libc::EFAULT,
+            e => errno(&e),
+        })?;
+        let at = at.addr() as usize;
+        crate::door().places.note(at, size);
+        if fixed {
+            self.process.rooms.forget(to, size);
+        }
+        if at != addr && !leave {
+            self.process.rooms.forget(addr, whole);
+        } else if size < whole {
+            self.process.rooms.forget(addr + size, whole - size);
+        }
+        Ok(at)
+    }
+}
