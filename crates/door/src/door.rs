@@ -51,13 +51,24 @@ impl<const N: usize> Text<N> {
 
     /// Writes the text, cut at the end of the room. For one caller at a time, while nobody reads.
     pub fn set(&self, text: &[u8]) {
-        let n = text.len().min(N);
-        // SAFETY: inside the array; nobody reads it now, says the caller.
-        unsafe {
-            let to = self.bytes.get().cast::<u8>();
-            core::ptr::copy_nonoverlapping(text.as_ptr(), to, n);
+        self.set_all(&[text]);
+    }
+
+    /// The same for a text in parts. Whether there was room for all of it.
+    pub fn set_all(&self, parts: &[&[u8]]) -> bool {
+        let (mut used, mut whole) = (0, true);
+        for part in parts {
+            let n = part.len().min(N - used);
+            // SAFETY: inside the array; nobody reads it now, says the caller.
+            unsafe {
+                let to = self.bytes.get().cast::<u8>().add(used);
+                core::ptr::copy_nonoverlapping(part.as_ptr(), to, n);
+            }
+            used += n;
+            whole &= n == part.len();
         }
-        self.len.store(n, Release);
+        self.len.store(used, Release);
+        whole
     }
 
     /// What was written last.
@@ -94,6 +105,13 @@ pub struct Door {
     pub places: Places,
     /// The service's own: where its heap begins.
     pub root: AtomicUsize,
+    /// The program's own soft limit on its address space; `usize::MAX`: none.
+    pub limit: AtomicUsize,
+    /// Bytes of address space that are none of the program's: roughly, and only kept up to date
+    /// while there is a limit.
+    pub reserved: AtomicUsize,
+    /// What of them the program's side has mapped: the image and the first task's stack.
+    pub image: AtomicUsize,
     /// Name of the group.
     pub group: Text<64>,
     /// The defect that is asked for (`DECKLE_FAULT`).
@@ -119,6 +137,9 @@ impl Door {
             forked: AtomicUsize::new(0),
             places: Places::new(),
             root: AtomicUsize::new(0),
+            limit: AtomicUsize::new(usize::MAX),
+            reserved: AtomicUsize::new(0),
+            image: AtomicUsize::new(0),
             group: Text::new(),
             fault: Text::new(),
             reason: Text::new(),

@@ -46,9 +46,11 @@ pub enum Op {
     ForkBegin,
     /// The fork is done, or has failed.
     ForkEnd,
+    /// -> bytes of address space that are none of the program's.
+    Limit,
 }
 
-const OPS: [Op; 16] = [
+const OPS: [Op; 17] = [
     Op::Map,
     Op::MapFixed,
     Op::Unmap,
@@ -65,6 +67,7 @@ const OPS: [Op; 16] = [
     Op::Hold,
     Op::ForkBegin,
     Op::ForkEnd,
+    Op::Limit,
 ];
 
 // A slot holds the place of an operation in the list.

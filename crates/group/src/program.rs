@@ -177,13 +177,9 @@ pub fn executable(path: &CStr) -> Result<(), ProgramError> {
 }
 
 /// Finds `name` as execvp does: with a slash it is a path, else `search` (a PATH) is walked.
-/// The path is written to `buf`. A file that is found but may not be executed is an error only
+/// The path is written to `buf`; one that is longer is passed over. A file that is found but may not be executed is an error only
 /// if no later one may.
-pub fn find<'a>(
-    name: &CStr,
-    search: &[u8],
-    buf: &'a mut [u8; PATH_MAX],
-) -> Result<&'a CStr, ProgramError> {
+pub fn find<'a>(name: &CStr, search: &[u8], buf: &'a mut [u8]) -> Result<&'a CStr, ProgramError> {
     let bytes = name.to_bytes();
     if bytes.is_empty() {
         return Err(ProgramError::NotFound);
@@ -206,7 +202,7 @@ pub fn find<'a>(
         }
         push(bytes);
         push(&[0]);
-        if len > PATH_MAX {
+        if len > buf.len() {
             continue;
         }
         let Ok(path) = CStr::from_bytes_with_nul(&buf[..len]) else {

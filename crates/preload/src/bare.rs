@@ -3,7 +3,7 @@
 
 use crate::exec::exports as exec;
 use crate::map::{exports as map, locks, rare};
-use crate::{fork, hold, sys};
+use crate::{fork, hold, limits, sys};
 use core::ffi::{c_int, c_uint};
 use libc::{c_long, c_ulong};
 
@@ -41,6 +41,9 @@ pub unsafe extern "C" fn syscall(
                 rare::process_madvise(int(a), b as _, c, int(d), e as c_uint) as c_long
             }
             libc::SYS_futex => sys::c_result(hold::futex([a, b, c, d, e, f])) as c_long,
+            libc::SYS_setrlimit => limits::setrlimit(int(a), b as _).into(),
+            libc::SYS_getrlimit => limits::getrlimit(int(a), b as _).into(),
+            libc::SYS_prlimit64 => limits::prlimit(int(a), int(b), c as _, d as _).into(),
             libc::SYS_execve => exec::execve(a as _, b as _, c as _).into(),
             libc::SYS_execveat => exec::execveat(int(a), b as _, c as _, d as _, int(e)).into(),
             libc::SYS_fork | libc::SYS_clone | libc::SYS_clone3 => {

@@ -20,6 +20,13 @@ const IMAGE: &[u8] = b"libdeckle.image";
 const FAULT: &[u8] = b"DECKLE_FAULT=";
 
 static LIBRARY_PATH: Text<4096> = Text::new();
+/// `LD_PRELOAD=` and this library, with NUL.
+static PRELOAD_ALONE: Text<4112> = Text::new();
+/// The same with the list that the environment had at the start behind it; empty if this library
+/// was the first of it, or if there is no room.
+static PRELOAD_START: Text<8192> = Text::new();
+/// `DECKLE_GROUP=` and the name, with NUL.
+static GROUP_ENTRY: Text<96> = Text::new();
 /// 0: not read, 1: being read, 2: read.
 static READ: AtomicU32 = AtomicU32::new(0);
 
@@ -40,12 +47,18 @@ pub fn read() {
             let entry = CStr::from_ptr(*at).to_bytes();
             if let Some(name) = entry.strip_prefix(GROUP) {
                 DOOR.group.set(name);
+                GROUP_ENTRY.set_all(&[GROUP, name, b"\0"]);
             } else if let Some(name) = entry.strip_prefix(FAULT) {
                 DOOR.fault.set(name);
             } else if let Some(list) = entry.strip_prefix(PRELOAD)
                 && let Some(path) = ours(list)
             {
                 LIBRARY_PATH.set(path);
+                PRELOAD_ALONE.set_all(&[PRELOAD, path, b"\0"]);
+                let first = entries(list).next() == Some(path);
+                if !first && !PRELOAD_START.set_all(&[PRELOAD, path, b":", list, b"\0"]) {
+                    PRELOAD_START.set(b"");
+                }
             }
             at = at.add(1);
         }
@@ -69,6 +82,26 @@ pub fn is_managed() -> bool {
 /// Where this library is.
 pub fn library_path() -> Option<&'static [u8]> {
     Some(LIBRARY_PATH.get()).filter(|path| !path.is_empty())
+}
+
+/// The group's name as an entry of the environment.
+pub fn group_entry() -> Option<&'static CStr> {
+    CStr::from_bytes_with_nul(GROUP_ENTRY.get()).ok()
+}
+
+/// This library in front of `list`, as an entry of the environment, if that one was made at the
+/// start: for no list, and for the one that was there then.
+pub fn preload_entry(list: &[u8]) -> Option<&'static CStr> {
+    let entry = match list.is_empty() {
+        true => PRELOAD_ALONE.get(),
+        false => {
+            let entry = PRELOAD_START.get();
+            let rest = entry.strip_suffix(b"\0")?.strip_suffix(list)?;
+            let library = rest.strip_prefix(PRELOAD)?.strip_suffix(b":")?;
+            (Some(library) == library_path()).then_some(entry)?
+        }
+    };
+    CStr::from_bytes_with_nul(entry).ok()
 }
 
 /// Calls `work` with the path of the service image.

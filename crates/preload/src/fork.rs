@@ -11,7 +11,7 @@
 
 use crate::alloc::boot;
 use crate::window::{self, Window};
-use crate::{DOOR, config, gate, load, sys};
+use crate::{DOOR, config, gate, limits, load, sys};
 use core::arch::asm;
 use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_int, c_void};
@@ -129,6 +129,7 @@ pub fn carry_out(call: Clone, window: &'static Window) -> Result<usize, i32> {
     // Held by another thread, it would stay held in the child for ever. Before FORKING: its
     // holder may be interrupted by a handler that forks.
     let taken = boot::HEAP.acquire_for_fork();
+    limits::hold();
     // Nobody starts the service now.
     FORKING.acquire();
     let managed = gate::is_managed();
@@ -156,6 +157,7 @@ pub fn carry_out(call: Clone, window: &'static Window) -> Result<usize, i32> {
         );
     }
     FORKING.release();
+    limits::let_go();
     if taken {
         boot::HEAP.release();
     }
@@ -231,6 +233,7 @@ fn in_child(alone: bool) {
     // A grandchild's answer is not for our parent.
     SHARED.store(0, Relaxed);
     if alone {
+        DOOR.pid.store(sys::getpid() as i32, Relaxed);
         return gate::be_plain();
     }
     if let Err(why) = load::start(Mode::Child) {

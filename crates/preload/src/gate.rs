@@ -2,7 +2,7 @@
 
 use crate::exec::outside;
 use crate::fork::FORKING;
-use crate::{DOOR, config, load, sys};
+use crate::{DOOR, config, limits, load, sys};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU32, AtomicUsize};
 use deckle_door::request::set_mask;
@@ -57,7 +57,11 @@ pub fn may_hold(start: usize, bytes: usize) -> bool {
 /// # Errors
 /// The errno that the call shall fail with.
 pub fn request(op: Op, args: [usize; 6]) -> Result<usize, i32> {
-    DOOR.requests.ask(op, args)
+    let result = DOOR.requests.ask(op, args);
+    if limits::is_raised() && !matches!(op, Op::ForkBegin | Op::ForkEnd | Op::Limit) {
+        limits::follow();
+    }
+    result
 }
 
 /// A page that the kernel empties in every child that is a copy; 0: there is none.
@@ -121,6 +125,7 @@ fn start() {
     }
     STARTER.store(sys::gettid(), Relaxed);
     crate::alloc::boot::open_reserve();
+    let limit = config::is_managed().then(limits::lift).flatten();
     let state = match config::is_managed().then(|| load::start(Mode::First)) {
         Some(Ok(_)) => {
             note_start();
@@ -134,5 +139,6 @@ fn start() {
         None => PLAIN,
     };
     STATE.store(state, Release);
+    limits::settle(limit, state == MANAGED);
     futex::wake(&STATE, u32::MAX);
 }

@@ -17,6 +17,7 @@ mod exec;
 mod fork;
 mod gate;
 mod hold;
+mod limits;
 mod load;
 mod map;
 mod sys;
@@ -33,6 +34,8 @@ static START: extern "C" fn() = start;
 extern "C" fn start() {
     config::read();
     if config::is_managed() {
+        // SAFETY: before the program's main: nobody else looks at the environment.
+        unsafe { limits::read() };
         load::map_file();
         // Known to the main thread alone, which this is.
         DOOR.left.store(sys::main_thread_word(), Relaxed);

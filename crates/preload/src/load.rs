@@ -191,6 +191,7 @@ fn place() -> Result<usize, &'static str> {
     // SAFETY: our own mapping.
     unsafe { sys::call(libc::SYS_mprotect, rights) }.map_err(|_| REFUSED)?;
     STACK_TOP.store(stack + GUARD + STACK, Relaxed);
+    DOOR.image.store(span + GUARD + STACK, Relaxed);
     Ok(base)
 }
 

@@ -9,34 +9,105 @@
 //! time, is touched.
 //!
 //! While the window is open all signals but SIGSYS are blocked for the thread; the mask that the
-//! program believes in is kept in the window.
+//! program believes in is kept in the window. So is what it has set as its alternate stack: the
+//! handler gets a stack of the window's, since the thread's own may be small. A thread that forks
+//! in a handler may have 8 KiB, of which a frame of the kernel's takes three or more.
 
 use crate::fork::{self, Clone};
 use crate::sys;
+use core::arch::asm;
+use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
+use core::mem::MaybeUninit;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU32, AtomicU64};
 use deckle_door::Lock;
 use deckle_door::request::set_mask;
 
 /// Most threads that fork at one time; more wait.
-const WINDOWS: usize = 64;
+const WINDOWS: usize = 16;
+const LEFT: u32 = 1 << 31;
+/// Bytes of the stack for the handler.
+const STACK: usize = 32 << 10;
 const SIGSYS_BIT: u64 = 1 << (libc::SIGSYS - 1);
 
 /// A thread that is about to fork.
 pub struct Window {
-    /// Whose it is; 0: nobody's.
+    /// Whose it is; 0: nobody's; with [`LEFT`]: closed, by a handler that may still be on its
+    /// stack. Whoever finds its own so is not.
     tid: AtomicU32,
     /// The signals that the program believes to be blocked.
     mask: AtomicU64,
+    /// The alternate stack that the program believes to be set, as the kernel tells of it.
+    alternate: UnsafeCell<MaybeUninit<libc::stack_t>>,
+    /// The one that is.
+    stack: Stack,
 }
+
+#[repr(align(4096))]
+struct Stack(UnsafeCell<[u8; STACK]>);
+
+// SAFETY: the stack and what is kept are used by the thread that has taken the window.
+unsafe impl Sync for Window {}
 
 static ALL: [Window; WINDOWS] = [const {
     Window {
         tid: AtomicU32::new(0),
         mask: AtomicU64::new(0),
+        alternate: UnsafeCell::new(MaybeUninit::zeroed()),
+        stack: Stack(UnsafeCell::new([0; STACK])),
     }
 }; WINDOWS];
+
+impl Window {
+    /// Makes the window's stack the thread's alternate one. Called by its thread, all of whose
+    /// signals but SIGSYS are blocked.
+    fn set_stack(&self) {
+        let base = self.stack.0.get() as usize;
+        let new = libc::stack_t {
+            ss_sp: base as *mut c_void,
+            ss_flags: 0,
+            ss_size: STACK,
+        };
+        // The kernel refuses a change to who is on the alternate stack, which it tells by the
+        // stack pointer: ours is elsewhere meanwhile.
+        // SAFETY: reads the one and writes the other structure, which is the window's; the stack
+        // pointer comes back from a register, and a signal that comes meanwhile finds it at the
+        // end of a stack that is unused.
+        unsafe {
+            asm!(
+                "mov r12, rsp",
+                "mov rsp, {top}",
+                "syscall",
+                "mov rsp, r12",
+                top = in(reg) base + STACK,
+                inlateout("rax") libc::SYS_sigaltstack => _,
+                in("rdi") &raw const new,
+                in("rsi") self.alternate.get(),
+                out("rcx") _,
+                out("r11") _,
+                out("r12") _,
+            );
+        }
+    }
+
+    /// What the program has set.
+    fn alternate(&self) -> libc::stack_t {
+        // SAFETY: written when the window was opened, by this thread; zeros are a value, too.
+        let mut stack = unsafe { (*self.alternate.get()).assume_init() };
+        // Where the thread was is no part of it.
+        stack.ss_flags &= !libc::SS_ONSTACK;
+        stack
+    }
+
+    /// Gives the thread back what the program has set. It is not in the handler.
+    fn restore_stack(&self) {
+        let stack = self.alternate();
+        let args = [&raw const stack as usize, 0, 0, 0, 0, 0];
+        // SAFETY: reads one structure, which the kernel has written.
+        let _ = unsafe { sys::call(libc::SYS_sigaltstack, args) };
+    }
+}
 
 /// The kernel's `struct sigaction`.
 #[repr(C)]
@@ -115,9 +186,12 @@ pub fn open() -> bool {
         return false;
     }
     let tid = sys::gettid();
-    let take = |w: &&Window| w.tid.compare_exchange(0, tid, AcqRel, Relaxed).is_ok();
+    let take = |from| {
+        let free = |w: &&Window| w.tid.compare_exchange(from, tid, AcqRel, Relaxed).is_ok();
+        ALL.iter().find(free)
+    };
     let window = loop {
-        match ALL.iter().find(take) {
+        match take(LEFT | tid).or_else(|| take(0)) {
             Some(window) => break window,
             None => {
                 // SAFETY: takes nothing.
@@ -127,12 +201,14 @@ pub fn open() -> bool {
     };
     let mask = set_mask(!SIGSYS_BIT);
     window.mask.store(mask, Relaxed);
+    window.set_stack();
     if take_handler() {
         if dispatch(true) {
             return true;
         }
         give_handler_back();
     }
+    window.restore_stack();
     window.tid.store(0, Release);
     set_mask(mask);
     false
@@ -143,8 +219,14 @@ pub fn close() {
     if let Some(window) = own() {
         dispatch(false);
         let mask = window.mask.load(Relaxed);
-        shut(window);
+        window.restore_stack();
+        shut(window, 0);
         set_mask(mask);
+    } else {
+        let left = LEFT | sys::gettid();
+        if let Some(window) = ALL.iter().find(|w| w.tid.load(Relaxed) == left) {
+            window.tid.store(0, Release);
+        }
     }
 }
 
@@ -155,7 +237,7 @@ fn take_handler() -> bool {
         let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) = on_call;
         let ours = Action {
             handler: handler as usize,
-            flags: libc::SA_SIGINFO as u64 | RESTORER,
+            flags: (libc::SA_SIGINFO | libc::SA_ONSTACK) as u64 | RESTORER,
             restorer: restore as *const () as usize,
             mask: u64::MAX,
         };
@@ -178,10 +260,10 @@ fn give_handler_back() {
     }
 }
 
-/// Ends a window, whose thread's calls are not caught any more.
-fn shut(window: &Window) {
+/// Ends a window, whose thread's calls are not caught any more; whose it is then.
+fn shut(window: &Window, tid: u32) {
     give_handler_back();
-    window.tid.store(0, Release);
+    window.tid.store(tid, Release);
 }
 
 /// Before a fork: the child will find what it needs to close its window.
@@ -256,7 +338,7 @@ fn carry_out(window: &'static Window, context: &mut libc::ucontext_t) {
         _ => match Clone::of(number, args) {
             Some(call) => {
                 dispatch(false);
-                let mask = window.mask.load(Relaxed);
+                let (mask, alternate) = (window.mask.load(Relaxed), window.alternate());
                 let stack = call.stack();
                 let result = fork::carry_out(call, window);
                 if result == Ok(0)
@@ -264,8 +346,15 @@ fn carry_out(window: &'static Window, context: &mut libc::ucontext_t) {
                 {
                     context.uc_mcontext.gregs[libc::REG_RSP as usize] = stack as i64;
                 }
-                shut(window);
+                // Nobody else is in a child. Elsewhere another thread could take the window while
+                // the kernel returns from the frame that is on its stack.
+                match result {
+                    Ok(0) => shut(window, 0),
+                    _ => shut(window, LEFT | sys::gettid()),
+                }
+                // The kernel sets both as this handler returns.
                 set_context_mask(context, mask);
+                context.uc_stack = alternate;
                 result
             }
             // SAFETY: the call that this thread has made.

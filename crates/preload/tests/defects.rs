@@ -164,6 +164,13 @@ fn d11_a_limit_on_the_address_space_means_the_programs_own() {
     right("d11_address_space", &["managed"]);
 }
 
+/// The program, its children and those that it executes see the limit that was set, by all ways.
+#[test]
+fn d11_a_limit_on_the_address_space_is_told_and_inherited() {
+    right("d11_limits", &["small"]);
+    right("d11_limits", &["managed"]);
+}
+
 /// The next fork that the kernel told of was taken for the one that was prepared, so that a child
 /// of `clone` got what the child of `fork` was to have.
 #[test]

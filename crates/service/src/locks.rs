@@ -70,7 +70,8 @@ pub fn is_room(bytes: usize, flags: c_int) -> bool {
     bytes >= ROOM && flags & libc::MAP_NORESERVE != 0 && flags & libc::MAP_LOCKED == 0
 }
 
-fn bytes_of(vmas: &[Vma]) -> usize {
+/// Bytes of some mappings.
+pub fn bytes_of(vmas: &[Vma]) -> usize {
     vmas.iter().map(|v| v.pages as usize * PAGE).sum()
 }
 

@@ -16,6 +16,7 @@ mod foreign;
 mod fork;
 mod gauges;
 mod heap;
+mod limit;
 mod locks;
 mod mappings;
 mod own;

@@ -136,6 +136,9 @@ impl Calls {
             request.answer(Err(FOREIGN));
             return;
         }
+        if let Err(errno) = self.may_grow(op, args) {
+            return request.answer(Err(errno));
+        }
         let result = match op {
             Op::Map => self.map(args),
             Op::MapFixed => self.map_fixed(args),
@@ -162,7 +165,9 @@ impl Calls {
                 self.still = false;
                 self.process.fork_end()
             }
+            Op::Limit => Ok(self.reserved()),
         };
+        self.note_reserved(op);
         request.answer(result);
     }
 

@@ -39,6 +39,12 @@ pub fn spawn_all(process: &'static Process) -> Result<(), String> {
     Ok(())
 }
 
+/// Bytes of address space that their stacks take: with a guard and what lies above each.
+pub fn stacks() -> usize {
+    let count = OTHERS.len() + Pager::<Account, Swap>::handlers().min(HANDLERS);
+    count * (STACK + 4 * crate::sys::PAGE)
+}
+
 fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), String> {
     let made = Builder::new()
         .name(format!("deckle-{name}"))

@@ -1,13 +1,19 @@
 //! The environment of the next program: as the caller wants it, plus ours.
 //!
-//! Works in a vfork child, where the heap is the parent's: the list is made on the stack, and
-//! in a mapping only if it is unusually long.
+//! Works in a vfork child, where the heap is the parent's, and on the small stack of a signal
+//! handler: the list is made on the stack, in a mapping only if it is unusually long; our entries
+//! are static. What is rare has functions of its own, whose frames are taken only then.
 
 use crate::config::{self, GROUP, PRELOAD};
+use crate::limits::{self, Entry};
 use crate::sys;
 use core::ffi::{CStr, c_char};
 
-const LIST: usize = 512;
+/// Longest list on any stack.
+const SHORT: usize = 104;
+/// Longest list that is no mapping.
+const LONG: usize = 512;
+/// Longest entry that is made here.
 const TEXT: usize = 8192;
 
 type Env = *const *const c_char;
@@ -23,17 +29,105 @@ pub unsafe fn with_ours<T>(env: Env, work: impl FnOnce(Env) -> T) -> T {
     };
     // SAFETY: the caller's promise.
     let seen = unsafe { look(env, group, library) };
-    if seen.preload_fits && seen.group_fits {
+    let limit = Entry::new();
+    if seen.preload_fits && seen.group_fits && limit.is_none() {
         return work(env);
     }
-    let mut text = [0_u8; TEXT];
-    let wanted = seen.count + 3;
-    if wanted <= LIST {
-        let mut list = [core::ptr::null(); LIST];
-        // SAFETY: as above; the list has room for all entries, two more and the end.
-        unsafe { fill(&mut list, &mut text, env, &seen, group, library) };
-        return work(list.as_ptr());
+    let limit = limit.as_ref().map_or(core::ptr::null(), Entry::as_ptr);
+    let list = seen.preload.unwrap_or(b"");
+    let preload = match seen.preload_fits {
+        true => seen.preload_entry,
+        false => config::preload_entry(list).map_or(core::ptr::null(), CStr::as_ptr),
+    };
+    // SAFETY: as above; the entry is one of the caller's or static.
+    unsafe {
+        match preload.is_null() {
+            true => with_text(env, seen.count, limit, (library, list), work),
+            false => with_entries(env, seen.count, [preload, limit], work),
+        }
     }
+}
+
+/// [`with_ours`] for a list of libraries that is not known from the start.
+///
+/// # Safety
+/// As [`with_ours`]; `env` has `count` entries.
+#[inline(never)]
+unsafe fn with_text<T>(
+    env: Env,
+    count: usize,
+    limit: *const c_char,
+    (library, list): (&[u8], &[u8]),
+    work: impl FnOnce(Env) -> T,
+) -> T {
+    let mut text = [0_u8; TEXT];
+    let mut used = 0;
+    for part in [PRELOAD, library, b":", list, b"\0"] {
+        let Some(to) = text.get_mut(used..used + part.len()) else {
+            break;
+        };
+        to.copy_from_slice(part);
+        used += part.len();
+    }
+    let entry = match CStr::from_bytes_with_nul(&text[..used]) {
+        Ok(entry) => Some(entry),
+        // Longer than the buffer: ours alone counts.
+        Err(_) => config::preload_entry(b""),
+    };
+    let entry = entry.map_or(core::ptr::null(), CStr::as_ptr);
+    // SAFETY: the caller's promise; the text lives until `work` is done.
+    unsafe { with_entries(env, count, [entry, limit], work) }
+}
+
+/// Calls `work` with `env`, in which these take the place of its LD_PRELOAD and its limit.
+///
+/// # Safety
+/// As [`with_text`]; `ours` are null or strings that live until `work` is done.
+#[inline]
+unsafe fn with_entries<T>(
+    env: Env,
+    count: usize,
+    ours: [*const c_char; 2],
+    work: impl FnOnce(Env) -> T,
+) -> T {
+    // All of ours and the end.
+    let wanted = count + 4;
+    // SAFETY: the caller's promise; there is room.
+    unsafe {
+        if wanted <= SHORT {
+            on_stack::<SHORT, T>(env, ours, work)
+        } else if wanted <= LONG {
+            on_stack::<LONG, T>(env, ours, work)
+        } else {
+            in_mapping(env, wanted, ours, work)
+        }
+    }
+}
+
+/// # Safety
+/// As [`with_entries`]; `env` has at most `N - 4` entries.
+#[inline(never)]
+unsafe fn on_stack<const N: usize, T>(
+    env: Env,
+    ours: [*const c_char; 2],
+    work: impl FnOnce(Env) -> T,
+) -> T {
+    let mut list = [core::ptr::null(); N];
+    // SAFETY: the caller's promise.
+    unsafe { fill(&mut list, env, ours) };
+    work(list.as_ptr())
+}
+
+/// # Safety
+/// As [`with_entries`]; `env` has `wanted - 4` entries.
+#[cold]
+#[inline(never)]
+unsafe fn in_mapping<T>(
+    env: Env,
+    wanted: usize,
+    ours: [*const c_char; 2],
+    work: impl FnOnce(Env) -> T,
+) -> T {
     let bytes = wanted * size_of::<*const c_char>();
     let Ok(place) = sys::map_anonymous(bytes) else {
         return work(env);
@@ -42,17 +136,17 @@ pub unsafe fn with_ours<T>(env: Env, work: impl FnOnce(Env) -> T) -> T {
     // happens when the call comes back: then nobody uses it.
     unsafe {
         let list = core::slice::from_raw_parts_mut(place as *mut *const c_char, wanted);
-        fill(list, &mut text, env, &seen, group, library);
+        fill(list, env, ours);
         let result = work(place as Env);
         sys::unmap(place, bytes);
         result
     }
 }
 
-#[derive(Default)]
 struct Seen<'a> {
     count: usize,
     preload: Option<&'a [u8]>,
+    preload_entry: *const c_char,
     preload_fits: bool,
     group_fits: bool,
 }
@@ -60,7 +154,13 @@ struct Seen<'a> {
 /// # Safety
 /// As [`with_ours`].
 unsafe fn look<'a>(env: Env, group: &[u8], library: &[u8]) -> Seen<'a> {
-    let mut seen = Seen::default();
+    let mut seen = Seen {
+        count: 0,
+        preload: None,
+        preload_entry: core::ptr::null(),
+        preload_fits: false,
+        group_fits: false,
+    };
     let mut at = env;
     // SAFETY: the caller's promise.
     unsafe {
@@ -70,6 +170,7 @@ unsafe fn look<'a>(env: Env, group: &[u8], library: &[u8]) -> Seen<'a> {
                 seen.group_fits = name == group;
             } else if let Some(list) = entry.strip_prefix(PRELOAD) {
                 seen.preload = Some(list);
+                seen.preload_entry = *at;
                 seen.preload_fits = config::entries(list).next() == Some(library);
             }
             seen.count += 1;
@@ -80,39 +181,11 @@ unsafe fn look<'a>(env: Env, group: &[u8], library: &[u8]) -> Seen<'a> {
 }
 
 /// # Safety
-/// As [`with_ours`]; `list` has room for `seen.count + 3`.
-unsafe fn fill(
-    list: &mut [*const c_char],
-    text: &mut [u8; TEXT],
-    env: Env,
-    seen: &Seen<'_>,
-    group: &[u8],
-    library: &[u8],
-) {
-    let mut used = 0;
-    let mut write = |parts: &[&[u8]]| -> *const c_char {
-        let start = used;
-        for part in parts.iter().chain([&&b"\0"[..]]) {
-            let Some(to) = text.get_mut(used..used + part.len()) else {
-                used = start;
-                return core::ptr::null();
-            };
-            to.copy_from_slice(part);
-            used += part.len();
-        }
-        text[start..].as_ptr().cast()
-    };
+/// As [`with_ours`]; `list` has room for all entries of `env`, three more and the end.
+unsafe fn fill(list: &mut [*const c_char], env: Env, ours: [*const c_char; 2]) {
+    let group = config::group_entry().map_or(core::ptr::null(), CStr::as_ptr);
     let mut n = 0;
-    let theirs = seen.preload.unwrap_or(b"");
-    let mut preload = match theirs.is_empty() {
-        true => write(&[PRELOAD, library]),
-        false => write(&[PRELOAD, library, b":", theirs]),
-    };
-    if preload.is_null() {
-        // A list of libraries longer than the buffer: ours alone counts.
-        preload = write(&[PRELOAD, library]);
-    }
-    for ours in [preload, write(&[GROUP, group])] {
+    for ours in [ours[0], group, ours[1]] {
         if !ours.is_null() {
             list[n] = ours;
             n += 1;
@@ -123,7 +196,8 @@ unsafe fn fill(
     unsafe {
         while !at.is_null() && !(*at).is_null() {
             let entry = CStr::from_ptr(*at).to_bytes();
-            if !entry.starts_with(GROUP) && !entry.starts_with(PRELOAD) {
+            let other = |name: &&[u8]| !entry.starts_with(name);
+            if [GROUP, PRELOAD, limits::VARIABLE].iter().all(other) {
                 list[n] = *at;
                 n += 1;
             }

@@ -3,6 +3,7 @@
 use super::environment::with_ours;
 use super::outside;
 use crate::fork::next;
+use crate::limits::for_exec;
 use crate::sys::{self, c_result};
 use core::ffi::{CStr, c_char, c_int, c_void};
 
@@ -34,7 +35,7 @@ pub unsafe extern "C" fn execve(path: *const c_char, args: Args, env: Args) -> c
             sys::set_errno(errno);
             return -1;
         }
-        with_ours(env, |env| raw_execve(path, args, env))
+        with_ours(env, |env| for_exec(|| raw_execve(path, args, env)))
     }
 }
 
@@ -75,7 +76,7 @@ pub unsafe extern "C" fn execvpe(file: *const c_char, args: Args, env: Args) -> 
             return -1;
         }
         let call = core::mem::transmute::<*mut c_void, Call>(libc_call);
-        with_ours(env, |env| call(file, args, env))
+        with_ours(env, |env| for_exec(|| call(file, args, env)))
     }
 }
 
@@ -131,18 +132,10 @@ pub unsafe extern "C" fn execveat(
             sys::set_errno(errno);
             return -1;
         }
+        let (dir, path, args) = (dir as usize, path as usize, args as usize);
         with_ours(env, |env| {
-            c_result(sys::call(
-                libc::SYS_execveat,
-                [
-                    dir as usize,
-                    path as usize,
-                    args as usize,
-                    env as usize,
-                    flags as usize,
-                    0,
-                ],
-            )) as c_int
+            let words = [dir, path, args, env as usize, flags as usize, 0];
+            for_exec(|| c_result(sys::call(libc::SYS_execveat, words)) as c_int)
         })
     }
 }

@@ -3,7 +3,7 @@
 
 use crate::{config, sys};
 use core::ffi::{CStr, c_char};
-use deckle_group::program::{self, PATH_MAX, Verdict};
+use deckle_group::program::{self, PATH_MAX, Reason, Verdict};
 use deckle_group::proto::Link;
 use deckle_group::{Group, Name};
 
@@ -43,7 +43,6 @@ pub unsafe fn check_in_path(file: *const c_char) -> Result<(), i32> {
         return Ok(());
     }
     let before = sys::errno();
-    let mut buffer = [0; PATH_MAX];
     // SAFETY: strings, say the caller and libc.
     let (name, search) = unsafe {
         let search = libc::getenv(c"PATH".as_ptr());
@@ -53,16 +52,37 @@ pub unsafe fn check_in_path(file: *const c_char) -> Result<(), i32> {
         };
         (CStr::from_ptr(file), search)
     };
-    // What is not found is libc's to tell.
-    let verdict = match program::find(name, search, &mut buffer) {
-        Ok(path) => inspect(group, path),
-        Err(_) => Ok(()),
+    let verdict = match name.to_bytes().contains(&b'/') {
+        true => inspect(group, name),
+        false => {
+            let longest = search.split(|b| *b == b':').map(<[u8]>::len).max();
+            match longest.unwrap_or(0) + name.count_bytes() + 3 {
+                ..=SHORT => found::<SHORT>(group, name, search),
+                _ => found::<PATH_MAX>(group, name, search),
+            }
+        }
     };
     sys::set_errno(before);
     verdict
 }
 
+/// Longest path that is looked for on any stack.
+const SHORT: usize = 512;
+
+/// Looks for a program by paths of up to `N` bytes.
+#[inline(never)]
+fn found<const N: usize>(group: &[u8], name: &CStr, search: &[u8]) -> Result<(), i32> {
+    let mut buffer = [0; N];
+    // What is not found is libc's to tell.
+    match program::find(name, search, &mut buffer) {
+        Ok(path) => inspect(group, path),
+        Err(_) => Ok(()),
+    }
+}
+
 /// Says that this program's memory cannot be managed. Under `--strict` that is its end.
+#[cold]
+#[inline(never)]
 pub fn unmanaged(why: &str) {
     let before = sys::errno();
     let name = config::group_name().and_then(|name| Name::new(name).ok());
@@ -97,9 +117,16 @@ pub fn unmanaged(why: &str) {
 }
 
 fn inspect(group: &[u8], path: &CStr) -> Result<(), i32> {
-    let Ok(Verdict::Unmanaged(reason)) = program::inspect(path) else {
-        return Ok(());
-    };
+    match program::inspect(path) {
+        Ok(Verdict::Unmanaged(reason)) => report(group, path, reason),
+        _ => Ok(()),
+    }
+}
+
+/// Tells of a program that cannot be managed; whether it may be executed.
+#[cold]
+#[inline(never)]
+fn report(group: &[u8], path: &CStr, reason: Reason) -> Result<(), i32> {
     let Ok(name) = Name::new(group) else {
         return Ok(());
     };
