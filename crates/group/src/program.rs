@@ -177,8 +177,8 @@ pub fn executable(path: &CStr) -> Result<(), ProgramError> {
 }
 
 /// Finds `name` as execvp does: with a slash it is a path, else `search` (a PATH) is walked.
-/// The path is written to `buf`; one that is longer is passed over. A file that is found but may not be executed is an error only
-/// if no later one may.
+/// The path is written to `buf`; one that is longer is passed over. A file that is found but
+/// may not be executed is an error only if no later one may.
 pub fn find<'a>(name: &CStr, search: &[u8], buf: &'a mut [u8]) -> Result<&'a CStr, ProgramError> {
     let bytes = name.to_bytes();
     if bytes.is_empty() {

@@ -32,6 +32,11 @@ pub fn is_small() -> bool {
     }
 }
 
+/// Whether the program has outgrown its first megabyte.
+pub fn is_started() -> bool {
+    STATE.load(Relaxed) != SMALL
+}
+
 /// Whether the service runs. Waits while another thread is starting it.
 #[inline]
 pub fn is_managed() -> bool {

@@ -36,7 +36,9 @@ extern "C" fn start() {
     if config::is_managed() {
         // SAFETY: before the program's main: nobody else looks at the environment.
         unsafe { limits::read() };
-        load::map_file();
+        if !gate::is_started() {
+            load::map_file();
+        }
         // Known to the main thread alone, which this is.
         DOOR.left.store(sys::main_thread_word(), Relaxed);
         fork::register();

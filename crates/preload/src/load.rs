@@ -129,6 +129,10 @@ const REFUSED: &str = "the system refuses memory for its service";
 
 /// Puts the segments in their places.
 fn place() -> Result<usize, &'static str> {
+    if FILE[0].load(Acquire) == 0 {
+        // An allocator of the program's own asks for memory before we were initialised.
+        map_file();
+    }
     let (file, bytes) = (FILE[0].load(Acquire), FILE[1].load(Relaxed));
     if file == 0 {
         return Err("its service image, libdeckle.image beside libdeckle.so, cannot be read");
@@ -234,8 +238,9 @@ pub fn start(mode: Mode) -> Result<(), &'static str> {
     DOOR.mode.store(mode as u32, Relaxed);
     DOOR.state.store(State::Pending as u32, Relaxed);
     DOOR.pid.store(sys::getpid() as i32, Relaxed);
-    if mode == Mode::Child {
-        // Who has forked is the main thread here.
+    if mode == Mode::Child || DOOR.left.load(Relaxed) == 0 {
+        // Who has forked is the main thread of the child; before we were initialised there is
+        // no other.
         DOOR.left.store(sys::main_thread_word(), Relaxed);
     }
     let top = STACK_TOP.load(Relaxed);

@@ -182,7 +182,10 @@ fn own() -> Option<&'static Window> {
 
 /// Opens a window for the calling thread. False: there is one already, or the system has none.
 pub fn open() -> bool {
+    // Before anything is taken: a handler that forked now would find it half done.
+    let mask = set_mask(!SIGSYS_BIT);
     if own().is_some() {
+        set_mask(mask);
         return false;
     }
     let tid = sys::gettid();
@@ -199,7 +202,6 @@ pub fn open() -> bool {
             }
         }
     };
-    let mask = set_mask(!SIGSYS_BIT);
     window.mask.store(mask, Relaxed);
     window.set_stack();
     if take_handler() {

@@ -76,7 +76,7 @@ const SECOND: u32 = 24;
 const X86_64: u32 = 0xc000_003e;
 
 /// What works on memory, descriptors and threads that the service has already.
-const FREE: [libc::c_long; 43] = [
+const FREE: [libc::c_long; 44] = [
     libc::SYS_futex,
     libc::SYS_ioctl,
     libc::SYS_poll,
@@ -96,6 +96,7 @@ const FREE: [libc::c_long; 43] = [
     libc::SYS_madvise,
     libc::SYS_process_madvise,
     libc::SYS_mincore,
+    libc::SYS_msync,
     libc::SYS_mlock,
     libc::SYS_mlock2,
     libc::SYS_munlock,

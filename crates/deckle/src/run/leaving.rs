@@ -10,6 +10,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use deckle_group::sys::{Fd, ProcStat, pidfd_ended, pidfd_kill, proc_stat, task_stat};
+use deckle_group::{Group, LineId};
 
 use crate::say;
 
@@ -96,6 +97,8 @@ impl Patience {
 struct Leaving {
     pid: u32,
     pidfd: Fd,
+    /// Where it publishes its last figures before it ends.
+    line: LineId,
     patience: Patience,
     killed: bool,
 }
@@ -106,10 +109,11 @@ pub struct Leavings(Vec<Leaving>);
 
 impl Leavings {
     /// Adds one, whose time runs from now on.
-    pub fn add(&mut self, pid: u32, pidfd: Fd) {
+    pub fn add(&mut self, pid: u32, pidfd: Fd, line: LineId) {
         self.0.push(Leaving {
             pid,
             pidfd,
+            line,
             patience: Patience::new(Instant::now()),
             killed: false,
         });
@@ -131,10 +135,12 @@ impl Leavings {
         waiting.then(|| Instant::now() + LOOK)
     }
 
-    /// Forgets those that have ended, kills those that will not.
-    pub fn see_off(&mut self) {
+    /// Forgets those that have ended, kills those that will not. What one that was killed had
+    /// charged goes back to the group: nobody else may see its end.
+    pub fn see_off(&mut self, group: &Group) {
         self.0.retain_mut(|l| {
             if pidfd_ended(&l.pidfd) {
+                group.leave(l.line);
                 return false;
             }
             // Without a pid here, or without /proc, nothing is seen of it: as if it slept.

@@ -33,8 +33,9 @@ struct Service {
 
 struct Connection {
     socket: Option<Fd>,
+    peer: Peer,
     service: Option<Service>,
-    /// The service has ended before its program, which is being killed.
+    /// Its program is being killed: the service has ended before it, or cannot go on.
     lost: bool,
 }
 
@@ -107,7 +108,7 @@ impl Services {
         // One that never got as far as its first message.
         let found = is_service_task(pid);
         if found && let Ok(pidfd) = pidfd_open(pid) {
-            self.leaving.add(pid, pidfd);
+            self.leaving.add(pid, pidfd, LineId::NONE);
         }
         found
     }
@@ -119,22 +120,23 @@ impl Services {
         let mut out = Vec::new();
         for c in &mut connections {
             self.read(c, group, &mut out);
-            self.watch(c, group);
+            self.watch(c);
         }
         connections.retain(|c| c.socket.is_some() || c.service.is_some());
         connections.append(&mut self.connections);
         self.connections = connections;
         out.into_iter().for_each(|o| self.out_of_memory(group, o));
-        self.leaving.see_off();
+        self.leaving.see_off(group);
     }
 
     fn accept(&mut self) {
         for listener in &self.listeners {
             while let Some(socket) = accept(listener, libc::SOCK_NONBLOCK) {
                 // Anybody may connect; only our own user and our own tree may talk.
-                if peer_is_ours(&socket) {
+                if let Some(peer) = peer_of(&socket) {
                     let c = Connection {
                         socket: Some(socket),
+                        peer,
                         service: None,
                         lost: false,
                     };
@@ -179,8 +181,12 @@ impl Services {
                 return;
             }
             match Message::decode(got.packet) {
-                Some(Message::Hello { pid, line, .. }) => c.service = hello(pid, line, got.fds),
+                Some(Message::Hello { pid, line, .. }) => {
+                    c.service = hello(c.peer, pid, line, got.fds)
+                }
                 Some(Message::Kill) => {
+                    // Why has been said.
+                    c.lost = true;
                     if let Some(s) = &c.service {
                         let _ = pidfd_kill(&s.program_pidfd, libc::SIGKILL);
                     }
@@ -210,7 +216,7 @@ impl Services {
                 }
                 Some(Message::Bye) => {
                     if let Some(s) = c.service.take() {
-                        self.leaving.add(s.pid, s.service_pidfd);
+                        self.leaving.add(s.pid, s.service_pidfd, s.line);
                     }
                 }
                 None => say(format_args!("a message that is none of ours; ignored")),
@@ -219,7 +225,7 @@ impl Services {
     }
 
     /// A service that ended: in order if its program did too, else the program dies with it.
-    fn watch(&mut self, c: &mut Connection, group: &Group) {
+    fn watch(&mut self, c: &mut Connection) {
         let Some(s) = &c.service else { return };
         let program_ended = pidfd_ended(&s.program_pidfd);
         if !program_ended && !pidfd_ended(&s.service_pidfd) {
@@ -227,10 +233,8 @@ impl Services {
         }
         // Looked at again: both may have ended between the two looks.
         if program_ended || pidfd_ended(&s.program_pidfd) {
-            // Its service may be slow to see it, and the others wait for what it had charged.
-            group.leave(s.line);
             if let Some(s) = c.service.take() {
-                self.leaving.add(s.pid, s.service_pidfd);
+                self.leaving.add(s.pid, s.service_pidfd, s.line);
             }
         } else if !c.lost {
             c.lost = true;
@@ -247,13 +251,14 @@ impl Services {
     }
 }
 
-fn hello(pid: u32, line: LineId, fds: [Option<Fd>; FDS_MAX]) -> Option<Service> {
+fn hello(peer: Peer, pid: u32, line: LineId, fds: [Option<Fd>; FDS_MAX]) -> Option<Service> {
     match fds {
-        // Whoever is named here may be killed by us later.
+        // Whoever is named here may be killed by us later: by our user no other than he could.
         [Some(userfaultfd), Some(service_pidfd), Some(program_pidfd)]
-            if [&service_pidfd, &program_pidfd]
-                .iter()
-                .all(|pidfd| is_descendant(pid_of(pidfd))) =>
+            if peer == Peer::User
+                || [&service_pidfd, &program_pidfd]
+                    .iter()
+                    .all(|pidfd| is_descendant(pid_of(pidfd))) =>
         {
             Some(Service {
                 program: pid,
@@ -264,6 +269,8 @@ fn hello(pid: u32, line: LineId, fds: [Option<Fd>; FDS_MAX]) -> Option<Service> 
                 program_pidfd,
             })
         }
+        // One that has ended has no number any more.
+        [_, _, Some(program_pidfd)] if pidfd_ended(&program_pidfd) => None,
         [Some(_), Some(_), Some(_)] => {
             say(format_args!(
                 "process {pid}: its service names a process that is none of ours; ignored"
@@ -288,7 +295,16 @@ fn pid_of(pidfd: &Fd) -> u32 {
         .unwrap_or(0)
 }
 
-fn peer_is_ours(socket: &Fd) -> bool {
+/// Who has connected.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Peer {
+    /// A process of our own user, or root's.
+    User,
+    /// One of our tree that has become another user.
+    Tree,
+}
+
+fn peer_of(socket: &Fd) -> Option<Peer> {
     let mut peer = libc::ucred {
         pid: 0,
         uid: u32::MAX,
@@ -307,7 +323,11 @@ fn peer_is_ours(socket: &Fd) -> bool {
     };
     // SAFETY: a call without arguments.
     let known = peer.uid == unsafe { libc::geteuid() } || peer.uid == 0;
-    rc == 0 && (known || is_descendant(peer.pid as u32))
+    match rc {
+        0 if known => Some(Peer::User),
+        0 if is_descendant(peer.pid as u32) => Some(Peer::Tree),
+        _ => None,
+    }
 }
 
 /// Whether a process of another user is one of our tree, which has changed its credentials.
