@@ -2,10 +2,10 @@
 //! memory mean the same as the functions.
 
 use crate::exec::exports as exec;
-use crate::map::{exports as map, locks, rare};
-use crate::{fork, hold, limits, sys};
-use core::ffi::{c_int, c_uint};
-use libc::{c_long, c_ulong};
+use crate::map::calls::answer;
+use crate::{fork, limits, sys};
+use core::ffi::c_int;
+use libc::c_long;
 
 /// Linux's `syscall`.
 #[unsafe(no_mangle)]
@@ -23,24 +23,6 @@ pub unsafe extern "C" fn syscall(
     // name; which are the same but for the types.
     unsafe {
         match number {
-            libc::SYS_mmap => {
-                map::mmap(a as _, b, int(c), int(d), int(e), f as i64) as usize as c_long
-            }
-            libc::SYS_munmap => map::munmap(a as _, b).into(),
-            libc::SYS_mprotect => map::mprotect(a as _, b, int(c)).into(),
-            libc::SYS_madvise => map::madvise(a as _, b, int(c)).into(),
-            libc::SYS_mremap => map::mremap(a as _, b, c, int(d), e as _) as usize as c_long,
-            libc::SYS_mlock => locks::mlock(a as _, b).into(),
-            libc::SYS_mlock2 => locks::mlock2(a as _, b, c as c_uint).into(),
-            libc::SYS_munlock => locks::munlock(a as _, b).into(),
-            libc::SYS_mlockall => locks::mlockall(int(a)).into(),
-            libc::SYS_munlockall => locks::munlockall().into(),
-            libc::SYS_pkey_mprotect => rare::pkey_mprotect(a as _, b, int(c), int(d)).into(),
-            libc::SYS_ioctl => rare::ioctl(int(a), b as c_ulong, c as _).into(),
-            libc::SYS_process_madvise => {
-                rare::process_madvise(int(a), b as _, c, int(d), e as c_uint) as c_long
-            }
-            libc::SYS_futex => sys::c_result(hold::futex([a, b, c, d, e, f])) as c_long,
             libc::SYS_setrlimit => limits::setrlimit(int(a), b as _).into(),
             libc::SYS_getrlimit => limits::getrlimit(int(a), b as _).into(),
             libc::SYS_prlimit64 => limits::prlimit(int(a), int(b), c as _, d as _).into(),
@@ -49,7 +31,11 @@ pub unsafe extern "C" fn syscall(
             libc::SYS_fork | libc::SYS_clone | libc::SYS_clone3 => {
                 forks(number, [a, b, c, d, e, f])
             }
-            _ => sys::c_result(sys::call(number, [a, b, c, d, e, f])) as c_long,
+            _ => {
+                let args = [a, b, c, d, e, f];
+                let done = answer(number, args).unwrap_or_else(|| sys::call(number, args));
+                sys::c_result(done) as c_long
+            }
         }
     }
 }

@@ -1,18 +1,16 @@
-//! mlock and its family, as the program calls them.
+//! mlock and its family.
 //!
 //! What may be locked depends on the credentials and the limit of the calling thread, which the
 //! service does not share: they are looked up here and told with each call.
 
-use super::exports::{by_owner, raw};
+use super::calls::{by_owner, raw};
 use crate::gate;
-use crate::sys::{self, PAGE, c_result};
-use core::ffi::{c_int, c_void};
+use crate::sys::{self, PAGE};
+use core::ffi::c_int;
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::Relaxed;
 use deckle_door::Op;
 use libc::c_long;
-
-type Ptr = *mut c_void;
 
 /// Whether mlockall was called for what comes. True in a forked child too, where it means no
 /// more than that the service is told the limit.
@@ -54,7 +52,8 @@ pub fn lockable_by_mmap(flags: c_int) -> Result<usize, i32> {
     }
 }
 
-fn lock(number: c_long, addr: usize, len: usize, flags: usize) -> Result<usize, i32> {
+/// mlock, mlock2 and munlock, by number.
+pub fn lock(number: c_long, addr: usize, len: usize, flags: usize) -> Result<usize, i32> {
     // The kernel rounds the start down and the end up.
     let start = addr & !(PAGE - 1);
     let len = len.saturating_add(addr - start);
@@ -72,28 +71,9 @@ fn lock(number: c_long, addr: usize, len: usize, flags: usize) -> Result<usize, 
     )
 }
 
-/// C's `mlock`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn mlock(addr: Ptr, len: usize) -> c_int {
-    c_result(lock(libc::SYS_mlock, addr as usize, len, 0)) as c_int
-}
-
-/// Linux's `mlock2`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn mlock2(addr: Ptr, len: usize, flags: libc::c_uint) -> c_int {
-    c_result(lock(libc::SYS_mlock2, addr as usize, len, flags as usize)) as c_int
-}
-
-/// C's `munlock`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn munlock(addr: Ptr, len: usize) -> c_int {
-    c_result(lock(libc::SYS_munlock, addr as usize, len, 0)) as c_int
-}
-
-/// C's `mlockall`. The kernel's would lock where pages rest, all of it; and
-/// it must not be on when these are mapped: so from now on the program is managed.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
+/// mlockall. The kernel's would lock where pages rest, all of it; and it must not be on when
+/// these are mapped: so from now on the program is managed.
+pub fn lock_all(flags: c_int) -> Result<usize, i32> {
     if gate::is_small() {
         gate::outgrown();
     }
@@ -104,15 +84,14 @@ pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
     if done.is_ok() {
         FUTURE.store(flags & libc::MCL_FUTURE != 0, Relaxed);
     }
-    c_result(done) as c_int
+    done
 }
 
-/// C's `munlockall`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn munlockall() -> c_int {
+/// munlockall.
+pub fn unlock_all() -> Result<usize, i32> {
     FUTURE.store(false, Relaxed);
-    c_result(match gate::is_managed() {
+    match gate::is_managed() {
         false => raw(libc::SYS_munlockall, [0; 6]),
         true => gate::request(Op::UnlockAll, [0; 6]),
-    }) as c_int
+    }
 }

@@ -1,9 +1,12 @@
-//! The mmap family.
+//! Calls on memory.
 //!
 //! Private anonymous memory is mapped by the service, where the kernel would map it;
-//! everything else is the kernel's. [`exports`] sorts the calls, [`rules`] says which are which.
+//! everything else is the kernel's. [`calls`] sorts the calls, [`rules`] says which are which.
 
+pub mod calls;
+#[cfg(target_env = "gnu")]
 pub mod exports;
-pub mod locks;
-pub mod rare;
-pub mod rules;
+mod futex;
+mod locks;
+mod rare;
+mod rules;

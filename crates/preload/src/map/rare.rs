@@ -1,23 +1,18 @@
 //! Calls on memory that are rare: their meaning must be the kernel's all the same.
 
-use super::exports::{advise, by_owner, raw};
+use super::calls::{advise, answer, by_owner, raw};
 use crate::gate;
-use crate::sys::{self, PAGE, c_result};
-use core::ffi::{c_int, c_ulong, c_void};
+use crate::sys::{self, PAGE};
+use core::ffi::c_int;
 use deckle_door::Op;
 
-type Ptr = *mut c_void;
-
-/// Linux's `pkey_mprotect`: a key is the kernel's to keep, so the range becomes the kernel's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn pkey_mprotect(addr: Ptr, len: usize, prot: c_int, key: c_int) -> c_int {
-    if key == -1 {
-        // SAFETY: the caller's promise.
-        return unsafe { super::exports::mprotect(addr, len, prot) };
+/// pkey_mprotect: a key is the kernel's to keep, so the range becomes the kernel's.
+pub fn protect_by_key(args: [usize; 6]) -> Result<usize, i32> {
+    let [addr, len, _, key, ..] = args;
+    match key as c_int {
+        -1 => answer(libc::SYS_mprotect, args).unwrap_or(Err(libc::ENOSYS)),
+        _ => surrender(addr, len).and_then(|_| raw(libc::SYS_pkey_mprotect, args)),
     }
-    let addr = addr as usize;
-    let args = [addr, len, prot as usize, key as usize, 0, 0];
-    c_result(surrender(addr, len).and_then(|_| raw(libc::SYS_pkey_mprotect, args))) as c_int
 }
 
 /// What is managed of a range becomes the kernel's, with its bytes.
@@ -31,66 +26,53 @@ fn surrender(addr: usize, len: usize) -> Result<usize, i32> {
 }
 
 /// `UFFDIO_REGISTER`.
-const REGISTER: c_ulong = 0xc020_aa00;
+const REGISTER: u32 = 0xc020_aa00;
 
-/// C's `ioctl`. A range for which the program takes the faults itself leaves management.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
-    let pass = || {
-        raw(
-            libc::SYS_ioctl,
-            [fd as usize, request as usize, argument as usize, 0, 0, 0],
-        )
-    };
-    if request != REGISTER || argument.is_null() {
-        return c_result(pass()) as c_int;
+/// ioctl. A range for which the program takes the faults itself leaves management.
+pub fn ioctl(args: [usize; 6]) -> Result<usize, i32> {
+    let pass = || raw(libc::SYS_ioctl, args);
+    let [_, request, argument, ..] = args;
+    if request as u32 != REGISTER || argument == 0 {
+        return pass();
     }
     // SAFETY: the argument of this request begins with the range, two words.
-    let [start, len] = unsafe { argument.cast::<[u64; 2]>().read_unaligned() };
+    let [start, len] = unsafe { (argument as *const [u64; 2]).read_unaligned() };
     let (start, len) = (start as usize, len as usize);
     let done = match len.is_multiple_of(PAGE) {
         true => surrender(start, len).map_err(|_| libc::ENOMEM),
         false => Ok(0),
     };
-    c_result(done.and_then(|_| pass())) as c_int
+    done.and_then(|_| pass())
 }
 
-/// Linux's `process_madvise`. On the caller itself it is madvise.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn process_madvise(
+/// process_madvise. On the caller itself it is madvise.
+pub fn advise_process(
     pidfd: c_int,
-    list: *const libc::iovec,
+    list: usize,
     count: usize,
     advice: c_int,
-    flags: libc::c_uint,
-) -> isize {
+    flags: usize,
+) -> Result<usize, i32> {
     let pass = |list: usize, count: usize| {
-        let args = [
-            pidfd as usize,
-            list,
-            count,
-            advice as usize,
-            flags as usize,
-            0,
-        ];
+        let args = [pidfd as usize, list, count, advice as usize, flags, 0];
         raw(libc::SYS_process_madvise, args)
     };
     if !gate::is_managed() || count > 1024 || !is_self(pidfd) {
-        return c_result(pass(list as usize, count)) as isize;
+        return pass(list, count);
     }
     // Of no ranges: only whether the kernel would do it.
-    let mut done = pass(list as usize, 0);
+    let mut done = pass(list, 0);
     for at in 0..count {
         let Ok(sum) = done else { break };
         // SAFETY: the caller's promise: `count` ranges.
-        let range = unsafe { *list.add(at) };
+        let range = unsafe { *(list as *const libc::iovec).add(at) };
         done = match advise(range.iov_base as usize, range.iov_len, advice) {
             Ok(_) => Ok(sum + range.iov_len),
             Err(_) if sum > 0 => break,
             Err(errno) => Err(errno),
         };
     }
-    c_result(done) as isize
+    done
 }
 
 /// Whether a pidfd is the caller's own process.

@@ -1,0 +1,162 @@
+//! Calls on memory, by number: what of them concerns managed memory goes to the service.
+
+use super::{futex, locks, rare, rules};
+use crate::gate;
+use crate::sys::{self, PAGE};
+use core::ffi::c_int;
+use core::sync::atomic::AtomicUsize;
+use core::sync::atomic::Ordering::Relaxed;
+use deckle_door::Op;
+use deckle_door::request::FOREIGN;
+use libc::c_long;
+
+/// Bytes of private anonymous memory that the program has mapped before the service ran.
+static EARLY: AtomicUsize = AtomicUsize::new(0);
+/// From this on the service is started.
+const EARLY_MAX: usize = 1 << 20;
+
+/// The answer to a call on memory; `None` for any other.
+///
+/// # Errors
+/// The errno of the call.
+pub fn answer(number: c_long, args: [usize; 6]) -> Option<Result<usize, i32>> {
+    let [a, b, c, d, e, _] = args;
+    Some(match number {
+        libc::SYS_mmap => map(args),
+        libc::SYS_munmap => on_range(number, args, Op::Unmap),
+        libc::SYS_mprotect => on_range(number, args, Op::Protect),
+        libc::SYS_madvise => advise(a, b, c as c_int),
+        libc::SYS_mremap => remap(args),
+        libc::SYS_mlock => locks::lock(number, a, b, 0),
+        libc::SYS_mlock2 => locks::lock(number, a, b, c),
+        libc::SYS_munlock => locks::lock(number, a, b, 0),
+        libc::SYS_mlockall => locks::lock_all(a as c_int),
+        libc::SYS_munlockall => locks::unlock_all(),
+        libc::SYS_pkey_mprotect => rare::protect_by_key(args),
+        libc::SYS_ioctl => rare::ioctl(args),
+        libc::SYS_process_madvise => rare::advise_process(a as c_int, b, c, d as c_int, e),
+        libc::SYS_futex => futex::futex(args),
+        _ => return None,
+    })
+}
+
+/// A call on a range and with one word more, with the meaning that the kernel gives it.
+fn on_range(number: c_long, args: [usize; 6], op: Op) -> Result<usize, i32> {
+    let [start, len, word, ..] = args;
+    by_owner(
+        start,
+        len,
+        |bytes| gate::request(op, [start, bytes, word, 0, 0, 0]),
+        || raw(number, [start, len, word, 0, 0, 0]),
+    )
+}
+
+/// A system call as the program made it.
+pub fn raw(number: c_long, args: [usize; 6]) -> Result<usize, i32> {
+    // SAFETY: the program's own call, passed on.
+    unsafe { sys::call(number, args) }
+}
+
+/// Has the service answer a call on a range (whole pages of it, in bytes, are told), if there may
+/// be managed memory; a call on memory of the kernel alone is the caller's.
+pub fn by_owner(
+    start: usize,
+    len: usize,
+    ask: impl FnOnce(usize) -> Result<usize, i32>,
+    alone: impl FnOnce() -> Result<usize, i32>,
+) -> Result<usize, i32> {
+    if len == 0 || !start.is_multiple_of(PAGE) || !gate::may_hold(start, len) {
+        return alone();
+    }
+    match ask(len.next_multiple_of(PAGE)) {
+        Err(FOREIGN) => alone(),
+        result => result,
+    }
+}
+
+fn map(args: [usize; 6]) -> Result<usize, i32> {
+    let [_, len, prot, flags, _, offset] = args;
+    let (prot, flags) = (prot as c_int, flags as c_int);
+    if len == 0 || !offset.is_multiple_of(PAGE) {
+        return raw(libc::SYS_mmap, args);
+    }
+    let fixed = flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0;
+    let managed = rules::managed(prot, flags);
+    if managed && !fixed && gate::is_small() {
+        let early = EARLY.fetch_add(len, Relaxed).saturating_add(len);
+        if early >= EARLY_MAX {
+            gate::outgrown();
+        }
+    }
+    match (managed, fixed) {
+        _ if !gate::is_managed() => raw(libc::SYS_mmap, args),
+        (true, _) => map_managed(args),
+        (false, true) => map_foreign(args),
+        (false, false) => raw(libc::SYS_mmap, args),
+    }
+}
+
+/// A mapping of managed memory.
+fn map_managed(args: [usize; 6]) -> Result<usize, i32> {
+    let [addr, len, prot, flags, _, _] = args;
+    let bytes = rules::pages(len)?;
+    let fixed = flags as c_int & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0;
+    let aligned = addr.is_multiple_of(PAGE);
+    if fixed && (!aligned || addr.saturating_add(bytes) > rules::END) {
+        // The kernel says what is wrong.
+        return raw(libc::SYS_mmap, args);
+    }
+    let lockable = locks::lockable_by_mmap(flags as c_int)?;
+    let (op, at) = match fixed {
+        true => (Op::MapFixed, addr),
+        false => (Op::Map, addr & !(PAGE - 1)),
+    };
+    gate::request(op, [at, bytes, 0, prot, flags, lockable])
+}
+
+/// A foreign mapping at an address of the program's, perhaps over managed memory.
+fn map_foreign(args: [usize; 6]) -> Result<usize, i32> {
+    let [addr, len, _, flags, _, _] = args;
+    let pass = || raw(libc::SYS_mmap, args);
+    if flags & libc::MAP_FIXED_NOREPLACE as usize != 0 {
+        return pass();
+    }
+    let look = |bytes| gate::request(Op::Look, [addr, bytes, 0, 0, 0, 0]).map(|_| 1);
+    if by_owner(addr, len, look, || Ok(0))? == 0 {
+        return pass();
+    }
+    let bytes = rules::pages(len)?;
+    // What the kernel refuses changes nothing: tried elsewhere first.
+    let mut trial = args;
+    trial[0] = 0;
+    trial[3] &= !(libc::MAP_FIXED | libc::MAP_POPULATE | libc::MAP_LOCKED) as usize;
+    let place = raw(libc::SYS_mmap, trial)?;
+    raw(libc::SYS_munmap, [place, bytes, 0, 0, 0, 0])?;
+    // Something foreign over managed memory, which leaves management first.
+    gate::request(Op::Leave, [addr, bytes, 0, 0, 0, 0])?;
+    pass()
+}
+
+/// madvise. What only the mighty may ask for is up to the caller's credentials, which the service
+/// does not share.
+pub fn advise(addr: usize, len: usize, advice: c_int) -> Result<usize, i32> {
+    const SYS_ADMIN: u32 = 21;
+    const HWPOISON: c_int = 100;
+    const SOFT_OFFLINE: c_int = 101;
+    if matches!(advice, HWPOISON | SOFT_OFFLINE) && !sys::has_capability(SYS_ADMIN) {
+        return Err(libc::EPERM);
+    }
+    let args = [addr, len, advice as usize, 0, 0, 0];
+    on_range(libc::SYS_madvise, args, Op::Advise)
+}
+
+/// mremap. The new address counts only with MREMAP_FIXED (and MREMAP_DONTUNMAP).
+fn remap(args: [usize; 6]) -> Result<usize, i32> {
+    let [addr, old, new, flags, to, _] = args;
+    let fixed = flags as c_int & libc::MREMAP_FIXED != 0;
+    let may_hold = gate::may_hold(addr, old) || fixed && gate::may_hold(to, new);
+    match may_hold.then(|| gate::request(Op::Remap, args)) {
+        None | Some(Err(FOREIGN)) => raw(libc::SYS_mremap, args),
+        Some(result) => result,
+    }
+}
