@@ -3,7 +3,7 @@
 
 use crate::exec::exports as exec;
 use crate::map::calls::answer;
-use crate::{fork, limits, sys};
+use crate::{fork, hooks, limits, sys};
 use core::ffi::c_int;
 use libc::c_long;
 
@@ -45,7 +45,7 @@ type Call = unsafe extern "C" fn(c_long, usize, usize, usize, usize, usize, usiz
 /// One that makes a process, or a thread. By libc's own function, from whose place a child on
 /// another stack goes on.
 unsafe fn forks(number: c_long, args: [usize; 6]) -> c_long {
-    let found = fork::next(c"syscall");
+    let found = hooks::next(c"syscall");
     let [a, b, c, d, e, f] = args;
     // SAFETY: libc's function of that signature, with the program's own arguments.
     let call = || unsafe {
@@ -57,7 +57,7 @@ unsafe fn forks(number: c_long, args: [usize; 6]) -> c_long {
         return -1;
     }
     match fork::Clone::of(number, args).is_some() {
-        true => fork::through_window(call),
+        true => hooks::through_window(call),
         false => call(),
     }
 }

@@ -9,18 +9,14 @@
 //! From the request on nothing of the program is touched but by the kernel: we run on a stack of
 //! our own, since in the child the thread's may be write-protected and served by nobody yet.
 
-use crate::alloc::boot;
-use crate::window::{self, Window};
-use crate::{DOOR, config, gate, limits, load, sys};
+use crate::{DOOR, gate, host, limits, load, sys};
 use core::arch::asm;
 use core::cell::UnsafeCell;
-use core::ffi::{CStr, c_int, c_void};
-use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use core::sync::atomic::{AtomicU32, AtomicUsize};
 use core::time::Duration;
 use deckle_door::futex::{self, Scope};
 use deckle_door::{Lock, Mode, Op};
-use deckle_group::{Name, proto};
 
 /// How often it is asked whether the child lives still.
 const LOOK: Duration = Duration::from_millis(20);
@@ -115,7 +111,7 @@ static SHARED: AtomicUsize = AtomicUsize::new(0);
 /// What is to be done on the own stack, and what came of it.
 struct Work {
     call: Clone,
-    window: &'static Window,
+    by: host::Caller,
     managed: bool,
     result: Result<usize, i32>,
 }
@@ -125,24 +121,36 @@ struct Work {
 ///
 /// # Errors
 /// The errno of the call; ENOMEM if the limit has no room for a copy.
-pub fn carry_out(call: Clone, window: &'static Window) -> Result<usize, i32> {
+pub fn carry_out(call: Clone, by: host::Caller) -> Result<usize, i32> {
     // Held by another thread, it would stay held in the child for ever. Before FORKING: its
     // holder may be interrupted by a handler that forks.
-    let taken = boot::HEAP.acquire_for_fork();
+    let taken = host::before_fork();
     limits::hold();
     // Nobody starts the service now.
     FORKING.acquire();
     let managed = gate::is_managed();
     let mut work = Work {
         call,
-        window,
+        by,
         managed,
         result: Err(libc::EAGAIN),
     };
+    // SAFETY: the function returns, in the child on its copy of the stack.
+    unsafe { on_own_stack(run, &raw mut work as usize) };
+    FORKING.release();
+    limits::let_go();
+    host::after_fork(taken);
+    work.result
+}
+
+/// Calls a function on our own stack.
+///
+/// # Safety
+/// The caller has [`FORKING`], so nobody else uses the stack.
+pub unsafe fn on_own_stack<T>(run: extern "C" fn(T), argument: usize) {
     let top = OWN_STACK.0.get() as usize + FORK_STACK;
-    // SAFETY: the stack is unused, as FORKING is ours; the function returns by the address that
-    // the call puts there, in the child on its copy of it, and the stack pointer comes back from
-    // a register that functions keep.
+    // SAFETY: the stack is unused; the function returns by the address that the call puts there,
+    // and the stack pointer comes back from a register that functions keep.
     unsafe {
         asm!(
             "mov r12, rsp",
@@ -150,44 +158,38 @@ pub fn carry_out(call: Clone, window: &'static Window) -> Result<usize, i32> {
             "call {run}",
             "mov rsp, r12",
             top = in(reg) top,
-            run = sym run,
-            in("rdi") &raw mut work,
+            run = in(reg) run,
+            in("rdi") argument,
             out("r12") _,
             clobber_abi("C"),
         );
     }
-    FORKING.release();
-    limits::let_go();
-    if taken {
-        boot::HEAP.release();
-    }
-    work.result
 }
 
 extern "C" fn run(work: &mut Work) {
     // The work lies on the caller's stack: read before everything stands still, written after.
-    let (call, window) = (work.call, work.window);
+    let (call, by) = (work.call, work.by);
     let number = NUMBER.fetch_add(1, Relaxed).wrapping_add(1).max(1);
-    work.result = make(&call, window, work.managed.then_some(number));
+    work.result = make(&call, by, work.managed.then_some(number));
 }
 
-fn make(call: &Clone, window: &'static Window, number: Option<u32>) -> Result<usize, i32> {
-    window::hold();
+fn make(call: &Clone, by: host::Caller, number: Option<u32>) -> Result<usize, i32> {
+    host::hold();
     let mut word = None;
-    let link = number.and_then(|_| Link::open());
+    let link = number.and_then(|_| host::Link::open());
     if let Some(number) = number {
         let begun = shared_word().and_then(|word| {
             DOOR.fork.store(number, Relaxed);
             DOOR.forked.store(word.as_ptr() as usize, Relaxed);
             DOOR.link
-                .store(link.as_ref().map_or(-1, Link::raw), Relaxed);
+                .store(link.as_ref().map_or(-1, host::Link::raw), Relaxed);
             let alone = usize::from(link.is_none());
             gate::request(Op::ForkBegin, [alone, 0, 0, 0, 0, 0]).map(|_| word)
         });
         match begun {
             Ok(shared) => word = Some((shared, number)),
             Err(errno) => {
-                window::let_go(None);
+                host::let_go(None);
                 return Err(errno);
             }
         }
@@ -197,7 +199,7 @@ fn make(call: &Clone, window: &'static Window, number: Option<u32>) -> Result<us
     let result = unsafe { call.make() };
     match (result, word) {
         (Ok(0), word) => {
-            window::let_go(Some(window));
+            host::let_go(Some(by));
             if word.is_some() {
                 in_child(link.is_none());
             }
@@ -207,9 +209,9 @@ fn make(call: &Clone, window: &'static Window, number: Option<u32>) -> Result<us
                 wait_for(pid as i32, word, number);
             }
             let _ = gate::request(Op::ForkEnd, [0; 6]);
-            window::let_go(None);
+            host::let_go(None);
         }
-        (_, None) => window::let_go(None),
+        (_, None) => host::let_go(None),
     }
     result
 }
@@ -282,193 +284,5 @@ fn is_dead(pid: i32) -> bool {
             there == Err(libc::ESRCH)
         }
         Err(_) => false,
-    }
-}
-
-/// A connection to `deckle run`, made before the fork, since a child may be where it is out of
-/// reach. Ours for the time of the fork; the child's service keeps a copy.
-struct Link(i32);
-
-impl Link {
-    /// Connects. `None` if that is impossible, or if a service of the child could not watch it:
-    /// the program may have refused itself these calls.
-    fn open() -> Option<Link> {
-        let before = sys::errno();
-        let mut state = 0;
-        // SAFETY: the calling thread's own state, put back: what libc does here is no place to
-        // be cancelled at.
-        unsafe { pthread_setcancelstate(NO_CANCEL, &raw mut state) };
-        let name = config::group_name().and_then(|name| Name::new(name).ok());
-        let me = sys::getpid() as usize;
-        let how = (libc::O_PATH | libc::O_CLOEXEC) as usize;
-        let (here, maps) = (
-            libc::AT_FDCWD as usize,
-            c"/proc/self/maps".as_ptr() as usize,
-        );
-        // What the child's service will have to open. SAFETY: descriptors, which are closed; a
-        // path that ends in NUL.
-        let may_watch = unsafe {
-            let close = |fd| sys::call(libc::SYS_close, [fd, 0, 0, 0, 0, 0]);
-            sys::call(libc::SYS_pidfd_open, [me, 0, 0, 0, 0, 0])
-                .and_then(close)
-                .and_then(|_| sys::call(libc::SYS_openat, [here, maps, how, 0, 0, 0]))
-                .and_then(close)
-        };
-        let link = name
-            .filter(|_| may_watch.is_ok())
-            .and_then(|name| proto::Link::connect(name).ok())
-            .map(|link| Link(link.into_raw()));
-        // SAFETY: as above.
-        unsafe { pthread_setcancelstate(state, &raw mut state) };
-        sys::set_errno(before);
-        link
-    }
-
-    fn raw(&self) -> i32 {
-        self.0
-    }
-}
-
-impl Drop for Link {
-    fn drop(&mut self) {
-        // SAFETY: our own descriptor.
-        let _ = unsafe { sys::call(libc::SYS_close, [self.0 as usize, 0, 0, 0, 0, 0]) };
-    }
-}
-
-unsafe extern "C" {
-    fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
-}
-
-/// `PTHREAD_CANCEL_DISABLE`.
-const NO_CANCEL: c_int = 1;
-
-type Fork = unsafe extern "C" fn() -> libc::pid_t;
-/// libc's functions, looked up at the program's start: later the loader may be busy, or in a
-/// child of fork be locked by nobody.
-static REAL: [(&CStr, AtomicUsize); 9] = [
-    (c"fork", AtomicUsize::new(0)),
-    (c"_Fork", AtomicUsize::new(0)),
-    (c"clone", AtomicUsize::new(0)),
-    (c"syscall", AtomicUsize::new(0)),
-    (c"execvpe", AtomicUsize::new(0)),
-    (c"posix_spawn", AtomicUsize::new(0)),
-    (c"posix_spawnp", AtomicUsize::new(0)),
-    (c"pthread_create", AtomicUsize::new(0)),
-    (c"pthread_mutex_init", AtomicUsize::new(0)),
-];
-
-/// Looks up libc's functions and registers the handlers: at the program's start, so that they
-/// are next to the fork.
-pub fn register() {
-    for (name, to) in &REAL {
-        to.store(look_up(name) as usize, Release);
-    }
-    // SAFETY: functions of this library, which is never unloaded.
-    unsafe {
-        libc::pthread_atfork(Some(prepare), Some(done), Some(done));
-    }
-}
-
-/// The definition behind ours, of libc.
-pub fn next(name: &CStr) -> *mut c_void {
-    let known = REAL.iter().find(|(known, _)| *known == name);
-    match known.map_or(0, |(_, at)| at.load(Acquire)) {
-        0 => look_up(name),
-        at => at as *mut c_void,
-    }
-}
-
-fn look_up(name: &CStr) -> *mut c_void {
-    // SAFETY: a look-up by name.
-    unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) }
-}
-
-/// The last handler before the fork.
-unsafe extern "C" fn prepare() {
-    window::open();
-}
-
-/// The first handler after it, on both sides: the window is still open if there was no fork.
-unsafe extern "C" fn done() {
-    window::close();
-}
-
-fn real(name: &CStr) -> Option<Fork> {
-    let found = next(name);
-    // SAFETY: libc's function of that signature.
-    (!found.is_null()).then(|| unsafe { core::mem::transmute::<*mut c_void, Fork>(found) })
-}
-
-/// C's `fork`: the handlers do the work.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn fork() -> libc::pid_t {
-    let Some(real) = real(c"fork") else {
-        sys::set_errno(libc::ENOSYS);
-        return -1;
-    };
-    // SAFETY: the program's own call.
-    unsafe { real() }
-}
-
-/// POSIX's `_Fork`, which runs no handlers.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn _Fork() -> libc::pid_t {
-    let Some(real) = real(c"_Fork") else {
-        sys::set_errno(libc::ENOSYS);
-        return -1;
-    };
-    through_window(|| {
-        // SAFETY: the program's own call.
-        unsafe { real() }
-    })
-}
-
-/// Calls what forks, with the calling thread's window open.
-pub fn through_window<T>(work: impl FnOnce() -> T) -> T {
-    let opened = window::open();
-    let result = work();
-    if opened {
-        let errno = sys::errno();
-        window::close();
-        sys::set_errno(errno);
-    }
-    result
-}
-
-type CloneFn = unsafe extern "C" fn(
-    extern "C" fn(*mut c_void) -> c_int,
-    *mut c_void,
-    c_int,
-    *mut c_void,
-    *mut c_void,
-    *mut c_void,
-    *mut c_void,
-) -> c_int;
-
-/// Linux's `clone`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn clone(
-    entry: extern "C" fn(*mut c_void) -> c_int,
-    stack: *mut c_void,
-    flags: c_int,
-    argument: *mut c_void,
-    parent: *mut c_void,
-    area: *mut c_void,
-    child: *mut c_void,
-) -> c_int {
-    let found = next(c"clone");
-    if found.is_null() {
-        sys::set_errno(libc::ENOSYS);
-        return -1;
-    }
-    // SAFETY: libc's function of that signature, with the program's own arguments.
-    let call = || unsafe {
-        let real = core::mem::transmute::<*mut c_void, CloneFn>(found);
-        real(entry, stack, flags, argument, parent, area, child)
-    };
-    match flags & libc::CLONE_VM {
-        0 => through_window(call),
-        _ => call(),
     }
 }

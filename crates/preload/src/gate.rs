@@ -1,8 +1,7 @@
 //! Whether the service runs, and starting it when the program needs it.
 
-use crate::exec::outside;
 use crate::fork::FORKING;
-use crate::{DOOR, config, limits, load, sys};
+use crate::{DOOR, config, host, limits, load, sys};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU32, AtomicUsize};
 use deckle_door::request::set_mask;
@@ -129,16 +128,16 @@ fn start() {
         return;
     }
     STARTER.store(sys::gettid(), Relaxed);
-    crate::alloc::boot::open_reserve();
+    host::opening();
     let limit = config::is_managed().then(limits::lift).flatten();
     let state = match config::is_managed().then(|| load::start(Mode::First)) {
         Some(Ok(_)) => {
             note_start();
-            crate::alloc::advise_nothing();
+            host::opened();
             MANAGED
         }
         Some(Err(why)) => {
-            outside::unmanaged(why);
+            host::unmanaged(why);
             PLAIN
         }
         None => PLAIN,

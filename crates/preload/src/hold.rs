@@ -5,7 +5,7 @@
 //! - The record of a thread on a stack of the program's own: at the thread's end the kernel
 //!   clears a word of it, for which `pthread_join` waits.
 
-use crate::{fork, gate, sys};
+use crate::{gate, hooks, sys};
 use core::ffi::{c_int, c_void};
 use deckle_door::Op;
 use libc::{pthread_attr_t, pthread_mutex_t, pthread_mutexattr_t, pthread_t};
@@ -30,7 +30,7 @@ pub unsafe extern "C" fn pthread_mutex_init(
     mutex: *mut pthread_mutex_t,
     attributes: *const pthread_mutexattr_t,
 ) -> c_int {
-    let real = fork::next(c"pthread_mutex_init");
+    let real = hooks::next(c"pthread_mutex_init");
     if real.is_null() {
         return libc::ENOSYS;
     }
@@ -62,7 +62,7 @@ pub unsafe extern "C" fn pthread_create(
     entry: Entry,
     argument: *mut c_void,
 ) -> c_int {
-    let real = fork::next(c"pthread_create");
+    let real = hooks::next(c"pthread_create");
     if real.is_null() {
         return libc::EAGAIN;
     }

@@ -17,6 +17,8 @@ mod exec;
 mod fork;
 mod gate;
 mod hold;
+mod hooks;
+mod host;
 mod limits;
 mod load;
 mod map;
@@ -41,6 +43,6 @@ extern "C" fn start() {
         }
         // Known to the main thread alone, which this is.
         DOOR.left.store(sys::main_thread_word(), Relaxed);
-        fork::register();
+        hooks::register();
     }
 }

@@ -10,7 +10,7 @@
 //! file's bytes again, and it finds what its parent knew by the [`Door`](deckle_door::Door).
 
 use crate::sys::{self, PAGE};
-use crate::{DOOR, config};
+use crate::{DOOR, config, host};
 use core::arch::asm;
 use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -145,7 +145,7 @@ fn place() -> Result<usize, &'static str> {
         .map(|h| up(h.addr + h.memory_bytes))
         .max()
         .unwrap_or(0);
-    let base = sys::reserve(span).map_err(|_| REFUSED)?;
+    let base = host::reserve_image(span).map_err(|_| REFUSED)?;
     for h in all() {
         let from = down(h.offset);
         let to = base + down(h.addr);
@@ -183,7 +183,7 @@ fn place() -> Result<usize, &'static str> {
     unsafe { sys::unmap(file, bytes) };
     FILE[0].store(0, Relaxed);
     BASE.store(base, Release);
-    let stack = sys::reserve(GUARD + STACK).map_err(|_| REFUSED)?;
+    let stack = sys::reserve(0, GUARD + STACK).map_err(|_| REFUSED)?;
     let rights = [
         stack + GUARD,
         STACK,
@@ -293,8 +293,6 @@ unsafe fn prepare_stack(top: usize, base: usize, elf: Elf) -> usize {
     const AT_HWCAP: usize = 16;
     const AT_RANDOM: usize = 25;
     const AT_SYSINFO_EHDR: usize = 33;
-    // SAFETY: reads the program's own vector, through libc.
-    let from_kernel = |what: usize| unsafe { libc::getauxval(what as u64) as usize };
     let words = [
         2,
         c"deckle".as_ptr() as usize,
@@ -313,12 +311,12 @@ unsafe fn prepare_stack(top: usize, base: usize, elf: Elf) -> usize {
         AT_ENTRY,
         base + elf.entry,
         AT_HWCAP,
-        from_kernel(AT_HWCAP),
+        host::auxiliary(AT_HWCAP),
         // Sixteen bytes that nobody outside can guess: for its stack guard.
         AT_RANDOM,
-        from_kernel(AT_RANDOM),
+        host::auxiliary(AT_RANDOM),
         AT_SYSINFO_EHDR,
-        from_kernel(AT_SYSINFO_EHDR),
+        host::auxiliary(AT_SYSINFO_EHDR),
         0,
         0,
     ];

@@ -9,18 +9,21 @@ pub const PAGE: usize = 4096;
 pub use deckle_door::call;
 
 /// Sets the caller's `errno`.
+#[cfg(target_env = "gnu")]
 pub fn set_errno(errno: i32) {
     // SAFETY: libc returns the address of the calling thread's own word.
     unsafe { *libc::__errno_location() = errno };
 }
 
 /// The caller's `errno`.
+#[cfg(target_env = "gnu")]
 pub fn errno() -> i32 {
     // SAFETY: as above.
     unsafe { *libc::__errno_location() }
 }
 
 /// The result of an interposed call in C's way: -1 and `errno` on failure.
+#[cfg(target_env = "gnu")]
 pub fn c_result(result: Result<usize, i32>) -> usize {
     match result {
         Ok(value) => value,
@@ -53,15 +56,19 @@ pub fn map_anonymous(bytes: usize) -> Result<usize, i32> {
     unsafe { call(libc::SYS_mmap, [0, bytes, prot, flags, usize::MAX, 0]) }
 }
 
-/// Reserves `bytes` of address space without access, which no core dump looks at.
+/// Reserves `bytes` of address space without access, which no core dump looks at: at `place`, if
+/// it is not 0.
 ///
 /// # Errors
 /// The errno of mmap.
-pub fn reserve(bytes: usize) -> Result<usize, i32> {
-    let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as usize;
+pub fn reserve(place: usize, bytes: usize) -> Result<usize, i32> {
+    let mut flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as usize;
+    if place != 0 {
+        flags |= libc::MAP_FIXED_NOREPLACE as usize;
+    }
     // SAFETY: a new mapping, which changes no other; advice that changes no byte.
     unsafe {
-        let at = call(libc::SYS_mmap, [0, bytes, 0, flags, usize::MAX, 0])?;
+        let at = call(libc::SYS_mmap, [place, bytes, 0, flags, usize::MAX, 0])?;
         let _ = call(
             libc::SYS_madvise,
             [at, bytes, libc::MADV_DONTDUMP as usize, 0, 0, 0],

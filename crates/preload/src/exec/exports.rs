@@ -1,8 +1,8 @@
 //! The exec and posix_spawn families, as the program calls them.
 
 use super::environment::with_ours;
-use super::outside;
-use crate::fork::next;
+use super::outside::{self, By};
+use crate::hooks::next;
 use crate::limits::for_exec;
 use crate::sys::{self, c_result};
 use core::ffi::{CStr, c_char, c_int, c_void};
@@ -31,11 +31,16 @@ fn raw_execve(path: *const c_char, args: Args, env: Args) -> c_int {
 pub unsafe extern "C" fn execve(path: *const c_char, args: Args, env: Args) -> c_int {
     // SAFETY: the caller's promise: lists of strings.
     unsafe {
-        if let Err(errno) = outside::check(path) {
-            sys::set_errno(errno);
-            return -1;
-        }
-        with_ours(env, |env| for_exec(|| raw_execve(path, args, env)))
+        let held = match outside::check(path, By::Me) {
+            Ok(held) => held,
+            Err(errno) => {
+                sys::set_errno(errno);
+                return -1;
+            }
+        };
+        let done = with_ours(env, |env| for_exec(|| raw_execve(path, args, env)));
+        drop(held);
+        done
     }
 }
 
@@ -71,12 +76,17 @@ pub unsafe extern "C" fn execvpe(file: *const c_char, args: Args, env: Args) -> 
     }
     // SAFETY: libc's function of that signature; the caller's promise.
     unsafe {
-        if let Err(errno) = outside::check_in_path(file) {
-            sys::set_errno(errno);
-            return -1;
-        }
+        let held = match outside::check_in_path(file, By::Me) {
+            Ok(held) => held,
+            Err(errno) => {
+                sys::set_errno(errno);
+                return -1;
+            }
+        };
         let call = core::mem::transmute::<*mut c_void, Call>(libc_call);
-        with_ours(env, |env| for_exec(|| call(file, args, env)))
+        let done = with_ours(env, |env| for_exec(|| call(file, args, env)));
+        drop(held);
+        done
     }
 }
 
@@ -126,16 +136,24 @@ pub unsafe extern "C" fn execveat(
 ) -> c_int {
     // SAFETY: the caller's promise: lists of strings.
     unsafe {
-        if dir == libc::AT_FDCWD
-            && let Err(errno) = outside::check(path)
-        {
-            sys::set_errno(errno);
-            return -1;
-        }
+        let named = if dir == libc::AT_FDCWD {
+            path
+        } else {
+            core::ptr::null()
+        };
+        let held = match outside::check(named, By::Me) {
+            Ok(held) => held,
+            Err(errno) => {
+                sys::set_errno(errno);
+                return -1;
+            }
+        };
         let (dir, path, args) = (dir as usize, path as usize, args as usize);
         with_ours(env, |env| {
             let words = [dir, path, args, env as usize, flags as usize, 0];
-            for_exec(|| c_result(sys::call(libc::SYS_execveat, words)) as c_int)
+            let done = for_exec(|| c_result(sys::call(libc::SYS_execveat, words)) as c_int);
+            drop(held);
+            done
         })
     }
 }
@@ -181,12 +199,11 @@ pub unsafe extern "C" fn posix_spawn(
 ) -> c_int {
     // SAFETY: the caller's promise.
     unsafe {
-        if let Err(errno) = outside::check(path) {
-            return errno;
+        match outside::check(path, By::Child) {
+            Ok(_held) => spawn(c"posix_spawn", pid, path, actions, attributes, args, env),
+            Err(errno) => errno,
         }
     }
-    // SAFETY: as above.
-    unsafe { spawn(c"posix_spawn", pid, path, actions, attributes, args, env) }
 }
 
 /// POSIX's `posix_spawnp`.
@@ -201,10 +218,9 @@ pub unsafe extern "C" fn posix_spawnp(
 ) -> c_int {
     // SAFETY: the caller's promise.
     unsafe {
-        if let Err(errno) = outside::check_in_path(file) {
-            return errno;
+        match outside::check_in_path(file, By::Child) {
+            Ok(_held) => spawn(c"posix_spawnp", pid, file, actions, attributes, args, env),
+            Err(errno) => errno,
         }
     }
-    // SAFETY: as above.
-    unsafe { spawn(c"posix_spawnp", pid, file, actions, attributes, args, env) }
 }
