@@ -4,6 +4,10 @@
 use std::path::PathBuf;
 
 fn main() {
+    if std::env::var("CARGO_CFG_TARGET_ENV").is_ok_and(|env| env == "musl") {
+        println!("cargo:rustc-link-arg-bin=deckle-entry=-Wl,-e,deckle_enter");
+        return;
+    }
     println!("cargo:rerun-if-changed=src/exec/variadic.c");
     cc::Build::new()
         .file("src/exec/variadic.c")

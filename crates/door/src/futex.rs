@@ -35,7 +35,15 @@ pub fn wait(word: &AtomicU32, expected: u32, timeout: Option<Duration>) -> Wait 
 
 /// Wakes up to `count` waiters of `word`; returns how many were woken. Leaves `errno` alone.
 pub fn wake(word: &AtomicU32, count: u32) -> usize {
-    let op = (libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG) as usize;
+    wake_in(Scope::Private, word, count)
+}
+
+/// As [`wake`], for who waits in `scope`.
+pub fn wake_in(scope: Scope, word: &AtomicU32, count: u32) -> usize {
+    let op = match scope {
+        Scope::Private => libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG,
+        Scope::Shared => libc::FUTEX_WAKE,
+    } as usize;
     let count = count.min(i32::MAX as u32) as usize;
     // SAFETY: a wake reads nothing through the address.
     unsafe {

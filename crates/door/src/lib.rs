@@ -19,6 +19,7 @@
 #![warn(missing_docs)]
 
 mod door;
+pub mod entry;
 pub mod futex;
 pub mod lock;
 mod places;

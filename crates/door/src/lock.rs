@@ -60,6 +60,31 @@ impl<T> Lock<T> {
             futex::wake(&self.word, 1);
         }
     }
+    /// Gives it back and ends the calling thread, whose stack may be another's from then on.
+    pub fn release_and_exit(&self) -> ! {
+        let word = self.word.as_ptr();
+        // SAFETY: after the word is free nothing of this stack is touched; who waits is woken by
+        // the call, or is not there.
+        unsafe {
+            core::arch::asm!(
+                "xchg dword ptr [rdi], eax",
+                "mov eax, {futex}",
+                "syscall",
+                "mov eax, {exit}",
+                "xor edi, edi",
+                "syscall",
+                "ud2",
+                futex = const libc::SYS_futex,
+                exit = const libc::SYS_exit,
+                in("rdi") word,
+                in("eax") FREE,
+                in("esi") libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG,
+                in("edx") 1,
+                in("r10") 0,
+                options(noreturn)
+            );
+        }
+    }
 }
 
 impl<T> Deref for Guard<'_, T> {

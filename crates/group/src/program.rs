@@ -18,6 +18,9 @@ const SCRIPT_DEPTH: u32 = 5;
 pub enum Verdict {
     /// The library can be loaded into it.
     Managed,
+    /// It cannot, or it would see too little; the second door can be put in. The reason counts
+    /// where that is refused.
+    Injected(Reason),
     /// It runs, but the library cannot be loaded into it.
     Unmanaged(Reason),
 }
@@ -29,6 +32,8 @@ pub enum Reason {
     Static,
     /// Another C library's loader.
     Musl,
+    /// A Go program, which makes system calls without any library.
+    Go,
     /// A 32-bit program.
     Bits32,
     /// For another processor (run by binfmt_misc, if at all).
@@ -45,6 +50,7 @@ impl Reason {
         match self {
             Reason::Static => "it is statically linked, so no library can be loaded into it",
             Reason::Musl => "it is linked with musl, and libdeckle.so with glibc",
+            Reason::Go => "it is a Go program, which makes its system calls itself",
             Reason::Bits32 => "it is a 32-bit program, and libdeckle.so is a 64-bit library",
             Reason::Machine => "it is built for another processor",
             Reason::Privileged => {
@@ -58,8 +64,9 @@ impl Reason {
     /// What could be done about it.
     pub const fn remedy(self) -> &'static str {
         match self {
-            Reason::Static => "use a dynamically linked build of it",
-            Reason::Musl => "use a glibc build of it",
+            Reason::Static | Reason::Musl | Reason::Go => {
+                "let deckle run trace it (ptrace), and the program have a seccomp filter"
+            }
             Reason::Bits32 | Reason::Machine => "use a 64-bit build of it for this machine",
             Reason::Privileged => "run deckle as the user that it switches to",
             Reason::Format => "name its interpreter before it",
@@ -261,6 +268,7 @@ fn privileged(file: &Fd) -> Result<bool, Errno> {
 }
 
 const PT_INTERP: u32 = 3;
+const PT_NOTE: u32 = 4;
 #[cfg(target_arch = "x86_64")]
 const MACHINE: u16 = 62;
 #[cfg(target_arch = "aarch64")]
@@ -295,6 +303,7 @@ fn elf(file: &Fd, head: &[u8], path: &CStr) -> Result<Verdict, ProgramError> {
     if usize::from(size) != 56 {
         return unmanaged(Reason::Format);
     }
+    let (mut dynamic, mut go) = (false, false);
     for i in 0..u64::from(count) {
         let mut entry = [0u8; 56];
         let at = table.saturating_add(i * 56);
@@ -304,6 +313,16 @@ fn elf(file: &Fd, head: &[u8], path: &CStr) -> Result<Verdict, ProgramError> {
         let n = file.read_at(&mut entry, at).map_err(ProgramError::Read)?;
         if n < entry.len() {
             return unmanaged(Reason::Format);
+        }
+        if entry[..4] == PT_NOTE.to_le_bytes() {
+            let mut notes = [0u8; 512];
+            let at = u64_at(&entry, 8).unwrap_or(0).min(i64::MAX as u64);
+            let len = u64_at(&entry, 32).unwrap_or(0).min(notes.len() as u64) as usize;
+            let read = file.read_at(&mut notes[..len], at);
+            // Each: length of the name, of the text, kind (build id), name.
+            let is_go = |n: &[u8]| n[..4] == [4, 0, 0, 0] && n[8..] == *b"\x04\0\0\0Go\0\0";
+            let n = read.map_err(ProgramError::Read)?;
+            go |= notes[..n].windows(16).step_by(4).any(is_go);
         }
         if entry[..4] != PT_INTERP.to_le_bytes() {
             continue;
@@ -315,16 +334,21 @@ fn elf(file: &Fd, head: &[u8], path: &CStr) -> Result<Verdict, ProgramError> {
             .read_at(&mut loader[..len], at)
             .map_err(ProgramError::Read)?;
         let musl = loader[..n].windows(7).any(|w| w == b"ld-musl");
-        return if musl {
-            unmanaged(Reason::Musl)
-        } else {
-            Ok(Verdict::Managed)
-        };
+        if musl {
+            return Ok(Verdict::Injected(Reason::Musl));
+        }
+        dynamic = true;
+    }
+    if go || dynamic {
+        return Ok(match go {
+            true => Verdict::Injected(Reason::Go),
+            false => Verdict::Managed,
+        });
     }
     // The loader itself has no interpreter, and loads the library all the same.
     let name = path.to_bytes().rsplit(|&b| b == b'/').next().unwrap_or(b"");
     if name.starts_with(b"ld-linux") || name == b"ld.so" {
         return Ok(Verdict::Managed);
     }
-    unmanaged(Reason::Static)
+    Ok(Verdict::Injected(Reason::Static))
 }

@@ -25,6 +25,7 @@ const BYE: u8 = 4;
 const KILL: u8 = 5;
 const OOM: u8 = 6;
 const ASK: u8 = 7;
+const EXEC: u8 = 8;
 /// Longest wait for what was asked for.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -54,6 +55,16 @@ pub enum Message<'a> {
     },
     /// The service may not open what it needs by itself; see [`Link::ask`].
     Ask,
+    /// A thread of the sender's (its id there) is about to execute a program that needs the second
+    /// door; see [`Link::announce`].
+    Exec {
+        /// The thread.
+        tid: u32,
+        /// The program will have the second door's filter already.
+        filtered: bool,
+        /// Not the thread itself, but a child that it makes.
+        child: bool,
+    },
     /// Text for the standard error of `deckle run`: whole lines.
     Say(&'a [u8]),
     /// A program that cannot be managed is executed; `path`, NUL, reason.
@@ -91,6 +102,11 @@ impl<'a> Message<'a> {
                 text: rest.get(16..)?,
             }),
             ASK => Some(Message::Ask),
+            EXEC => Some(Message::Exec {
+                tid: number(0)?,
+                filtered: *rest.get(4)? != 0,
+                child: *rest.get(5)? != 0,
+            }),
             SAY => Some(Message::Say(rest)),
             UNMANAGED => {
                 let nul = rest.iter().position(|&b| b == 0)?;
@@ -144,6 +160,20 @@ impl Link {
         wait(&self.0, PATIENCE)?;
         let [page, device, _] = receive(&self.0, &mut buf)?.fds;
         Ok((page.ok_or(Errno(libc::EPERM))?, device))
+    }
+
+    /// Has `deckle run` hold on to the calling thread, or to a `child` that it is about to make,
+    /// until that executes a program, into which it puts the second door. Who is held on to and
+    /// does not, stops itself by `int3`. False: `deckle run` cannot.
+    ///
+    /// # Errors
+    /// `deckle run` is gone.
+    pub fn announce(&self, tid: u32, child: bool) -> Result<bool, Errno> {
+        let id = tid.to_le_bytes();
+        send(&self.0, &[&[EXEC], &id, &[0, u8::from(child)]], &[])?;
+        let mut buf = [0; 8];
+        wait(&self.0, PATIENCE)?;
+        Ok(receive(&self.0, &mut buf)?.packet.first() == Some(&1))
     }
 
     /// Gives the descriptor away.
@@ -220,4 +250,12 @@ pub fn give(to: &Fd, page: &Fd, device: Option<&Fd>) -> Result<(), Errno> {
         Some(device) => send(to, &[&[ASK]], &[page.raw(), device.raw()]),
         None => send(to, &[&[ASK]], &[page.raw()]),
     }
+}
+
+/// `deckle run`'s answer to [`Message::Exec`].
+///
+/// # Errors
+/// The asker is gone.
+pub fn held(to: &Fd, is_held: bool) -> Result<(), Errno> {
+    send(to, &[&[u8::from(is_held)]], &[])
 }

@@ -1,12 +1,14 @@
 //! Starting the program.
 
 use std::ffi::OsString;
+use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
 
 use deckle_group::Name;
 
+use super::inject::trace_me;
 use super::signals::Signals;
 use crate::fail::{Fail, plain};
 
@@ -18,11 +20,14 @@ pub struct Program {
     pub argv: Vec<OsString>,
     /// The preload library; `None`: unmanaged.
     pub library: Option<PathBuf>,
+    /// It is to stop after its exec, so that the second door can be put in.
+    pub traced: bool,
 }
 
 impl Program {
-    /// Starts it with signals as they were before `signals`; its pid.
-    pub fn start(&self, group: Name, signals: &Signals) -> Result<u32, Fail> {
+    /// Starts it with signals as they were before `signals`; its pid, and whether it is traced, if
+    /// it is to be.
+    pub fn start(&self, group: Name, signals: &Signals) -> Result<(u32, Option<bool>), Fail> {
         let first = self.argv.first().cloned().unwrap_or_default();
         let mut direct = Command::new(&self.path);
         direct.arg0(&first).args(&self.argv[1..]);
@@ -46,7 +51,12 @@ impl Program {
         })
     }
 
-    fn spawn(&self, command: &mut Command, group: Name, signals: &Signals) -> std::io::Result<u32> {
+    fn spawn(
+        &self,
+        command: &mut Command,
+        group: Name,
+        signals: &Signals,
+    ) -> std::io::Result<(u32, Option<bool>)> {
         if let Some(library) = &self.library {
             let mut preload = library.clone().into_os_string();
             if let Some(users) = std::env::var_os("LD_PRELOAD").filter(|v| !v.is_empty()) {
@@ -59,6 +69,7 @@ impl Program {
         }
         let parent = std::process::id();
         let before = signals.before();
+        let (traced, (mut told, tell)) = (self.traced, std::io::pipe()?);
         // SAFETY: between fork and exec only system calls are made, on values copied before.
         unsafe {
             command.pre_exec(move || {
@@ -68,10 +79,16 @@ impl Program {
                     libc::_exit(125);
                 }
                 before.restore();
+                if traced {
+                    (&tell).write_all(&[u8::from(trace_me())])?;
+                }
                 Ok(())
             })
         };
         // Not waited for through this handle: the supervisor reaps whatever ends.
-        command.spawn().map(|child| child.id())
+        let child = command.spawn()?.id();
+        let mut answer = [0];
+        let is_traced = traced.then(|| told.read(&mut answer).is_ok() && answer == [1]);
+        Ok((child, is_traced))
     }
 }

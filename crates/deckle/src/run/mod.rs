@@ -2,7 +2,9 @@
 
 mod child;
 mod ending;
+mod entry;
 mod front;
+mod inject;
 mod knobs;
 mod leaving;
 mod report;
@@ -37,6 +39,8 @@ use crate::settings::Settings;
 const LIBRARY: &str = "libdeckle.so";
 /// File name of the service image, which it starts.
 const IMAGE: &str = "libdeckle.image";
+/// File name of the second door.
+const ENTRY: &str = "libdeckle.entry";
 
 /// Runs the program; the exit status of `deckle`.
 pub fn run(args: &RunArgs) -> Result<i32, Fail> {
@@ -89,6 +93,11 @@ fn supervisor(
     }
     let found = managed.then(tried).transpose()?;
     let library = if managed { Some(library()?) } else { None };
+    let code = library.as_ref().map(|library| {
+        let files = [ENTRY, IMAGE].map(|file| library.with_file_name(file));
+        entry::Code::read(&files[0], &files[1], name).map_err(Fail::own)
+    });
+    let tracer = inject::Tracer::new(code.transpose()?);
     let group =
         Group::create(name, settings.limits, &settings.tunables, settings.swap).map_err(|e| {
             Fail::own(format!(
@@ -109,11 +118,12 @@ fn supervisor(
     let program = child::Program {
         path,
         argv: args.program.clone(),
+        traced: library.is_some() && matches!(verdict, Verdict::Injected(_)),
         library,
     };
     let start = Instant::now();
     let now = || Report::gather(&group, &settings, Err(start.elapsed()), args.unmanaged).json();
-    let Some(end) = supervise::supervise(&group, &program, signals, front, &mut || {
+    let Some(end) = supervise::supervise(&group, &program, signals, front, tracer, &mut || {
         let file = stats.as_mut()?;
         file.work(now);
         file.deadline()
@@ -204,10 +214,11 @@ fn library() -> Result<PathBuf, Fail> {
         .map_err(|e| Fail::own(format!("cannot find my own path: {}", plain(&e))))?;
     let dir = own.parent().unwrap_or(Path::new("/"));
     let places = [dir.join(LIBRARY), dir.join("../lib/deckle").join(LIBRARY)];
-    let whole = |p: &&PathBuf| p.is_file() && p.with_file_name(IMAGE).is_file();
+    let beside = |p: &PathBuf| [IMAGE, ENTRY].iter().all(|f| p.with_file_name(f).is_file());
+    let whole = |p: &&PathBuf| p.is_file() && beside(p);
     let found = places.iter().find(whole).ok_or_else(|| {
         Fail::own(format!(
-            "{LIBRARY} and {IMAGE} are neither in {} nor in ../lib/deckle: install them there \
+            "{LIBRARY}, {IMAGE} and {ENTRY} are neither in {} nor in ../lib/deckle: install them there \
              (in a checkout: scripts/build)",
             dir.display()
         ))

@@ -9,11 +9,12 @@
 
 use std::time::Instant;
 
-use deckle_group::proto::{Message, PACKET_MAX, give, listen};
+use deckle_group::proto::{Message, PACKET_MAX, give, held, listen};
 use deckle_group::socket::{FDS_MAX, accept, receive};
 use deckle_group::sys::{Errno, Fd, pidfd_ended, pidfd_kill, pidfd_open, proc_stat, to_read};
 use deckle_group::{Group, LineId, Name};
 
+use super::inject::Tracer;
 use super::leaving::Leavings;
 use super::tree::is_service_task;
 use crate::fail::Fail;
@@ -34,6 +35,8 @@ struct Service {
 struct Connection {
     socket: Option<Fd>,
     peer: Peer,
+    /// Its process id here.
+    pid: u32,
     service: Option<Service>,
     /// Its program is being killed: the service has ended before it, or cannot go on.
     lost: bool,
@@ -114,12 +117,12 @@ impl Services {
     }
 
     /// Does whatever is to be done; never waits.
-    pub fn work(&mut self, group: &Group) {
+    pub fn work(&mut self, group: &Group, tracer: &mut Tracer) {
         self.accept();
         let mut connections = std::mem::take(&mut self.connections);
         let mut out = Vec::new();
         for c in &mut connections {
-            self.read(c, group, &mut out);
+            self.read(c, group, tracer, &mut out);
             self.watch(c);
         }
         connections.retain(|c| c.socket.is_some() || c.service.is_some());
@@ -133,10 +136,11 @@ impl Services {
         for listener in &self.listeners {
             while let Some(socket) = accept(listener, libc::SOCK_NONBLOCK) {
                 // Anybody may connect; only our own user and our own tree may talk.
-                if let Some(peer) = peer_of(&socket) {
+                if let Some((peer, pid)) = peer_of(&socket) {
                     let c = Connection {
                         socket: Some(socket),
                         peer,
+                        pid,
                         service: None,
                         lost: false,
                     };
@@ -166,7 +170,13 @@ impl Services {
         }
     }
 
-    fn read(&mut self, c: &mut Connection, group: &Group, out: &mut Vec<OutOfMemory>) {
+    fn read(
+        &mut self,
+        c: &mut Connection,
+        group: &Group,
+        tracer: &mut Tracer,
+        out: &mut Vec<OutOfMemory>,
+    ) {
         while let Some(socket) = &c.socket {
             let got = match receive(socket, &mut self.buffer) {
                 Ok(got) => got,
@@ -204,6 +214,15 @@ impl Services {
                     if let Some(page) = &self.page {
                         let _ = give(socket, page, self.device.as_ref());
                     }
+                }
+                Some(Message::Exec {
+                    tid,
+                    filtered,
+                    child,
+                }) => {
+                    let tid = thread_of(c.pid, tid);
+                    let is_held = tid.is_some_and(|tid| tracer.hold(tid as i32, filtered, child));
+                    let _ = held(socket, is_held);
                 }
                 Some(Message::Say(text)) => print_raw(text),
                 Some(Message::Unmanaged { path, reason }) => {
@@ -304,7 +323,7 @@ enum Peer {
     Tree,
 }
 
-fn peer_of(socket: &Fd) -> Option<Peer> {
+fn peer_of(socket: &Fd) -> Option<(Peer, u32)> {
     let mut peer = libc::ucred {
         pid: 0,
         uid: u32::MAX,
@@ -324,10 +343,22 @@ fn peer_of(socket: &Fd) -> Option<Peer> {
     // SAFETY: a call without arguments.
     let known = peer.uid == unsafe { libc::geteuid() } || peer.uid == 0;
     match rc {
-        0 if known => Some(Peer::User),
-        0 if is_descendant(peer.pid as u32) => Some(Peer::Tree),
+        0 if known => Some((Peer::User, peer.pid as u32)),
+        0 if is_descendant(peer.pid as u32) => Some((Peer::Tree, peer.pid as u32)),
         _ => None,
     }
+}
+
+/// The id here of a thread of the process `pid`, which calls it `tid` in its own pid namespace.
+fn thread_of(pid: u32, tid: u32) -> Option<u32> {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?;
+    let mut tasks = tasks.filter_map(|t| t.ok()?.file_name().to_str()?.parse::<u32>().ok());
+    tasks.find(|task| {
+        let path = format!("/proc/{pid}/task/{task}/status");
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        let told = field(&text, "NSpid:").and_then(|ids| ids.split_whitespace().last());
+        told.and_then(|id| id.parse().ok()) == Some(tid)
+    })
 }
 
 /// Whether a process of another user is one of our tree, which has changed its credentials.

@@ -9,6 +9,7 @@ use deckle_group::sys::{Errno, to_read};
 use super::child::Program;
 use super::ending;
 use super::front::{GOES_ON, Heard, Link, STOPPED};
+use super::inject::Tracer;
 use super::services::Services;
 use super::signals::Signals;
 use super::tree;
@@ -40,6 +41,7 @@ struct Supervisor {
     ended: Option<(i32, Instant)>,
     /// None: this is the first process of a pid namespace.
     front: Option<Link>,
+    tracer: Tracer,
     told: bool,
     terminated: bool,
 }
@@ -52,6 +54,7 @@ pub fn supervise(
     program: &Program,
     signals: &Signals,
     front: Option<Link>,
+    tracer: Tracer,
     tell: &mut dyn FnMut() -> Option<Instant>,
 ) -> Result<Option<End>, Fail> {
     let start = Instant::now();
@@ -59,7 +62,7 @@ pub fn supervise(
         ending::adopt_orphans();
     }
     let mut services = Services::listen(group.name())?;
-    let main = program.start(group.name(), signals)?;
+    let (main, traced) = program.start(group.name(), signals)?;
     if let Some(front) = &front {
         front.tell_started(main);
         // The program stays in the front's session and group, and nothing that is sent there
@@ -71,9 +74,19 @@ pub fn supervise(
         main,
         ended: None,
         front,
+        tracer,
         told: false,
         terminated: false,
     };
+    match traced {
+        Some(true) => s.tracer.expect(main as i32),
+        Some(false) => {
+            group.count_unmanaged_program();
+            let why = "runs outside the limit: the system refuses to trace it";
+            say(format_args!("{}: {why}", program.path.display()));
+        }
+        None => {}
+    }
     let mut set = Vec::new();
     let mut sample = Duration::from_millis(20);
     let mut next_sample = start + sample;
@@ -82,9 +95,9 @@ pub fn supervise(
             ending::end_tree();
             return Ok(None);
         }
-        let any_left = s.reap();
+        let any_left = s.reap(group);
         // After reaping: what a service said before its end is read below, before we leave.
-        services.work(group);
+        services.work(group, &mut s.tracer);
         if !any_left {
             break;
         }
@@ -147,7 +160,7 @@ impl Supervisor {
     }
 
     /// Reaps whatever ended; whether any child is left.
-    fn reap(&mut self) -> bool {
+    fn reap(&mut self, group: &Group) -> bool {
         loop {
             let mut raw = 0;
             let flags = libc::WNOHANG | libc::WUNTRACED | libc::WCONTINUED | libc::__WALL;
@@ -161,6 +174,9 @@ impl Supervisor {
                     libc::EINTR => continue,
                     _ => return false,
                 }
+            }
+            if self.tracer.stopped(pid, raw, group) {
+                continue;
             }
             if libc::WIFSTOPPED(raw) || libc::WIFCONTINUED(raw) {
                 if let Some(front) = self.front.as_ref().filter(|_| pid as u32 == self.main) {

@@ -1,11 +1,34 @@
-//! Programs that this library cannot be loaded into: seen before they are executed, told to
-//! `deckle run`, refused under `--strict`.
+//! Programs that this library cannot be loaded into: seen before they are executed. `deckle run`
+//! holds on to who executes them and puts the second door in; where that cannot be, it is told,
+//! and under `--strict` they are refused.
 
 use crate::{config, sys};
 use core::ffi::{CStr, c_char};
 use deckle_group::program::{self, PATH_MAX, Reason, Verdict};
 use deckle_group::proto::Link;
 use deckle_group::{Group, Name};
+
+/// Who executes the program: the calling thread, or a child that it makes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum By {
+    /// The thread.
+    Me,
+    /// The child.
+    Child,
+}
+
+/// What lasts as long as the call that executes a program: when it is back, whoever was held on
+/// to for it stops for `deckle run`, and is let go.
+pub struct Held(bool);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if self.0 {
+            // SAFETY: a stop that nobody sees but who holds on to us.
+            unsafe { core::arch::asm!("int3", options(nomem, nostack)) };
+        }
+    }
+}
 
 /// Whether the program at `path` may be executed.
 ///
@@ -14,16 +37,16 @@ use deckle_group::{Group, Name};
 ///
 /// # Safety
 /// `path` is null or a string.
-pub unsafe fn check(path: *const c_char) -> Result<(), i32> {
+pub unsafe fn check(path: *const c_char, by: By) -> Result<Held, i32> {
     let Some(group) = config::group_name() else {
-        return Ok(());
+        return Ok(Held(false));
     };
     if path.is_null() {
-        return Ok(());
+        return Ok(Held(false));
     }
     let before = sys::errno();
     // SAFETY: the caller's promise.
-    let verdict = inspect(group, unsafe { CStr::from_ptr(path) });
+    let verdict = inspect(group, unsafe { CStr::from_ptr(path) }, by);
     sys::set_errno(before);
     verdict
 }
@@ -35,12 +58,12 @@ pub unsafe fn check(path: *const c_char) -> Result<(), i32> {
 ///
 /// # Safety
 /// `file` is null or a string.
-pub unsafe fn check_in_path(file: *const c_char) -> Result<(), i32> {
+pub unsafe fn check_in_path(file: *const c_char, by: By) -> Result<Held, i32> {
     let Some(group) = config::group_name() else {
-        return Ok(());
+        return Ok(Held(false));
     };
     if file.is_null() {
-        return Ok(());
+        return Ok(Held(false));
     }
     let before = sys::errno();
     // SAFETY: strings, say the caller and libc.
@@ -53,12 +76,12 @@ pub unsafe fn check_in_path(file: *const c_char) -> Result<(), i32> {
         (CStr::from_ptr(file), search)
     };
     let verdict = match name.to_bytes().contains(&b'/') {
-        true => inspect(group, name),
+        true => inspect(group, name, by),
         false => {
             let longest = search.split(|b| *b == b':').map(<[u8]>::len).max();
             match longest.unwrap_or(0) + name.count_bytes() + 3 {
-                ..=SHORT => found::<SHORT>(group, name, search),
-                _ => found::<PATH_MAX>(group, name, search),
+                ..=SHORT => found::<SHORT>(group, name, search, by),
+                _ => found::<PATH_MAX>(group, name, search, by),
             }
         }
     };
@@ -71,12 +94,12 @@ const SHORT: usize = 512;
 
 /// Looks for a program by paths of up to `N` bytes.
 #[inline(never)]
-fn found<const N: usize>(group: &[u8], name: &CStr, search: &[u8]) -> Result<(), i32> {
+fn found<const N: usize>(group: &[u8], name: &CStr, search: &[u8], by: By) -> Result<Held, i32> {
     let mut buffer = [0; N];
     // What is not found is libc's to tell.
     match program::find(name, search, &mut buffer) {
-        Ok(path) => inspect(group, path),
-        Err(_) => Ok(()),
+        Ok(path) => inspect(group, path, by),
+        Err(_) => Ok(Held(false)),
     }
 }
 
@@ -116,19 +139,29 @@ pub fn unmanaged(why: &str) {
     sys::set_errno(before);
 }
 
-fn inspect(group: &[u8], path: &CStr) -> Result<(), i32> {
+fn inspect(group: &[u8], path: &CStr, by: By) -> Result<Held, i32> {
     match program::inspect(path) {
-        Ok(Verdict::Unmanaged(reason)) => report(group, path, reason),
-        _ => Ok(()),
+        Ok(Verdict::Injected(_)) if is_held(group, by) => Ok(Held(true)),
+        Ok(Verdict::Unmanaged(reason) | Verdict::Injected(reason)) => report(group, path, reason),
+        _ => Ok(Held(false)),
     }
+}
+
+/// Has `deckle run` hold on to who executes it; false: it cannot.
+#[inline(never)]
+fn is_held(group: &[u8], by: By) -> bool {
+    let link = Name::new(group)
+        .ok()
+        .and_then(|name| Link::connect(name).ok());
+    link.is_some_and(|link| link.announce(sys::gettid(), by == By::Child) == Ok(true))
 }
 
 /// Tells of a program that cannot be managed; whether it may be executed.
 #[cold]
 #[inline(never)]
-fn report(group: &[u8], path: &CStr, reason: Reason) -> Result<(), i32> {
+fn report(group: &[u8], path: &CStr, reason: Reason) -> Result<Held, i32> {
     let Ok(name) = Name::new(group) else {
-        return Ok(());
+        return Ok(Held(false));
     };
     let strict = Group::attach(name).is_ok_and(|group| group.strict());
     if let Ok(link) = Link::connect(name) {
@@ -154,6 +187,6 @@ fn report(group: &[u8], path: &CStr, reason: Reason) -> Result<(), i32> {
     }
     match strict {
         true => Err(libc::EACCES),
-        false => Ok(()),
+        false => Ok(Held(false)),
     }
 }

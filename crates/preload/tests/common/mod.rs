@@ -40,11 +40,31 @@ pub fn deckle() -> PathBuf {
     path
 }
 
+/// Whether the programs are to be static, so that the same sequences are run behind the second
+/// door (`DECKLE_DOOR=second`, see scripts/test).
+#[allow(dead_code)]
+pub fn is_second() -> bool {
+    std::env::var_os("DECKLE_DOOR").is_some_and(|door| door == "second")
+}
+
+/// The same, said, where a test is about the first door.
+#[allow(dead_code)]
+pub fn is_about_the_first() -> bool {
+    if is_second() {
+        eprintln!("not asked of the second door");
+    }
+    is_second()
+}
+
 /// Compiles a C program of `tests/programs`.
 #[allow(dead_code)]
 pub fn compile(name: &str, options: &[&str]) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs");
     static NEXT: AtomicU32 = AtomicU32::new(0);
+    let mut options = options.to_vec();
+    if is_second() && !options.contains(&"-static") {
+        options.push("-static");
+    }
     let to = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}{}", options.join("")));
     // Other tests may compile the same program now, or run it.
     let n = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -53,7 +73,7 @@ pub fn compile(name: &str, options: &[&str]) -> PathBuf {
         .args(["-O1", "-pthread", "-o"])
         .arg(&new)
         .arg(source.join(format!("{name}.c")))
-        .args(options)
+        .args(&options)
         .output()
         .expect("a C compiler");
     assert!(

@@ -1,0 +1,131 @@
+//! What is this door's own of what both doors do.
+
+use super::{exec, leave};
+use crate::{DOOR, sys};
+use core::ffi::CStr;
+use core::sync::atomic::AtomicUsize;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use deckle_door::entry::{IMAGE, WINDOW};
+
+/// Who forks: nothing is to be known of it.
+pub type Caller = ();
+
+/// Before the service is started.
+pub fn opening() {}
+
+/// When it runs.
+pub fn opened() {}
+
+/// There is no service, for a reason.
+pub fn unmanaged(why: &str) {
+    exec::tell_unmanaged(why);
+}
+
+/// Before a fork: this door has no heap.
+pub fn before_fork() -> bool {
+    false
+}
+
+/// After it.
+pub fn after_fork(_taken: bool) {}
+
+/// As close to the fork as can be.
+pub fn hold() {}
+
+/// After it; in the child its thread is the main one.
+pub fn let_go(child: Option<Caller>) {
+    if child.is_some() {
+        leave::forget_word();
+        OWNER.store(sys::getpid() as usize, Relaxed);
+        DOOR.left.store(sys::main_thread_word(), Relaxed);
+    }
+}
+
+/// The process whose memory this is.
+static OWNER: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether the caller is that process, not a vfork child in its memory.
+pub fn is_owner() -> bool {
+    OWNER.load(Relaxed) == sys::getpid() as usize
+}
+
+/// The auxiliary vector's words 0 to 33.
+static VECTOR: [AtomicUsize; 34] = [const { AtomicUsize::new(0) }; 34];
+
+/// Keeps what the kernel has put on the program's stack, before the program changes it, and takes
+/// the first door out of its environment: both would be one too many.
+///
+/// # Safety
+/// `stack` is the stack pointer that the program begins with.
+pub unsafe fn read_stack(stack: usize) {
+    let mut at = stack as *const usize;
+    // SAFETY: the kernel puts there a count and so many arguments, the environment, each ended by
+    // a zero, and pairs that end with one whose first word is zero.
+    unsafe {
+        at = at.add(at.read() + 2);
+        while at.read() != 0 {
+            without_library(CStr::from_ptr(at.read() as *const _));
+            at = at.add(1);
+        }
+        at = at.add(1);
+        while at.read() != 0 {
+            if let Some(word) = VECTOR.get(at.read()) {
+                word.store(at.add(1).read(), Release);
+            }
+            at = at.add(2);
+        }
+    }
+    let_go(Some(()));
+}
+
+/// Writes separators over libdeckle.so in an entry LD_PRELOAD.
+fn without_library(entry: &CStr) {
+    let Some(list) = entry.to_bytes().strip_prefix(b"LD_PRELOAD=") else {
+        return;
+    };
+    for path in list.split(|b| matches!(b, b':' | b' ')) {
+        if path.ends_with(b"/libdeckle.so") {
+            // SAFETY: within the string, on the stack of a program that does not run yet.
+            unsafe { core::ptr::write_bytes(path.as_ptr().cast_mut(), b':', path.len()) };
+        }
+    }
+}
+
+/// A word of the program's auxiliary vector.
+pub fn auxiliary(what: usize) -> usize {
+    VECTOR.get(what).map_or(0, |word| word.load(Acquire))
+}
+
+/// A place for the image, from where the filter lets calls pass.
+///
+/// # Errors
+/// The errno of mmap.
+pub fn reserve_image(bytes: usize) -> Result<usize, i32> {
+    sys::reserve((window() << 32) + IMAGE, bytes)
+}
+
+/// The number of our 4 GiB.
+pub fn window() -> usize {
+    (&raw const OWNER as usize) / WINDOW
+}
+
+/// A connection to `deckle run`, for the service of a child that is about to be made.
+pub struct Link(i32);
+
+impl Link {
+    /// Connects. `None` if that is impossible.
+    pub fn open() -> Option<Link> {
+        exec::connect().ok().map(Link)
+    }
+
+    /// Its number.
+    pub fn raw(&self) -> i32 {
+        self.0
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        exec::close(self.0);
+    }
+}
