@@ -53,15 +53,17 @@ pub fn advise_process(
     advice: c_int,
     flags: usize,
 ) -> Result<usize, i32> {
-    let pass = |list: usize, count: usize| {
+    let pass = |list: usize, count: usize, advice: c_int| {
         let args = [pidfd as usize, list, count, advice as usize, flags, 0];
         raw(libc::SYS_process_madvise, args)
     };
-    if !gate::is_managed() || count > 1024 || !is_self(pidfd) {
-        return pass(list, count);
+    let ours = gate::is_managed() && count <= 1024 && is_self(pidfd);
+    // An advice that there is not: only whether the list can be read.
+    if !ours || pass(list, count, -1) == Err(libc::EFAULT) {
+        return pass(list, count, advice);
     }
     // Of no ranges: only whether the kernel would do it.
-    let mut done = pass(list, 0);
+    let mut done = pass(list, 0, advice);
     for at in 0..count {
         let Ok(sum) = done else { break };
         // SAFETY: the caller's promise: `count` ranges.

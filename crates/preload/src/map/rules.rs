@@ -4,14 +4,15 @@ use crate::sys::PAGE;
 use core::ffi::c_int;
 
 /// Flags of mappings that keep their kernel meaning: not managed.
-const FOREIGN: c_int = libc::MAP_GROWSDOWN | libc::MAP_HUGETLB | libc::MAP_32BIT | libc::MAP_SHARED;
+const FOREIGN: c_int = libc::MAP_GROWSDOWN | libc::MAP_HUGETLB | libc::MAP_32BIT;
 const PROTS: c_int = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
 
 /// Whether a mapping with these arguments is managed: private anonymous memory without
 /// special wishes.
 pub fn managed(prot: c_int, flags: c_int) -> bool {
     let anonymous = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    flags & anonymous == anonymous && flags & FOREIGN == 0 && prot & !PROTS == 0
+    let kind = flags & (libc::MAP_TYPE | libc::MAP_ANONYMOUS);
+    kind == anonymous && flags & FOREIGN == 0 && prot & !PROTS == 0
 }
 
 /// Where addresses that a program can have end.
