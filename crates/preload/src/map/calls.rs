@@ -33,6 +33,7 @@ pub fn answer(number: c_long, args: [usize; 6]) -> Option<Result<usize, i32>> {
         libc::SYS_mlockall => locks::lock_all(a as c_int),
         libc::SYS_munlockall => locks::unlock_all(),
         libc::SYS_pkey_mprotect => rare::protect_by_key(args),
+        libc::SYS_mseal => rare::seal(args),
         libc::SYS_ioctl => rare::ioctl(args),
         libc::SYS_process_madvise => rare::advise_process(a as c_int, b, c, d as c_int, e),
         libc::SYS_futex => futex::futex(args),

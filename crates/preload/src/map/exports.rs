@@ -117,6 +117,12 @@ pub unsafe extern "C" fn pkey_mprotect(addr: Ptr, len: usize, prot: c_int, key: 
     call(libc::SYS_pkey_mprotect, args) as c_int
 }
 
+/// Linux's `mseal`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mseal(addr: Ptr, len: usize, flags: c_ulong) -> c_int {
+    call(libc::SYS_mseal, [addr as usize, len, flags as usize, 0, 0, 0]) as c_int
+}
+
 /// C's `ioctl`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: Ptr) -> c_int {

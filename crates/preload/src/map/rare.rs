@@ -15,6 +15,11 @@ pub fn protect_by_key(args: [usize; 6]) -> Result<usize, i32> {
     }
 }
 
+/// mseal: so is a seal.
+pub fn seal(args: [usize; 6]) -> Result<usize, i32> {
+    surrender(args[0], args[1]).and_then(|_| raw(libc::SYS_mseal, args))
+}
+
 /// What is managed of a range becomes the kernel's, with its bytes.
 fn surrender(addr: usize, len: usize) -> Result<usize, i32> {
     by_owner(

@@ -60,7 +60,7 @@ enum When {
 
 const UNBLOCK: u32 = libc::SIG_UNBLOCK as u32;
 
-const CALLS: [(c_long, When); 31] = [
+const CALLS: [(c_long, When); 32] = [
     (
         libc::SYS_mmap,
         When::Maps((libc::MAP_FIXED | libc::MAP_ANONYMOUS) as u32),
@@ -76,6 +76,7 @@ const CALLS: [(c_long, When); 31] = [
     (libc::SYS_mlockall, When::Always),
     (libc::SYS_munlockall, When::Always),
     (libc::SYS_pkey_mprotect, When::Always),
+    (libc::SYS_mseal, When::Always),
     (libc::SYS_process_madvise, When::Always),
     (libc::SYS_ioctl, When::Is(1, 0xc020_aa00)),
     (libc::SYS_fork, When::Always),
