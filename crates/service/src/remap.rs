@@ -8,7 +8,7 @@ use deckle_mm::MapError;
 use deckle_mm::space::remap::Remap;
 
 /// Where addresses that a program can have end.
-const END: usize = 1 << 47;
+const END: usize = (1 << 47) - PAGE;
 
 fn is_range(start: usize, bytes: usize) -> bool {
     bytes <= END && start <= END - bytes
@@ -35,7 +35,7 @@ impl Calls {
             || (fixed || leave) && flags & libc::MREMAP_MAYMOVE == 0
             || leave && old != new
             || !addr.is_multiple_of(PAGE)
-            || !to.is_multiple_of(PAGE) && fixed
+            || !to.is_multiple_of(PAGE) && (fixed || leave)
             || new == 0
             || old == 0 && source
         {

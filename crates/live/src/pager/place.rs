@@ -139,6 +139,14 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
         }
         let (mm, space) = (self.mm(), self.space());
         let parts = mm.mapped_parts(space, old, old_pages);
+        let shrinks = matches!(how, Remap::InPlace | Remap::MayMove) && new_pages <= old_pages;
+        if shrinks && parts.first().is_some_and(|v| v.start == old) {
+            if new_pages < old_pages {
+                // SAFETY: the caller's promise.
+                unsafe { self.unmap(old.add(new_pages), old_pages - new_pages) }?;
+            }
+            return Ok(old);
+        }
         if parts.len() != 1 || parts[0].pages != old_pages {
             return Err(MapError::Hole(old));
         }
@@ -154,13 +162,6 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
             let place = Place::At(address(to));
             // SAFETY: the caller's promise.
             return unsafe { self.remap_to(old, old_pages, place, new_pages, leave) };
-        }
-        if new_pages <= old_pages && !leave {
-            if new_pages < old_pages {
-                // SAFETY: the caller's promise.
-                unsafe { self.unmap(old.add(new_pages), old_pages - new_pages) }?;
-            }
-            return Ok(old);
         }
         let (grown, more) = (old.add(old_pages), new_pages.saturating_sub(old_pages));
         if !leave && is_valid(grown, more) {
