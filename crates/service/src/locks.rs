@@ -149,7 +149,13 @@ impl Calls {
                 return Err(libc::ENOMEM);
             }
         }
-        self.lock_range(args, on_fault)
+        self.lock_range(args, on_fault)?;
+        // Locked, but not to be brought in.
+        let parts = self.process.mapped_parts(args[0], args[1]);
+        match !on_fault.0 && parts.iter().any(|v| v.prot == Prot::NONE) {
+            true => Err(libc::ENOMEM),
+            false => Ok(0),
+        }
     }
 
     fn lock_range(&self, args: [usize; 6], on_fault: OnFault) -> Result<usize, i32> {

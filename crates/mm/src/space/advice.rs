@@ -35,7 +35,8 @@ pub enum Advice {
 }
 
 impl<E: Env> Mm<E> {
-    /// Follows an advice. The range must be mapped throughout, else [`MapError::Hole`].
+    /// Follows an advice. The range must be mapped throughout, else [`MapError::Hole`]; and what
+    /// is to be populated must have the rights for that, else [`MapError::BadRange`].
     pub fn madvise(
         &self,
         id: SpaceId,
@@ -66,8 +67,15 @@ impl<E: Env> Mm<E> {
                     self.zap_range(&space, v.start, v.pages);
                 }
             }
-            Advice::PopulateRead => self.populate(id, start, pages, false)?,
-            Advice::PopulateWrite => self.populate(id, start, pages, true)?,
+            Advice::PopulateRead | Advice::PopulateWrite => {
+                let write = advice == Advice::PopulateWrite;
+                for v in &mapped {
+                    if !v.prot.read || write && !v.prot.write {
+                        return Err(MapError::BadRange(v.start, v.pages));
+                    }
+                    self.populate(id, v.start, v.pages, write)?;
+                }
+            }
             Advice::PageOut => {
                 self.page_out(id, start, pages)?;
             }

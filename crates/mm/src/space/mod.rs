@@ -48,7 +48,7 @@ const LEAF_BLOCKS: u64 = 512;
 pub enum MapError {
     /// No such space.
     NoSpace(SpaceId),
-    /// The range is empty, wraps, or lies outside the space's window.
+    /// The range is empty, wraps, lies outside the space's window, or has not the rights.
     BadRange(Vpn, u64),
     /// A part of the range is not mapped (ENOMEM of mprotect and madvise).
     Hole(Vpn),
