@@ -39,7 +39,9 @@ pub fn pages(bytes: usize) -> u64 {
 
 /// Whether these are rights that managed memory can have.
 fn is_right(word: usize) -> bool {
-    let rights = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
+    // Has no meaning, and is allowed.
+    const SEM: c_int = 8;
+    let rights = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC | SEM;
     word as c_int & !rights == 0
 }
 
@@ -289,7 +291,7 @@ impl Calls {
                     error => errno(&error),
                 });
             }
-        } else if flags & libc::MAP_POPULATE != 0 {
+        } else if flags & (libc::MAP_POPULATE | libc::MAP_NONBLOCK) == libc::MAP_POPULATE {
             let advice = match prot(rights) {
                 Prot { write: true, .. } => Advice::PopulateWrite,
                 Prot { read: true, .. } => Advice::PopulateRead,
