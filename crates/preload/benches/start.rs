@@ -4,24 +4,16 @@
 //! With and without the library alternate; medians are compared. The library is the one of the
 //! profile that the bench is built with. Budget: 0.3 ms, 256 KiB.
 
+mod common;
+
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Instant;
+
+use common::{built, median};
 
 const RUNS: usize = 400;
-
-fn library() -> PathBuf {
-    let exe = std::env::current_exe().expect("own path");
-    let profile = exe.parent().and_then(|deps| deps.parent()).expect("target");
-    let path = profile.join("libdeckle.so");
-    assert!(
-        path.exists(),
-        "{}: cargo build -p deckle-preload --release",
-        path.display()
-    );
-    path
-}
 
 fn command(program: &str, with: bool) -> Command {
     let mut command = Command::new(program);
@@ -29,25 +21,21 @@ fn command(program: &str, with: bool) -> Command {
     if with {
         // The group is looked for when the program grows, which this one does not.
         command
-            .env("LD_PRELOAD", library())
+            .env("LD_PRELOAD", built("libdeckle.so"))
             .env("DECKLE_GROUP", "start-bench");
     }
     command
 }
 
-fn once(with: bool) -> Duration {
+/// Milliseconds of one.
+fn once(with: bool) -> f64 {
     let mut command = command("/bin/true", with);
     command.stdin(Stdio::null());
     let start = Instant::now();
     let status = command.status().expect("/bin/true");
     let time = start.elapsed();
     assert!(status.success());
-    time
-}
-
-fn median(mut times: Vec<Duration>) -> Duration {
-    times.sort_unstable();
-    times[times.len() / 2]
+    time.as_secs_f64() * 1e3
 }
 
 const SMALL: &str = r#"
@@ -101,10 +89,10 @@ fn main() {
     println!(
         "/bin/true: plain {:.3} ms, with libdeckle.so {:.3} ms: {:+.3} ms, {:.2} times \
          (budget +0.300 ms)",
-        plain.as_secs_f64() * 1e3,
-        ours.as_secs_f64() * 1e3,
-        ours.as_secs_f64() * 1e3 - plain.as_secs_f64() * 1e3,
-        ours.as_secs_f64() / plain.as_secs_f64()
+        plain,
+        ours,
+        ours - plain,
+        ours / plain
     );
     let program = small_program();
     let program = program.to_str().expect("path");
