@@ -91,18 +91,22 @@ impl Group {
         false
     }
 
+    /// Resident pages of a process that another pays for.
+    pub(crate) fn shared_of(line: &Line) -> u64 {
+        match line.shared.load(SeqCst) {
+            SETTLED => 0,
+            pages => pages.min(MOST),
+        }
+    }
+
     /// What a process has and another pays for: of the store what it got at the fork, of
     /// resident pages what it shares still.
     pub(crate) fn borrowed_of(&self, line: &Line) -> u64 {
-        let resident = match line.shared.load(SeqCst) {
-            SETTLED => 0,
-            pages => pages.min(MOST),
-        };
         let stored = match line.sponsor.load(SeqCst) {
             0 => 0,
             _ => line.borrowed.load(SeqCst).min(MOST),
         };
-        resident + stored
+        Group::shared_of(line) + stored
     }
 
     /// `pages` more, or less if negative, are charged to the process of `line` that only others
@@ -160,13 +164,21 @@ impl Group {
     /// Resident pages that processes share at the charge of that of `sponsor`, each process
     /// counted for itself: never less than what only they hold.
     pub fn shared_with(&self, sponsor: LineId) -> u64 {
-        let word = word(sponsor);
-        let shared = |l: &Line| match (l.sponsor.load(SeqCst), l.shared.load(SeqCst)) {
-            (_, SETTLED) => 0,
-            (s, pages) if s == word => pages.min(MOST),
-            _ => 0,
-        };
-        self.lines().iter().map(shared).sum()
+        self.shared_at(word(sponsor))
+    }
+
+    /// The same at the charge of whoever pays for what that of `line` shares.
+    pub fn shared_beside(&self, line: LineId) -> u64 {
+        self.line(line)
+            .map_or(0, |l| self.shared_at(l.sponsor.load(SeqCst)))
+    }
+
+    fn shared_at(&self, word: u64) -> u64 {
+        let borrowers = self.lines().iter();
+        borrowers
+            .filter(|l| l.sponsor.load(SeqCst) == word)
+            .map(Group::shared_of)
+            .sum()
     }
 
     /// Charges everybody who borrows from a line that is about to be folded.

@@ -33,5 +33,5 @@ pub use charge::GroupCharge;
 pub use estimate::{History, droppable};
 pub use knobs::{Limits, SwapKind};
 pub use line::{JoinError, LineId, Process};
-pub use oom::Members;
+pub use oom::{Asked, Members, THRASHING};
 pub use publish::{Gauges, is_gauge};

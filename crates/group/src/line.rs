@@ -64,6 +64,8 @@ pub struct Process {
     /// Pages of its memory that another pays for since a fork, at most (it may have given back
     /// some of what the store held then).
     pub borrowed: u64,
+    /// The resident ones among them.
+    pub shared: u64,
     /// Pages charged here that only others have since a fork.
     pub unbacked: u64,
     /// Whether all that it had at its start is charged; see [`Group::note_settled`].
@@ -288,6 +290,7 @@ impl Group {
                 service: line.service.load(Relaxed),
                 charged: crate::charge::spent_of(line),
                 borrowed,
+                shared: Group::shared_of(line),
                 unbacked,
                 settled,
                 swap: line.swap.load(Relaxed),

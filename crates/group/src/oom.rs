@@ -9,6 +9,27 @@ use crate::line::{LineId, Process};
 /// The processes of a group and what each holds, the largest first: for the report of a kill.
 pub struct Members<'a>(pub &'a Group);
 
+/// Per cent of what a process evicts that comes back, from which on borrowers are asked to give up
+/// what they share.
+pub const THRASHING: u32 = 50;
+
+/// Who was asked for memory already, by number of line.
+#[derive(Default)]
+pub struct Asked([u64; 4]);
+
+impl Asked {
+    fn has(&self, line: LineId) -> bool {
+        let i = usize::from(line.index);
+        self.0[i / 64 % 4] >> (i % 64) & 1 != 0
+    }
+
+    fn note(&mut self, donor: Option<Process>) -> Option<Process> {
+        let i = usize::from(donor?.line.index);
+        self.0[i / 64 % 4] |= 1 << (i % 64);
+        donor
+    }
+}
+
 /// Processes that a report names.
 const NAMED: usize = 16;
 
@@ -47,32 +68,35 @@ impl fmt::Display for Members<'_> {
 }
 
 impl Group {
-    /// Whom to ask for memory: the process, other than `me` and those in `asked` (a mask of
-    /// line numbers), with most inactive and droppable pages, then with most resident ones.
-    /// `None` when everybody was asked.
-    pub fn choose_donor(&self, me: LineId, asked: &[u64; 4]) -> Option<Process> {
-        self.processes()
-            .filter(|p| {
-                let i = usize::from(p.line.index);
-                p.line != me && asked[i / 64] >> (i % 64) & 1 == 0
-            })
-            .max_by_key(|p| {
-                let cold = p.gauges.inactive.saturating_add(p.gauges.droppable);
-                (cold, p.gauges.resident, p.gauges.oldest_inactive)
-            })
+    /// Whom to ask for memory: the process, other than `me` and those in `asked`, with most
+    /// inactive and droppable pages, then with most resident ones. `None` when everybody was
+    /// asked.
+    pub fn choose_donor(&self, me: LineId, asked: &mut Asked) -> Option<Process> {
+        let others = self.processes().filter(|p| p.line != me);
+        let donor = others.filter(|p| !asked.has(p.line)).max_by_key(|p| {
+            let cold = p.gauges.inactive.saturating_add(p.gauges.droppable);
+            (cold, p.gauges.resident, p.gauges.oldest_inactive)
+        });
+        asked.note(donor)
     }
 
     /// Whom to ask for memory rather than evict what comes back, `refaults` per cent of it, in
     /// the process `me`: the process of whose evicted pages fewest come back, then with most
     /// resident pages, if that is less than half as many and it has something worth the
-    /// trouble.
-    pub fn choose_colder(&self, me: LineId, refaults: u32) -> Option<Process> {
+    /// trouble. `None` when everybody was asked.
+    pub fn choose_colder(&self, me: LineId, refaults: u32, asked: &mut Asked) -> Option<Process> {
         /// Pages: 4 MiB.
         const WORTH: u64 = 1024;
-        self.processes()
-            .filter(|p| p.line != me && p.service != 0 && p.gauges.resident >= WORTH)
+        let has = |p: &Process| match refaults < THRASHING {
+            true => p.gauges.resident,
+            false => p.gauges.resident.saturating_add(p.shared),
+        };
+        let others = self.processes().filter(|p| p.line != me && p.service != 0);
+        let donor = others
+            .filter(|p| !asked.has(p.line) && has(p) >= WORTH)
             .filter(|p| p.gauges.refaults < u64::from(refaults / 2))
-            .min_by_key(|p| (p.gauges.refaults, u64::MAX - p.gauges.resident))
+            .min_by_key(|p| (p.gauges.refaults, u64::MAX - has(p)));
+        asked.note(donor)
     }
 
     /// Whom to kill: the process that holds most. Resident plus stored, or what it has charged

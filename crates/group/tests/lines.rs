@@ -2,7 +2,7 @@
 
 mod common;
 use common::*;
-use deckle_group::{Answer, Gauges, GroupCharge, sys};
+use deckle_group::{Answer, Asked, Gauges, GroupCharge, sys};
 use deckle_mm::{Charge, Item, Stats};
 use std::time::Duration;
 
@@ -158,13 +158,12 @@ fn the_one_with_most_cold_memory_is_asked_and_the_largest_is_killed_once() {
     let me = g.join(std::process::id(), 0).unwrap();
     let (hog, hog_line) = member(g, 5000, 10);
     let (idle, idle_line) = member(g, 900, 800);
-    let mut asked = [0u64; 4];
+    let mut asked = Asked::default();
     for expected in [idle, hog] {
-        let p = g.choose_donor(me, &asked).unwrap();
+        let p = g.choose_donor(me, &mut asked).unwrap();
         assert_eq!(p.pid, expected);
-        asked[usize::from(p.line.index()) / 64] |= 1 << (p.line.index() % 64);
     }
-    assert!(g.choose_donor(me, &asked).is_none());
+    assert!(g.choose_donor(me, &mut asked).is_none());
 
     let victim = g.choose_victim().unwrap();
     assert_eq!(victim.pid, hog);

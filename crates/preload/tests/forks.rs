@@ -141,6 +141,24 @@ print('high right')
     expect(&ran, "high right");
 }
 
+/// What reclaim passes by since a fork left no room for 12 MiB: each touch of them was a fault, for
+/// 2.6 GiB and more out of the program and back.
+#[test]
+fn p20_what_is_shared_makes_room_for_what_is_in_use() {
+    let program = compile("crowded", &[]);
+    for who in ["parent", "child", "stranger"] {
+        let ran = run(
+            &["--memory-max", "64M"],
+            &[program.to_str().expect("path"), who],
+        );
+        expect(&ran, "crowded right");
+        let swap = ran.err.split("swap ").nth(1).expect("a summary");
+        let out = swap.split(" out").next().expect("an amount").trim();
+        let few = out.strip_suffix(" MiB").map(|n| n.parse::<f64>());
+        assert!(few.is_some(), "{who}: {out} out\n{}", ran.err);
+    }
+}
+
 #[test]
 fn p20_a_child_that_the_library_does_not_know_gets_no_wrong_byte() {
     if is_about_the_first() {

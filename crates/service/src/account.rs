@@ -6,7 +6,7 @@ use crate::segments::Mapped;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64};
 use core::time::Duration;
-use deckle_group::{Answer, Group, GroupCharge, LineId, SwapKind};
+use deckle_group::{Answer, Asked, Group, GroupCharge, LineId, SwapKind};
 use deckle_mm::units::bytes_to_pages;
 use deckle_mm::{Charge, Item, OverLimit, Slot, Store, StoreError};
 use deckle_store::{Algorithm, Config, Disabled, Ram};
@@ -17,6 +17,9 @@ const ANSWER_TIME: Duration = Duration::from_secs(5);
 const SHORT_TIME: Duration = Duration::from_millis(100);
 /// How many times such a process is not asked again after it was late.
 const PENALTY: u32 = 256;
+
+/// How many times nobody is asked to give instead of us after all had nothing.
+const PAUSE: u32 = 16;
 
 /// Least pages that are reclaimed at once for another process, or of what is shared.
 pub const DONATION: u64 = 1024;
@@ -181,6 +184,18 @@ impl Account {
         }
     }
 
+    /// The same before memory is out, for who would go on reading back what it has just evicted:
+    /// where what is shared is most of what is resident here, and copies of it in the store,
+    /// one for each borrower, take less than half of it.
+    pub fn relent(&self, mm: &Manager, pages: u64) -> u64 {
+        let (stored, swapped) = (mm.store_charged(), mm.stats().get(Item::NrSwapped));
+        let copies = self.group.shared_beside(self.line()) * stored;
+        match mm.is_crowded() && copies <= mm.stats().get(Item::NrShared) * swapped / 2 {
+            true => self.give_up_shared(mm, pages.max(DONATION)),
+            false => 0,
+        }
+    }
+
     /// Pages of our own metadata that are charged.
     pub fn own(&self) -> u64 {
         self.own.load(Relaxed)
@@ -272,10 +287,8 @@ impl Charge for Account {
         if mm.is_some_and(|mm| self.stop_lending(mm)) || folded {
             return true;
         }
-        let mut asked = [0_u64; 4];
-        while let Some(donor) = self.group.choose_donor(self.line(), &asked) {
-            let index = usize::from(donor.line.index());
-            asked[index / 64 % 4] |= 1 << (index % 64);
+        let mut asked = Asked::default();
+        while let Some(donor) = self.group.choose_donor(self.line(), &mut asked) {
             let Some(ring) = self.group.ask_last(donor.line, pages) else {
                 continue;
             };
@@ -297,23 +310,32 @@ impl Charge for Account {
     }
 
     fn reclaim_colder(&self, pages: u64, refaults: u32) -> bool {
+        let mm = process::process().map(|p| p.pager.mm());
+        if refaults >= deckle_group::THRASHING && mm.is_some_and(|mm| self.relent(mm, pages) > 0) {
+            return true;
+        }
         let tick = |n: u32| n.checked_sub(1);
         if self.unasked.fetch_update(Relaxed, Relaxed, tick).is_ok() {
             return false;
         }
-        let donor = self.group.choose_colder(self.line(), refaults);
-        let Some(ring) = donor.and_then(|d| self.group.ask(d.line, pages)) else {
-            return false;
-        };
-        let deadline = deckle_group::sys::now() + SHORT_TIME;
-        match self.group.wait_answer(ring, deadline) {
-            Answer::Freed(pages) => pages > 0,
-            Answer::Gone => self.group.fold_stale() > 0,
-            Answer::Late => {
-                self.unasked.store(PENALTY, Relaxed);
-                false
+        let mut asked = Asked::default();
+        while let Some(donor) = self.group.choose_colder(self.line(), refaults, &mut asked) {
+            let Some(ring) = self.group.ask(donor.line, pages) else {
+                continue;
+            };
+            let deadline = deckle_group::sys::now() + SHORT_TIME;
+            match self.group.wait_answer(ring, deadline) {
+                Answer::Freed(0) => {}
+                Answer::Freed(_) => return true,
+                Answer::Gone => return self.group.fold_stale() > 0,
+                Answer::Late => {
+                    self.unasked.store(PENALTY, Relaxed);
+                    return false;
+                }
             }
         }
+        self.unasked.store(PAUSE, Relaxed);
+        false
     }
 }
 

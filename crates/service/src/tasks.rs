@@ -296,6 +296,7 @@ pub fn donor(process: &'static Process) {
             };
             let freed = match freed {
                 0 if hard => process.account.give_up_shared(mm, pages),
+                0 => process.account.relent(mm, pages),
                 freed => freed,
             };
             process.publish();

@@ -352,6 +352,12 @@ impl<E: Env> Mm<E> {
         }
     }
 
+    /// Whether more is shared, so that reclaim passes it by, than there is to reclaim.
+    pub fn is_crowded(&self) -> bool {
+        let own = self.lru_pages(Which::Active) + self.lru_pages(Which::Inactive);
+        self.stats().get(Item::NrShared) > own
+    }
+
     /// Takes about `pages` shared pages over, charging them, and reclaims them at once: what a
     /// manager can do that pays for none of them and finds nothing else. Returns how many are
     /// shared no more, whether or not they could be reclaimed.
