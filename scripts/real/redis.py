@@ -4,7 +4,7 @@ import random
 import socket
 import sys
 
-KEYS, BATCH = 60000, 500
+KEYS, BATCH = 40000, 500
 
 
 def value(key, age):
