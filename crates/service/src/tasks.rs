@@ -214,7 +214,9 @@ fn look_after(process: &'static Process) -> ! {
                     if crate::door().fault.get() == b"panic" && faults > 1000 {
                         panic!("as DECKLE_FAULT asks");
                     }
-                    if published != Some(faults) {
+                    // To who does not fault nothing comes back.
+                    let mm = process.pager.mm();
+                    if published != Some(faults) || mm.forget_refaults() {
                         process.publish();
                         published = Some(faults);
                     }
@@ -294,13 +296,21 @@ pub fn donor(process: &'static Process) {
                 true => mm.reclaim_hard(pages),
                 false => mm.reclaim_gently(pages),
             };
+            let mut relented = 0;
             let freed = match freed {
                 0 if hard => process.account.give_up_shared(mm, pages),
-                0 => process.account.relent(mm, pages),
+                0 => {
+                    relented = process.account.relent(mm, pages);
+                    relented
+                }
                 freed => freed,
             };
             process.publish();
             group.answer(me, request, freed);
+            // Nothing is gained before all is given up.
+            while relented > 0 {
+                relented = process.account.relent(mm, pages);
+            }
         }
     }
 }

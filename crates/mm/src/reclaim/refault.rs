@@ -53,6 +53,14 @@ impl<E: Env> Mm<E> {
         self.refault.percent(self.stats())
     }
 
+    /// Begins anew at nothing that comes back: for who sees that nobody has faulted for long.
+    /// Whether that changes what [`refault_percent`](Mm::refault_percent) says.
+    pub fn forget_refaults(&self) -> bool {
+        let was = self.refault_percent();
+        self.refault.percent.store(0, Relaxed);
+        was > 0
+    }
+
     /// Whether another manager of the group has given `pages` because its memory is less in
     /// use than this one's. No lock is held.
     pub(crate) fn others_gave(&self, pages: u64) -> bool {

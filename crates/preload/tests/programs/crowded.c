@@ -5,7 +5,7 @@
 
 #define BYTES ((size_t)100 << 20)
 #define HOT ((size_t)12 << 20)
-#define ROUNDS 200
+#define ROUNDS 400
 
 /* What was filled first lies in the store. */
 static int work(const unsigned char *p, uint64_t seed)
