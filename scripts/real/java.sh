@@ -2,6 +2,7 @@
 # packages: default-jdk-headless
 # needs: java javac
 # variants: g1 parallel zgc
+# outside-zgc: its heap is shared memory (memfd), mapped at several places
 
 prepare() {
     javac -d . "$REAL/Heap.java"

@@ -1,6 +1,6 @@
-# make -j4 of a real tree: Lua's sources from Debian, compiled, run, and compared.
-# packages: gcc make libc6-dev libreadline-dev dpkg-dev
-# needs: gcc make dpkg-source
+# make -j4 of a real tree: zlib's sources from Debian, configured, compiled, tested and compared.
+# packages: gcc make libc6-dev dpkg-dev
+# needs: gcc make dpkg-source apt-get
 
 prepare() {
     # Sources may not be among what this system asks for: a list of our own, in a place of ours.
@@ -11,22 +11,16 @@ prepare() {
         -o Dir::State::Lists="$PWD/apt/lists" -o APT::Sandbox::User=root
         -o Dir::Cache::srcpkgcache= -o Dir::Cache::pkgcache=)
     "${apt[@]}" update
-    "${apt[@]}" source lua5.4
-    mv lua5.4-*/ lua
+    "${apt[@]}" source zlib
+    mv zlib-*/ zlib
 }
 
 job() {
-    cp -R "$SHARED/lua" lua
-    make -s -C lua/src -j4 CC=gcc MYCFLAGS='-DLUA_USE_POSIX -O2 -g' MYLIBS= lua luac liblua.a 2>&1 \
-        >/dev/null || make -C lua/src -j4 generic >&2
-    ls lua/src/*.o | xargs sha256sum
-    cat >job.lua <<-END
-	local t = {}
-	for i = 1, 300000 do t[i] = ("line %d "):format(i):rep(i % 5 + 1) end
-	table.sort(t)
-	local n = 0
-	for i, s in ipairs(t) do n = (n * 31 + #s + s:byte(-2)) % 2147483647 end
-	print(n, #table.concat(t))
-	END
-    lua/src/lua job.lua
+    cp -R "$SHARED/zlib" zlib
+    cd zlib
+    ./configure >/dev/null
+    make -s -j4 >/dev/null
+    make -s test | tail -3
+    sha256sum ./*.o ./*.lo libz.a libz.so.*.*
+    cat ./*.c ./*.h | ./minigzip | ./minigzip -d | sha256sum
 }

@@ -2,6 +2,7 @@
 # packages: musl-tools
 # needs: musl-gcc
 # variants: static dynamic
+# outside: libdeckle.so needs the GNU C library
 
 prepare() {
     local how=
