@@ -28,8 +28,8 @@ job() {
     "${bench[@]}" oltp_read_write prepare >/dev/null
     "${bench[@]}" oltp_read_write --threads=1 --events=1000 --time=0 run >/dev/null
     "${bench[@]}" oltp_read_only --threads=3 --events=1500 --time=0 run >/dev/null
-    "${sql[@]}" sbtest -e 'checksum table sbtest1, sbtest2' -e "
-        set tmp_memory_table_size = 100000000, max_heap_table_size = 100000000,
+    "${sql[@]}" sbtest -e 'checksum table sbtest1, sbtest2;' -e "
+        set tmp_table_size = 100000000, max_heap_table_size = 100000000,
             sort_buffer_size = 50000000, join_buffer_size = 20000000;
         select md5(group_concat(s)) from (select sum(a.id * b.k) s from sbtest1 a
             join sbtest2 b on a.k = b.k group by a.k % 100 order by 1) t;

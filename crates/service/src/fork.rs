@@ -40,8 +40,12 @@ impl Process {
             let why = "its parent may not connect to deckle run (its own filter or namespaces)";
             let _ = self.link.unmanaged(b"a forked process", why.as_bytes());
         }
-        if self.bequeath().is_err() {
-            let _ = self.pager.platform().inherit_nothing();
+        let wiped = match alone {
+            true => self.wipe(libc::MADV_WIPEONFORK),
+            false => Ok(()),
+        };
+        if wiped.and_then(|()| self.bequeath()).is_err() {
+            let _ = self.bequeath_nothing();
             self.pager.thaw();
             return Err(libc::ENOMEM);
         }
@@ -72,6 +76,24 @@ impl Process {
             true => self.pager.platform().inherit(start, end - start),
             false => Ok(()),
         }
+    }
+
+    /// For a child without a service: what the program wants wiped there the kernel wipes.
+    fn wipe(&self, advice: i32) -> Result<(), deckle_uffd::Errno> {
+        let all = self.all_mapped();
+        for v in all.iter().filter(|v| v.on_fork == OnFork::Wipe) {
+            let (start, bytes) = (v.start.addr() as usize, v.pages as usize * sys::PAGE);
+            let words = [start, bytes, advice as usize, 0, 0, 0];
+            // SAFETY: says what a fork does; no byte of this process changes.
+            unsafe { sys::call(libc::SYS_madvise, words) }.map_err(deckle_uffd::Errno)?;
+            self.pager.platform().inherit(start, bytes)?;
+        }
+        Ok(())
+    }
+
+    fn bequeath_nothing(&self) -> Result<(), deckle_uffd::Errno> {
+        self.wipe(libc::MADV_KEEPONFORK)?;
+        self.pager.platform().inherit_nothing()
     }
 
     /// In a child: drops what the program does not want it to have. Of what is wiped the mapping
@@ -114,7 +136,7 @@ impl Process {
     /// After it, in the parent, when the child has a service of its own, or will never have one.
     pub fn fork_end(&self) -> Result<usize, i32> {
         heap::let_go();
-        if self.pager.platform().inherit_nothing().is_err() {
+        if self.bequeath_nothing().is_err() {
             self.kill("after a fork: the kernel refuses to keep its memory to itself");
         }
         self.pager.thaw();

@@ -36,12 +36,23 @@ static int work(void)
 	return right(p, 10, 16 * MIB) ? 0 : 6;
 }
 
+/* A child's own child has nothing of it either. */
+static int wiped_again(unsigned char *p)
+{
+	fill(p, 26, MIB);
+	pid_t pid = fork();
+	if (pid == 0)
+		_exit(!zero(p, MIB));
+	return !well(pid, "grandchild");
+}
+
 int main(int argc, char **argv)
 {
 	if (argc > 2)
 		return work();
 	unsigned char *p = NULL;
 	static char self[4096];
+	unsigned char *wiped = NULL;
 	size_t n = 96 * MIB;
 	int managed = argc > 1 && strcmp(argv[1], "managed") == 0, bad = 0;
 	CHECK(readlink("/proc/self/exe", self, sizeof self - 1) > 0);
@@ -49,6 +60,9 @@ int main(int argc, char **argv)
 	if (managed) {
 		p = map(n);
 		fill(p, 24, n);
+		wiped = map(MIB);
+		fill(wiped, 25, MIB);
+		CHECK(madvise(wiped, MIB, MADV_WIPEONFORK) == 0);
 	}
 	filter();
 	if (!managed) {
@@ -65,6 +79,14 @@ int main(int argc, char **argv)
 			_exit(9);
 		}
 		bad += !well(pid, i % 2 ? "program executed" : "child");
+	}
+	for (int kept = 0; managed && kept < 2; kept++) {
+		pid_t pid = fork();
+		CHECK(pid >= 0);
+		if (pid == 0)
+			_exit(kept ? !right(wiped, 25, MIB) : !zero(wiped, MIB) || wiped_again(wiped));
+		bad += !well(pid, kept ? "child of what is kept" : "child of what is wiped");
+		CHECK(right(wiped, 25, MIB) && madvise(wiped, MIB, MADV_KEEPONFORK) == 0);
 	}
 	CHECK(bad == 0 && right(p, 24, n) && work() == 0);
 	puts("d24 right");
