@@ -120,7 +120,10 @@ pub unsafe extern "C" fn pkey_mprotect(addr: Ptr, len: usize, prot: c_int, key: 
 /// Linux's `mseal`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mseal(addr: Ptr, len: usize, flags: c_ulong) -> c_int {
-    call(libc::SYS_mseal, [addr as usize, len, flags as usize, 0, 0, 0]) as c_int
+    call(
+        libc::SYS_mseal,
+        [addr as usize, len, flags as usize, 0, 0, 0],
+    ) as c_int
 }
 
 /// C's `ioctl`.
