@@ -50,8 +50,13 @@ fn p17_r137_every_thp_setting_of_the_host() {
 #[test]
 fn programs_outside_are_told_counted_and_refused_with_strict() {
     let _turn = turn();
-    let fixed = compile("start", &["-static"]);
-    let sh = ["sh", "-c", "$0 anon; echo status $?", &fixed];
+    // One that becomes another user by its file's mode.
+    let outside = format!("{}-outside", compile("start", &[]));
+    std::fs::copy(compile("start", &[]), &outside).unwrap();
+    std::os::unix::fs::chown(&outside, Some(65534), None).unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o4755);
+    std::fs::set_permissions(&outside, mode).unwrap();
+    let sh = ["sh", "-c", "$0 anon; echo status $?", &outside];
     let ran = run("", &sh);
     ran.expect("status 0");
     assert_eq!(
@@ -64,12 +69,12 @@ fn programs_outside_are_told_counted_and_refused_with_strict() {
     let ran = run("--strict", &sh);
     ran.ended(0);
     assert!(ran.out.contains("status 126"), "{}", ran.out);
-    assert!(ran.err.contains("static"), "{}", ran.err);
+    assert!(ran.err.contains("set-user-id"), "{}", ran.err);
     // As the first program, too.
-    let ran = run("", &[&fixed, "anon"]);
+    let ran = run("", &[&outside, "anon"]);
     ran.ended(0);
     assert_eq!(ran.stats["programs_unmanaged"], 1);
-    run("--strict", &[&fixed, "anon"]).ended(125);
+    run("--strict", &[&outside, "anon"]).ended(125);
 }
 
 #[test]

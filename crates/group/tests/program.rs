@@ -56,6 +56,10 @@ const HERE: u16 = if cfg!(target_arch = "x86_64") {
 fn programs_are_told_apart() {
     let d = dir("kinds");
     let file = |name: &str, bytes: &[u8]| put(&d, name, bytes, 0o755);
+    let injected = |p: &Path| match look(p) {
+        Ok(Verdict::Injected(r)) => r,
+        other => panic!("{p:?}: {other:?}"),
+    };
     let reason = |p: &Path| match look(p) {
         Ok(Verdict::Unmanaged(r)) => r,
         other => panic!("{p:?}: {other:?}"),
@@ -65,9 +69,12 @@ fn programs_are_told_apart() {
         Ok(Verdict::Managed)
     );
     assert_eq!(look(Path::new("/bin/sh")), Ok(Verdict::Managed));
-    assert_eq!(reason(&file("static", &elf(2, HERE, None))), Reason::Static);
+    assert_eq!(
+        injected(&file("static", &elf(2, HERE, None))),
+        Reason::Static
+    );
     let musl = elf(2, HERE, Some("/lib/ld-musl-x86_64.so.1"));
-    assert_eq!(reason(&file("musl", &musl)), Reason::Musl);
+    assert_eq!(injected(&file("musl", &musl)), Reason::Musl);
     assert_eq!(reason(&file("small", &elf(1, 3, None))), Reason::Bits32);
     assert_eq!(reason(&file("other", &elf(2, 8, None))), Reason::Machine);
     assert_eq!(reason(&file("text", b"hello")), Reason::Format);
@@ -82,7 +89,7 @@ fn programs_are_told_apart() {
     );
     let inner = file("inner", &elf(2, HERE, None));
     let line = format!("#!{}\n", inner.display());
-    assert_eq!(reason(&file("script2", line.as_bytes())), Reason::Static);
+    assert_eq!(injected(&file("script2", line.as_bytes())), Reason::Static);
     let lost = file("lost", b"#!/no/such/interpreter\n");
     assert_eq!(look(&lost), Err(ProgramError::NoInterpreter));
     let own = d.0.join("loop");
