@@ -18,5 +18,6 @@ pub use pager::{
 };
 pub use platform::scan as zero_scan;
 pub use platform::{
-    Account, Capabilities, Capability, LiveConfig, LiveError, LivePlatform, Place, self_test,
+    Account, Capabilities, Capability, LiveConfig, LiveError, LivePlatform, Opened, Place,
+    self_test,
 };

@@ -10,7 +10,6 @@
 //! service opens a userfaultfd of the child's own, registers what is managed, protects what is
 //! shared, and lets the parent go on.
 
-use crate::own::Own;
 use crate::process::{self, Process};
 use crate::{heap, sys, tasks};
 use core::sync::atomic::Ordering::{Relaxed, Release};
@@ -183,12 +182,11 @@ fn rebuild(process: &mut Process, door: &Door) -> Result<(), String> {
     // The old descriptors mean nothing here: not closed.
     core::mem::forget(core::mem::replace(&mut process.watch, said.watch));
     core::mem::forget(core::mem::replace(&mut process.link, said.link));
-    let own = Own::open().map_err(|e| format!("no /proc: {e}"))?;
-    core::mem::forget(core::mem::replace(&mut process.own, own));
+    core::mem::forget(core::mem::replace(&mut process.own, said.own));
     process.pid = door.pid.load(Relaxed);
     process.pager.set_program(process.pid);
     // SAFETY: in a child, by its first task; the parent's pager was frozen over the fork.
-    unsafe { process.pager.after_fork(said.device.as_ref()) }.map_err(|e| e.to_string())?;
+    unsafe { process.pager.after_fork(said.opened) }.map_err(|e| e.to_string())?;
     // Not before what is away is a fault: the parent may look into its child's memory.
     release_parent(door);
     let mm = process.pager.mm();

@@ -73,10 +73,15 @@ fn begin(door: &Door) -> Result<(), &'static str> {
     // task's own. Out of the program's process group, since job control and kill(0) mean the
     // program; that cannot fail, as no group has the id of a new task.
     unsafe {
-        libc::prctl(libc::PR_SET_NAME, c"deckle".as_ptr());
-        libc::setsid();
+        if door.may(libc::SYS_prctl) {
+            libc::prctl(libc::PR_SET_NAME, c"deckle".as_ptr());
+        }
+        if door.may(libc::SYS_setsid) {
+            libc::setsid();
+        }
         let link = door.link.load(Relaxed);
-        if !close_all_but(link) || libc::chdir(c"/".as_ptr()) != 0 {
+        let leaves = door.may(libc::SYS_chdir);
+        if !close_all_but(link) || leaves && libc::chdir(c"/".as_ptr()) != 0 {
             return Err("its service cannot leave the program's descriptors and directory");
         }
     }
