@@ -42,7 +42,8 @@ pub enum Op {
     Look,
     /// address, bytes: what is managed of it stays resident.
     Hold,
-    /// Stand still for a fork; 1: whose child will have no service.
+    /// Stand still for a fork; 1: whose child will have no service; since call number - 1 is
+    /// refused.
     ForkBegin,
     /// The fork is done, or has failed.
     ForkEnd,

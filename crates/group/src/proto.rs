@@ -160,16 +160,14 @@ impl Link {
         })
     }
 
-    /// Asks for two connections more, for who may make none: one for the service of a child, and
-    /// one that the child can ask by in its turn.
+    /// Asks for one connection more, for who may make none. Whoever shares this one may ask by it,
+    /// at any time: one is as good as another.
     ///
     /// # Errors
     /// `deckle run` is gone, or has none.
-    pub fn spare(&self) -> Result<[Fd; 2], Errno> {
-        match self.answer(SPARE, &mut [0; 8])?.fds {
-            [Some(link), Some(well), ..] => Ok([link, well]),
-            _ => Err(Errno(libc::EMFILE)),
-        }
+    pub fn spare(&self) -> Result<Fd, Errno> {
+        let [spare, ..] = self.answer(SPARE, &mut [0; 8])?.fds;
+        spare.ok_or(Errno(libc::EMFILE))
     }
 
     fn answer<'a>(&self, question: u8, buf: &'a mut [u8]) -> Result<socket::Received<'a>, Errno> {
@@ -284,6 +282,6 @@ pub fn give(to: &Fd, what: [Option<&Fd>; FDS_MAX]) -> Result<(), Errno> {
 ///
 /// # Errors
 /// As [`give`].
-pub fn give_spare(to: &Fd, ends: &[Fd; 2]) -> Result<(), Errno> {
-    send(to, &[&[SPARE]], &[ends[0].raw(), ends[1].raw()])
+pub fn give_spare(to: &Fd, spare: &Fd) -> Result<(), Errno> {
+    send(to, &[&[SPARE]], &[spare.raw()])
 }

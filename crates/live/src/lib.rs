@@ -15,6 +15,7 @@ pub mod platform;
 
 pub use pager::{
     Die, Forcing, Hooks, Limit, LiveEnv, LiveMachine, Pager, PagerError, Region, Service,
+    leave_scheduling,
 };
 pub use platform::scan as zero_scan;
 pub use platform::{

@@ -3,7 +3,7 @@
 
 use crate::exec::exports as exec;
 use crate::map::{exports as map, locks, rare};
-use crate::{fork, hold, limits, sys};
+use crate::{fork, hold, limits, rights, sys};
 use core::ffi::{c_int, c_uint};
 use libc::{c_long, c_ulong};
 
@@ -49,7 +49,7 @@ pub unsafe extern "C" fn syscall(
             libc::SYS_fork | libc::SYS_clone | libc::SYS_clone3 => {
                 forks(number, [a, b, c, d, e, f])
             }
-            _ => sys::c_result(sys::call(number, [a, b, c, d, e, f])) as c_long,
+            _ => sys::c_result(rights::call(number, [a, b, c, d, e, f])) as c_long,
         }
     }
 }
@@ -71,7 +71,7 @@ unsafe fn forks(number: c_long, args: [usize; 6]) -> c_long {
         return -1;
     }
     match fork::Clone::of(number, args).is_some() {
-        true => fork::through_window(call),
+        true => fork::through_window(-1, call),
         false => call(),
     }
 }

@@ -11,7 +11,7 @@
 
 use crate::alloc::boot;
 use crate::window::{self, Window};
-use crate::{DOOR, config, gate, limits, load, sys};
+use crate::{DOOR, gate, limits, load, rights, sys};
 use core::arch::asm;
 use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_int, c_void};
@@ -20,7 +20,6 @@ use core::sync::atomic::{AtomicU32, AtomicUsize};
 use core::time::Duration;
 use deckle_door::futex::{self, Scope};
 use deckle_door::{Lock, Mode, Op};
-use deckle_group::{Name, proto};
 
 /// How often it is asked whether the child lives still.
 const LOOK: Duration = Duration::from_millis(20);
@@ -174,7 +173,9 @@ extern "C" fn run(work: &mut Work) {
 fn make(call: &Clone, window: &'static Window, number: Option<u32>) -> Result<usize, i32> {
     window::hold();
     let mut word = None;
-    let link = number.and_then(|_| Link::open());
+    let hindrance = number.and_then(|_| rights::hindrance());
+    let wanted = number.filter(|_| hindrance.is_none());
+    let link = wanted.and_then(|_| Link::open());
     if let Some(number) = number {
         let begun = shared_word().and_then(|word| {
             DOOR.fork.store(number, Relaxed);
@@ -182,7 +183,8 @@ fn make(call: &Clone, window: &'static Window, number: Option<u32>) -> Result<us
             DOOR.link
                 .store(link.as_ref().map_or(-1, Link::raw), Relaxed);
             let alone = usize::from(link.is_none());
-            gate::request(Op::ForkBegin, [alone, 0, 0, 0, 0, 0]).map(|_| word)
+            let why = hindrance.map_or(0, |call| call as usize + 1);
+            gate::request(Op::ForkBegin, [alone, why, 0, 0, 0, 0]).map(|_| word)
         });
         match begun {
             Ok(shared) => word = Some((shared, number)),
@@ -198,6 +200,7 @@ fn make(call: &Clone, window: &'static Window, number: Option<u32>) -> Result<us
     match (result, word) {
         (Ok(0), word) => {
             window::let_go(Some(window));
+            DOOR.pid.store(sys::getpid() as i32, Relaxed);
             if word.is_some() {
                 in_child(link.is_none());
             }
@@ -233,7 +236,6 @@ fn in_child(alone: bool) {
     // A grandchild's answer is not for our parent.
     SHARED.store(0, Relaxed);
     if alone {
-        DOOR.pid.store(sys::getpid() as i32, Relaxed);
         return gate::be_plain();
     }
     if let Err(why) = load::start(Mode::Child) {
@@ -287,46 +289,31 @@ fn is_dead(pid: i32) -> bool {
 
 /// A connection to `deckle run`, made before the fork, since a child may be where it is out of
 /// reach. Ours for the time of the fork; the child's service keeps a copy.
-struct Link(i32);
+pub struct Link(i32);
 
 impl Link {
-    /// Connects. `None` if that is impossible, or if a service of the child could not watch it:
-    /// the program may have refused itself these calls.
-    fn open() -> Option<Link> {
-        let before = sys::errno();
-        let mut state = 0;
-        // SAFETY: the calling thread's own state, put back: what libc does here is no place to
-        // be cancelled at.
-        unsafe { pthread_setcancelstate(NO_CANCEL, &raw mut state) };
-        let name = config::group_name().and_then(|name| Name::new(name).ok());
-        let me = sys::getpid() as usize;
-        let how = (libc::O_PATH | libc::O_CLOEXEC) as usize;
-        let (here, maps) = (
-            libc::AT_FDCWD as usize,
-            c"/proc/self/maps".as_ptr() as usize,
-        );
-        // What the child's service will have to open. SAFETY: descriptors, which are closed; a
-        // path that ends in NUL.
-        let may_watch = unsafe {
-            let close = |fd| sys::call(libc::SYS_close, [fd, 0, 0, 0, 0, 0]);
-            sys::call(libc::SYS_pidfd_open, [me, 0, 0, 0, 0, 0])
-                .and_then(close)
-                .and_then(|_| sys::call(libc::SYS_openat, [here, maps, how, 0, 0, 0]))
-                .and_then(close)
-        };
-        let link = name
-            .filter(|_| may_watch.is_ok())
-            .and_then(|name| proto::Link::connect(name).ok())
-            .map(|link| Link(link.into_raw()));
-        // SAFETY: as above.
-        unsafe { pthread_setcancelstate(state, &raw mut state) };
-        sys::set_errno(before);
-        link
+    /// `None`: there is none to be had.
+    pub fn open() -> Option<Link> {
+        quietly(|| rights::connection().map(|link| Link(link.into_raw())))
     }
 
-    fn raw(&self) -> i32 {
+    /// Its number.
+    pub fn raw(&self) -> i32 {
         self.0
     }
+}
+
+/// Runs what calls libc's functions: it is no place to be cancelled at, and keeps `errno`.
+pub fn quietly<T>(work: impl FnOnce() -> T) -> T {
+    let before = sys::errno();
+    let mut state = 0;
+    // SAFETY: the calling thread's own state, put back.
+    unsafe { pthread_setcancelstate(NO_CANCEL, &raw mut state) };
+    let result = work();
+    // SAFETY: as above.
+    unsafe { pthread_setcancelstate(state, &raw mut state) };
+    sys::set_errno(before);
+    result
 }
 
 impl Drop for Link {
@@ -407,8 +394,21 @@ pub unsafe extern "C" fn fork() -> libc::pid_t {
         sys::set_errno(libc::ENOSYS);
         return -1;
     };
+    if is_unseen() {
+        return -1;
+    }
     // SAFETY: the program's own call.
     unsafe { real() }
+}
+
+/// Whether a fork would not be seen, and its child have none of the managed memory: a filter
+/// keeps us from opening a window. Then there is none: `errno` is EAGAIN.
+fn is_unseen() -> bool {
+    let unseen = !DOOR.may(libc::SYS_prctl) && gate::is_managed();
+    if unseen {
+        sys::set_errno(libc::EAGAIN);
+    }
+    unseen
 }
 
 /// POSIX's `_Fork`, which runs no handlers.
@@ -418,14 +418,17 @@ pub unsafe extern "C" fn _Fork() -> libc::pid_t {
         sys::set_errno(libc::ENOSYS);
         return -1;
     };
-    through_window(|| {
+    through_window(-1, || {
         // SAFETY: the program's own call.
         unsafe { real() }
     })
 }
 
-/// Calls what forks, with the calling thread's window open.
-pub fn through_window<T>(work: impl FnOnce() -> T) -> T {
+/// Calls what forks, with the calling thread's window open; `failed` and `errno` if that cannot be.
+pub fn through_window<T>(failed: T, work: impl FnOnce() -> T) -> T {
+    if is_unseen() {
+        return failed;
+    }
     let opened = window::open();
     let result = work();
     if opened {
@@ -468,7 +471,7 @@ pub unsafe extern "C" fn clone(
         real(entry, stack, flags, argument, parent, area, child)
     };
     match flags & libc::CLONE_VM {
-        0 => through_window(call),
+        0 => through_window(-1, call),
         _ => call(),
     }
 }

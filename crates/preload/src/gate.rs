@@ -2,7 +2,7 @@
 
 use crate::exec::outside;
 use crate::fork::FORKING;
-use crate::{DOOR, config, limits, load, sys};
+use crate::{DOOR, config, limits, load, rights, sys};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU32, AtomicUsize};
 use deckle_door::request::set_mask;
@@ -131,7 +131,7 @@ fn start() {
     STARTER.store(sys::gettid(), Relaxed);
     crate::alloc::boot::open_reserve();
     let limit = config::is_managed().then(limits::lift).flatten();
-    let state = match config::is_managed().then(|| load::start(Mode::First)) {
+    let state = match config::is_managed().then(|| rights::with_link(|| load::start(Mode::First))) {
         Some(Ok(_)) => {
             note_start();
             crate::alloc::advise_nothing();

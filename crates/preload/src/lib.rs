@@ -14,12 +14,14 @@ mod alloc;
 mod bare;
 mod config;
 mod exec;
+mod filter;
 mod fork;
 mod gate;
 mod hold;
 mod limits;
 mod load;
 mod map;
+mod rights;
 mod sys;
 mod window;
 
@@ -39,6 +41,7 @@ extern "C" fn start() {
         if !gate::is_started() {
             load::map_file();
         }
+        DOOR.pid.store(sys::getpid() as i32, Relaxed);
         // Known to the main thread alone, which this is.
         DOOR.left.store(sys::main_thread_word(), Relaxed);
         fork::register();

@@ -7,7 +7,7 @@
 //! and the hard one, which could not be raised again if that fails, by the next program's library,
 //! to which [`VARIABLE`] tells both.
 
-use crate::{DOOR, gate, sys};
+use crate::{DOOR, gate, rights, sys};
 use core::ffi::{CStr, c_char, c_int};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU64, AtomicUsize};
@@ -297,6 +297,10 @@ unsafe fn any(
     old: *mut libc::rlimit,
 ) -> Result<usize, i32> {
     let own = pid == 0 || pid == sys::getpid() as libc::pid_t;
+    if what == libc::RLIMIT_NOFILE as c_int && own && !new.is_null() {
+        // SAFETY: the caller's promise.
+        rights::limit_files(unsafe { ((*new).rlim_cur, (*new).rlim_max) });
+    }
     if what != libc::RLIMIT_AS as c_int || !own {
         let args = [
             pid as usize,

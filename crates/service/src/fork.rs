@@ -21,8 +21,9 @@ use deckle_mm::{Charge, Item, MapError};
 
 impl Process {
     /// Before a fork: everything stands still when this is answered. `alone`: no service will be
-    /// had in the child, which gets all of its memory at once and is outside of the limit.
-    pub fn fork_begin(&self, alone: bool) -> Result<usize, i32> {
+    /// had in the child, which gets all of its memory at once and is outside of the limit; `refused`
+    /// tells the call, plus one, that a filter of the program's refuses.
+    pub fn fork_begin(&self, alone: bool, refused: usize) -> Result<usize, i32> {
         if alone && self.account.group().strict() {
             return Err(libc::EAGAIN);
         }
@@ -36,7 +37,10 @@ impl Process {
             return Err(libc::ENOMEM);
         }
         if alone {
-            let why = "its parent may not connect to deckle run (its own filter or namespaces)";
+            let why = match refused {
+                0 => "its parent can make no connection to deckle run".to_owned(),
+                n => format!("its parent's own filter refuses system call {}", n - 1),
+            };
             let _ = self.link.unmanaged(b"a forked process", why.as_bytes());
         }
         if self.bequeath().is_err() {

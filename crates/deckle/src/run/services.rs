@@ -40,6 +40,17 @@ struct Connection {
     lost: bool,
 }
 
+impl Connection {
+    fn new(socket: Fd, peer: Peer) -> Connection {
+        Connection {
+            socket: Some(socket),
+            peer,
+            service: None,
+            lost: false,
+        }
+    }
+}
+
 /// A process that is to be killed because memory is out.
 struct OutOfMemory {
     victim: LineId,
@@ -135,13 +146,7 @@ impl Services {
             while let Some(socket) = accept(listener, libc::SOCK_NONBLOCK) {
                 // Anybody may connect; only our own user and our own tree may talk.
                 if let Some(peer) = peer_of(&socket) {
-                    let c = Connection {
-                        socket: Some(socket),
-                        peer,
-                        service: None,
-                        lost: false,
-                    };
-                    self.connections.push(c);
+                    self.connections.push(Connection::new(socket, peer));
                 }
             }
         }
@@ -206,8 +211,10 @@ impl Services {
                     give_all(socket, got.sender.as_ref(), known);
                 }
                 Some(Message::Spare) => {
-                    if let Ok([link, well]) = spares(&mut self.connections) {
-                        let _ = give_spare(socket, &[link, well]);
+                    if let Ok((ours, other)) = pair() {
+                        // Who speaks there is told with each packet.
+                        self.connections.push(Connection::new(ours, Peer::Tree));
+                        let _ = give_spare(socket, &other);
                     }
                 }
                 Some(Message::Say(text)) => print_raw(text),
@@ -275,21 +282,6 @@ fn give_all(to: &Fd, sender: Option<&Fd>, [page, device]: [Option<&Fd>; 2]) {
         to,
         [page, device, program, stat, maps, status, pagemap, memory],
     );
-}
-
-/// Two connections more, whose ends somebody of our tree gets. Who speaks there is told with each
-/// packet.
-fn spares(connections: &mut Vec<Connection>) -> Result<[Fd; 2], Errno> {
-    let (a, b) = (pair()?, pair()?);
-    for socket in [a.0, b.0] {
-        connections.push(Connection {
-            socket: Some(socket),
-            peer: Peer::Tree,
-            service: None,
-            lost: false,
-        });
-    }
-    Ok([a.1, b.1])
 }
 
 /// The descriptors of a hello: who it comes from, and that one's program, are known.

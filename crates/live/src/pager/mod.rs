@@ -39,6 +39,7 @@ use crate::platform::{LiveConfig, LiveError, LivePlatform, Opened, SPACE};
 
 pub use charge::{Limit, Shared};
 pub use chores::Forcing;
+pub use cpu::leave_scheduling;
 pub use hooks::{Die, Hooks};
 pub use machine::LiveMachine;
 pub use queue::Fault;
