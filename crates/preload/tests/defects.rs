@@ -308,6 +308,13 @@ fn d24_a_filter_of_the_programs_own_hinders_neither_forks_nor_programs() {
     assert!(managed.err.contains(told), "{}", managed.err);
 }
 
+/// A thread made while its maker's system calls were caught for a fork began in the middle of the
+/// handler that makes them, on a stack without its frames.
+#[test]
+fn d24_handlers_of_a_fork_make_threads_and_execute_programs() {
+    right("d24_handler_threads", &[]);
+}
+
 /// A mapping lay where deckle wanted it, whatever address the program had proposed: ZGC found no
 /// room for its heap.
 #[test]
