@@ -164,6 +164,11 @@ impl Door {
         word.is_none_or(|word| word.load(Acquire) >> (number % 64) & 1 == 0)
     }
 
+    /// All that are not allowed, as bits.
+    pub fn refused(&self) -> [u64; 8] {
+        self.refused.each_ref().map(|word| word.load(Acquire))
+    }
+
     /// The service's side: it runs.
     pub fn tell(&self) {
         self.end(State::Runs);

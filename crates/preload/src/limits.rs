@@ -260,13 +260,14 @@ pub unsafe fn read() {
     unsafe {
         let (mut from, mut to) = (environ, environ);
         while !from.is_null() && !(*from).is_null() {
-            match CStr::from_ptr(*from).to_bytes().strip_prefix(VARIABLE) {
-                Some(text) => said = parse(text).or(said),
-                None if from == to => to = to.add(1),
-                None => {
-                    *to = *from;
-                    to = to.add(1);
-                }
+            let entry = CStr::from_ptr(*from).to_bytes();
+            if let Some(text) = entry.strip_prefix(VARIABLE) {
+                said = parse(text).or(said);
+            } else if let Some(text) = entry.strip_prefix(rights::VARIABLE) {
+                rights::inherit(text);
+            } else {
+                *to = *from;
+                to = to.add(1);
             }
             from = from.add(1);
         }

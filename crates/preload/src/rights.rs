@@ -20,6 +20,8 @@ static WELL: AtomicI32 = AtomicI32::new(-1);
 static SOCKET: AtomicU64 = AtomicU64::new(0);
 /// Its least number, if there is room.
 const HIGH: usize = 800;
+/// Tells an executed program of the well, and of what filters refuse: numbers in hexadecimal.
+pub const VARIABLE: &[u8] = b"DECKLE_WELL=";
 
 /// Which file a descriptor is.
 fn identity(fd: i32) -> Option<u64> {
@@ -128,9 +130,54 @@ fn provide(start: bool) {
     set_mask(mask);
 }
 
-/// Makes a connection the well.
+/// [`VARIABLE`] with its value.
+pub struct Entry([u8; 192]);
+
+impl Entry {
+    /// `None`: there is nothing to tell.
+    pub fn new() -> Option<Entry> {
+        let well = WELL.load(Acquire);
+        if well < 0 {
+            return None;
+        }
+        let mut text = [0; 192];
+        text[..VARIABLE.len()].copy_from_slice(VARIABLE);
+        let numbers = [well as u64, SOCKET.load(Acquire)];
+        let all = numbers.into_iter().chain(DOOR.refused());
+        for (n, number) in all.enumerate() {
+            for digit in 0..16 {
+                let value = number >> (60 - 4 * digit) & 15;
+                text[VARIABLE.len() + 17 * n + digit] = b"0123456789abcdef"[value as usize];
+            }
+            text[VARIABLE.len() + 17 * n + 16] = b':';
+        }
+        Some(Entry(text))
+    }
+
+    /// A string.
+    pub fn as_ptr(&self) -> *const c_char {
+        self.0.as_ptr().cast()
+    }
+}
+
+/// Takes over what [`VARIABLE`] tells.
+pub fn inherit(text: &[u8]) {
+    let mut numbers = text.split(|b| *b == b':').map(|digits| {
+        let digits = core::str::from_utf8(digits).unwrap_or("");
+        u64::from_str_radix(digits, 16).unwrap_or(0)
+    });
+    let (well, socket) = (numbers.next(), numbers.next());
+    SOCKET.store(socket.unwrap_or(0), Release);
+    WELL.store(well.unwrap_or(0) as i32, Release);
+    for (word, bits) in (0..8).zip(numbers) {
+        let refused = (0..64).filter(|bit| bits >> bit & 1 == 1);
+        refused.for_each(|bit| DOOR.refuse(64 * word + bit));
+    }
+}
+
+/// Makes a connection the well. Executed programs have it, too.
 fn keep(fd: i32) {
-    let high = [fd as usize, libc::F_DUPFD_CLOEXEC as usize, HIGH, 0, 0, 0];
+    let high = [fd as usize, libc::F_DUPFD as usize, HIGH, 0, 0, 0];
     // SAFETY: makes a descriptor; closes our own.
     let fd = unsafe {
         match sys::call(libc::SYS_fcntl, high) {

@@ -79,10 +79,13 @@ fn begin(door: &Door) -> Result<(), &'static str> {
         if door.may(libc::SYS_setsid) {
             libc::setsid();
         }
-        let link = door.link.load(Relaxed);
-        let leaves = door.may(libc::SYS_chdir);
-        if !close_all_but(link) || leaves && libc::chdir(c"/".as_ptr()) != 0 {
-            return Err("its service cannot leave the program's descriptors and directory");
+        if !close_all_but(door.link.load(Relaxed)) {
+            return Err("its service cannot leave the program's descriptors");
+        }
+        if door.may(libc::SYS_chdir) {
+            // Out of the program's directory, if there is another: its root may be an empty one
+            // that is gone.
+            libc::chdir(c"/".as_ptr());
         }
     }
     shed::lift_limits();
