@@ -102,7 +102,7 @@ fn connect() -> Option<Link> {
 
 /// Before a call that takes rights: what will be needed is there. `start`: a service could not be
 /// started after it.
-fn provide(start: bool) {
+pub fn provide(start: bool) {
     // A child of vfork is in its parent's memory.
     if !config::is_managed() || DOOR.pid.load(Acquire) != sys::getpid() as i32 {
         return;

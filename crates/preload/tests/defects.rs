@@ -171,6 +171,13 @@ fn d11_a_limit_on_the_address_space_is_told_and_inherited() {
     right("d11_limits", &["managed"]);
 }
 
+/// The same for a limit on data: in a renderer of Chromium no thread could be made.
+#[test]
+fn d11_a_limit_on_data_means_the_programs_own() {
+    right("d11_data", &["small"]);
+    right("d11_data", &["managed"]);
+}
+
 /// The next fork that the kernel told of was taken for the one that was prepared, so that a child
 /// of `clone` got what the child of `fork` was to have.
 #[test]
