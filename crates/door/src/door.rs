@@ -156,6 +156,9 @@ impl Door {
         if let Some(word) = self.refused.get(number as usize / 64) {
             word.fetch_or(1 << (number % 64), Release);
         }
+        if number == libc::SYS_rt_sigprocmask {
+            crate::request::MASK_STAYS.store(true, Release);
+        }
     }
 
     /// Whether no filter that is known of hinders call `number`: it could end who makes it.

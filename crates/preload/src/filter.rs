@@ -62,6 +62,18 @@ pub fn hindrance() -> Option<c_long> {
     NEEDED.into_iter().find(|number| !DOOR.may(*number))
 }
 
+/// Whether the calls may be made by which a fork is seen.
+pub fn lets_forks_be_seen() -> bool {
+    let calls = [
+        libc::SYS_gettid,
+        libc::SYS_prctl,
+        libc::SYS_rt_sigaction,
+        libc::SYS_rt_sigprocmask,
+        libc::SYS_sigaltstack,
+    ];
+    calls.iter().all(|number| DOOR.may(*number))
+}
+
 /// Reads a filter that is in force now.
 ///
 /// # Safety

@@ -11,7 +11,7 @@
 
 use crate::alloc::boot;
 use crate::window::{self, Window};
-use crate::{DOOR, gate, limits, load, rights, sys};
+use crate::{DOOR, filter, gate, limits, load, rights, sys};
 use core::arch::asm;
 use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_int, c_void};
@@ -438,7 +438,7 @@ pub unsafe extern "C" fn fork() -> libc::pid_t {
 /// Whether a fork would not be seen, and its child have none of the managed memory: a filter
 /// keeps us from opening a window. Then there is none: `errno` is EAGAIN.
 fn is_unseen() -> bool {
-    let unseen = !DOOR.may(libc::SYS_prctl) && gate::is_managed();
+    let unseen = !filter::lets_forks_be_seen() && gate::is_managed();
     if unseen {
         sys::set_errno(libc::EAGAIN);
     }

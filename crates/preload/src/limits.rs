@@ -56,6 +56,9 @@ fn kernel(new: Option<Limit>) -> Result<Limit, i32> {
 }
 
 fn kernel_of(what: libc::__rlimit_resource_t, new: Option<Limit>) -> Result<Limit, i32> {
+    if !DOOR.may(libc::SYS_prlimit64) {
+        return Err(libc::EPERM);
+    }
     let mut old = Limit(NONE, NONE);
     let to = [new.unwrap_or(old)].map(|l| [l.0, l.1]);
     let mut from = [0_u64; 2];

@@ -14,7 +14,7 @@
 //! in a handler may have 8 KiB, of which a frame of the kernel's takes three or more.
 
 use crate::fork::{self, Clone};
-use crate::{DOOR, sys};
+use crate::{filter, sys};
 use core::arch::asm;
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
@@ -182,7 +182,7 @@ fn own() -> Option<&'static Window> {
 
 /// Opens a window for the calling thread. False: there is one already, or the system has none.
 pub fn open() -> bool {
-    if !DOOR.may(libc::SYS_prctl) {
+    if !filter::lets_forks_be_seen() {
         return false;
     }
     // Before anything is taken: a handler that forked now would find it half done.
