@@ -114,7 +114,7 @@ fn verdict(code: &[sock_filter], call: &[u32; 16]) -> u32 {
         let y = if op & 0x08 == 0 { k } else { x };
         let slot = k as usize & 15;
         let load = || match op & 0xe0 {
-            0x20 => call[k as usize / 4 & 15],
+            0x20 => call[(k as usize / 4) & 15],
             0x60 => kept[slot],
             0x80 => 64,
             _ => k,
