@@ -42,7 +42,7 @@ fn announce_as(group: &Group, program: u32, service: u32, line: LineId) -> Link 
     );
     // SAFETY: a system call on numbers; the descriptor it returns is ours.
     let any = sys::Fd::own(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) });
-    link.hello((program, service), line, [any.raw(), a.raw(), b.raw()])
+    link.hello((program, service), line, &[any.raw(), a.raw(), b.raw()])
         .unwrap();
     link
 }

@@ -4,7 +4,8 @@ use crate::places::Places;
 use crate::request::Requests;
 use core::cell::UnsafeCell;
 use core::sync::atomic::Ordering::{Acquire, Release};
-use core::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize};
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize};
+use libc::c_long;
 
 /// How a service begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -105,6 +106,8 @@ pub struct Door {
     pub places: Places,
     /// The service's own: where its heap begins.
     pub root: AtomicUsize,
+    /// System calls that a filter of the program's own does not allow, a bit for each number.
+    refused: [AtomicU64; 8],
     /// The program's own soft limit on its address space; `usize::MAX`: none.
     pub limit: AtomicUsize,
     /// Bytes of address space that are none of the program's: roughly, and only kept up to date
@@ -137,6 +140,7 @@ impl Door {
             forked: AtomicUsize::new(0),
             places: Places::new(),
             root: AtomicUsize::new(0),
+            refused: [const { AtomicU64::new(0) }; 8],
             limit: AtomicUsize::new(usize::MAX),
             reserved: AtomicUsize::new(0),
             image: AtomicUsize::new(0),
@@ -145,6 +149,27 @@ impl Door {
             reason: Text::new(),
             requests: Requests::new(),
         }
+    }
+
+    /// Notes that a filter of the program's own does not allow call `number`.
+    pub fn refuse(&self, number: c_long) {
+        if let Some(word) = self.refused.get(number as usize / 64) {
+            word.fetch_or(1 << (number % 64), Release);
+        }
+        if number == libc::SYS_rt_sigprocmask {
+            crate::request::MASK_STAYS.store(true, Release);
+        }
+    }
+
+    /// Whether no filter that is known of hinders call `number`: it could end who makes it.
+    pub fn may(&self, number: c_long) -> bool {
+        let word = self.refused.get(number as usize / 64);
+        word.is_none_or(|word| word.load(Acquire) >> (number % 64) & 1 == 0)
+    }
+
+    /// All that are not allowed, as bits.
+    pub fn refused(&self) -> [u64; 8] {
+        self.refused.each_ref().map(|word| word.load(Acquire))
     }
 
     /// The service's side: it runs.

@@ -7,7 +7,7 @@
 
 use crate::futex;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
 use core::time::Duration;
 
 /// What is asked of the service.
@@ -42,7 +42,8 @@ pub enum Op {
     Look,
     /// address, bytes: what is managed of it stays resident.
     Hold,
-    /// Stand still for a fork; 1: whose child will have no service.
+    /// Stand still for a fork; 1: whose child will have no service; since call number - 1 is
+    /// refused.
     ForkBegin,
     /// The fork is done, or has failed.
     ForkEnd,
@@ -234,9 +235,15 @@ impl Requests {
     }
 }
 
-/// Sets the calling thread's signal mask; what it was.
+/// Whether a filter of the program's own refuses to change a signal mask.
+pub(crate) static MASK_STAYS: AtomicBool = AtomicBool::new(false);
+
+/// Sets the calling thread's signal mask, if that may be; what it was.
 pub fn set_mask(mask: u64) -> u64 {
     let mut before = 0_u64;
+    if MASK_STAYS.load(Relaxed) {
+        return before;
+    }
     let args = [
         libc::SIG_SETMASK as usize,
         &raw const mask as usize,

@@ -118,8 +118,11 @@ impl Group {
     pub fn join(&self, pid: u32, service: u32) -> Result<LineId, JoinError> {
         // Where /proc is of another pid namespace, or is not there, nobody can judge this process
         // by its start time; `deckle run` sees its end.
-        let start = proc_stat(pid).map_or(0, |s| s.start);
-        let namespace = if start == 0 { 0 } else { namespaces() };
+        let known = match namespaces() {
+            0 => None,
+            namespace => proc_stat(pid).ok().map(|s| (s.start, namespace)),
+        };
+        let (start, namespace) = known.unwrap_or((0, 0));
         for line in self.lines() {
             let before = line.state.load(Acquire);
             if namespace != 0
@@ -323,7 +326,7 @@ impl Group {
 fn gone(line: &Line, state: u64, namespace: u64) -> bool {
     let pid = pid_of(state);
     let folding = state & 0xff == FOLDING;
-    if !folding && (namespace == 0 || line.namespace.load(Relaxed) != namespace) {
+    if namespace == 0 || !folding && line.namespace.load(Relaxed) != namespace {
         return false;
     }
     // SAFETY: signal 0 sends nothing.

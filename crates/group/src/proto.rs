@@ -25,15 +25,17 @@ const BYE: u8 = 4;
 const KILL: u8 = 5;
 const OOM: u8 = 6;
 const ASK: u8 = 7;
-const EXEC: u8 = 8;
+const SPARE: u8 = 8;
+const EXEC: u8 = 9;
 /// Longest wait for what was asked for.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A message as received.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Message<'a> {
-    /// A service has begun; comes with three descriptors: userfaultfd, pidfd of the
-    /// service, pidfd of the program.
+    /// A service has begun; comes with its userfaultfd. Who that is, the packet's sender, the
+    /// kernel says, and the program is its parent; or both come as pidfds, that of the service
+    /// first.
     Hello {
         /// Pid of the program.
         pid: u32,
@@ -65,6 +67,8 @@ pub enum Message<'a> {
         /// Not the thread itself, but a child that it makes.
         child: bool,
     },
+    /// A fork is under way where nobody may connect; see [`Link::spare`].
+    Spare,
     /// Text for the standard error of `deckle run`: whole lines.
     Say(&'a [u8]),
     /// A program that cannot be managed is executed; `path`, NUL, reason.
@@ -107,6 +111,7 @@ impl<'a> Message<'a> {
                 filtered: *rest.get(4)? != 0,
                 child: *rest.get(5)? != 0,
             }),
+            SPARE => Some(Message::Spare),
             SAY => Some(Message::Say(rest)),
             UNMANAGED => {
                 let nul = rest.iter().position(|&b| b == 0)?;
@@ -149,17 +154,42 @@ impl Link {
         Link(fd)
     }
 
-    /// Asks for what the caller's credentials do not give: the group's page, and
-    /// `/dev/userfaultfd` if `deckle run` has it. To be called before anything is said.
+    /// Asks for what the caller may not open. To be called before anything is said.
     ///
     /// # Errors
     /// `deckle run` is gone, or knows nothing of the caller.
-    pub fn ask(&self) -> Result<(Fd, Option<Fd>), Errno> {
-        send(&self.0, &[&[ASK]], &[])?;
+    pub fn ask(&self) -> Result<Given, Errno> {
         let mut buf = [0; 8];
+        let got = self.answer(ASK, &mut buf)?;
+        let there = *got.packet.get(1).ok_or(Errno(libc::EPERM))?;
+        let mut fds = got.fds.into_iter().flatten();
+        let mut next = |bit: u8| (there >> bit & 1 == 1).then(|| fds.next()).flatten();
+        Ok(Given {
+            page: next(0),
+            device: next(1),
+            program: next(2),
+            stat: next(3),
+            maps: next(4),
+            status: next(5),
+            pagemap: next(6),
+            memory: next(7),
+        })
+    }
+
+    /// Asks for one connection more, for who may make none. Whoever shares this one may ask by it,
+    /// at any time: one is as good as another.
+    ///
+    /// # Errors
+    /// `deckle run` is gone, or has none.
+    pub fn spare(&self) -> Result<Fd, Errno> {
+        let [spare, ..] = self.answer(SPARE, &mut [0; 8])?.fds;
+        spare.ok_or(Errno(libc::EMFILE))
+    }
+
+    fn answer<'a>(&self, question: u8, buf: &'a mut [u8]) -> Result<socket::Received<'a>, Errno> {
+        send(&self.0, &[&[question]], &[])?;
         wait(&self.0, PATIENCE)?;
-        let [page, device, _] = receive(&self.0, &mut buf)?.fds;
-        Ok((page.ok_or(Errno(libc::EPERM))?, device))
+        receive(&self.0, buf)
     }
 
     /// Has `deckle run` hold on to the calling thread, or to a `child` that it is about to make,
@@ -186,19 +216,19 @@ impl Link {
         &self.0
     }
 
-    /// Announces a service: userfaultfd, pidfd of the service, pidfd of the program.
+    /// Announces a service: userfaultfd, and perhaps pidfds of the service and of the program.
     pub fn hello(
         &self,
         (pid, service): (u32, u32),
         line: LineId,
-        fds: [i32; FDS_MAX],
+        fds: &[i32],
     ) -> Result<(), Errno> {
         let words = [pid, service, u32::from(line.index), line.generation];
         let mut packet = [0u8; 16];
         for (to, word) in packet.as_chunks_mut::<4>().0.iter_mut().zip(words) {
             *to = word.to_le_bytes();
         }
-        send(&self.0, &[&[HELLO], &packet], &fds)
+        send(&self.0, &[&[HELLO], &packet], fds)
     }
 
     /// Has `deckle run` kill this service's own program.
@@ -241,15 +271,49 @@ impl Link {
     }
 }
 
-/// `deckle run`'s answer to [`Message::Ask`].
+/// What `deckle run` gives to a service that asks.
+#[derive(Default)]
+pub struct Given {
+    /// The group's page.
+    pub page: Option<Fd>,
+    /// `/dev/userfaultfd`.
+    pub device: Option<Fd>,
+    /// A pidfd of the program.
+    pub program: Option<Fd>,
+    /// `/proc/PID/stat` of the program.
+    pub stat: Option<Fd>,
+    /// Of the files of the service in /proc: `maps`.
+    pub maps: Option<Fd>,
+    /// `status`.
+    pub status: Option<Fd>,
+    /// `pagemap`.
+    pub pagemap: Option<Fd>,
+    /// `mem`.
+    pub memory: Option<Fd>,
+}
+
+/// `deckle run`'s answer to [`Message::Ask`]: what it has of [`Given`], in that order.
 ///
 /// # Errors
 /// The asker is gone.
-pub fn give(to: &Fd, page: &Fd, device: Option<&Fd>) -> Result<(), Errno> {
-    match device {
-        Some(device) => send(to, &[&[ASK]], &[page.raw(), device.raw()]),
-        None => send(to, &[&[ASK]], &[page.raw()]),
+pub fn give(to: &Fd, what: [Option<&Fd>; FDS_MAX]) -> Result<(), Errno> {
+    let there = (0..)
+        .zip(&what)
+        .fold(0, |bits, (i, fd)| bits | u8::from(fd.is_some()) << i);
+    let (mut raw, mut n) = ([-1; FDS_MAX], 0);
+    for fd in what.into_iter().flatten() {
+        raw[n] = fd.raw();
+        n += 1;
     }
+    send(to, &[&[ASK, there]], &raw[..n])
+}
+
+/// `deckle run`'s answer to [`Message::Spare`].
+///
+/// # Errors
+/// As [`give`].
+pub fn give_spare(to: &Fd, spare: &Fd) -> Result<(), Errno> {
+    send(to, &[&[SPARE]], &[spare.raw()])
 }
 
 /// `deckle run`'s answer to [`Message::Exec`].

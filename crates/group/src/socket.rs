@@ -10,7 +10,10 @@ use crate::attach::Name;
 use crate::sys::{Errno, Fd, to_read};
 
 /// Most descriptors that come with a packet.
-pub const FDS_MAX: usize = 3;
+pub const FDS_MAX: usize = 8;
+/// Linux's names for the option that a socket tells who has sent a packet, and for what it tells.
+const SO_PASSPIDFD: i32 = 76;
+const SCM_PIDFD: i32 = 4;
 
 /// Where a socket is found.
 #[derive(Clone, Copy)]
@@ -66,11 +69,37 @@ pub(crate) fn listen(place: Where, backlog: i32) -> Result<Fd, Errno> {
     if bound < 0 || unsafe { libc::listen(fd.raw(), backlog) } < 0 {
         return Err(Errno::last());
     }
+    tell_senders(&fd);
     if let Where::Path(_) = place {
         // SAFETY: the path in the address ends in NUL, as it was zero before.
         unsafe { libc::chmod(at.sun_path.as_ptr(), 0o666) };
     }
     Ok(fd)
+}
+
+/// From now on packets, here and on what is accepted here, come with their senders.
+fn tell_senders(fd: &Fd) {
+    let (on, bytes) = (1_i32, size_of::<i32>() as libc::socklen_t);
+    let at = (&raw const on).cast();
+    // SAFETY: a live word of that size. Where it is refused no packet has a sender.
+    unsafe { libc::setsockopt(fd.raw(), libc::SOL_SOCKET, SO_PASSPIDFD, at, bytes) };
+}
+
+/// Two ends of a connection: ours, which never waits and tells senders, and one to give away.
+///
+/// # Errors
+/// The system has none.
+pub fn pair() -> Result<(Fd, Fd), Errno> {
+    let (kind, mut ends) = (libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, [-1; 2]);
+    // SAFETY: writes two descriptors.
+    if unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, ends.as_mut_ptr()) } != 0 {
+        return Err(Errno::last());
+    }
+    let [ours, other] = ends.map(Fd::own);
+    tell_senders(&ours);
+    // SAFETY: a system call on numbers.
+    unsafe { libc::fcntl(ours.raw(), libc::F_SETFL, libc::O_NONBLOCK) };
+    Ok((ours, other))
 }
 
 /// Connects to who listens there. ECONNREFUSED: nobody does.
@@ -136,7 +165,7 @@ pub(crate) fn send(fd: &Fd, parts: &[&[u8]], fds: &[i32]) -> Result<(), Errno> {
         msg.msg_control = control.as_mut_ptr().cast();
         // SAFETY: CMSG_SPACE computes a size.
         msg.msg_controllen = unsafe { libc::CMSG_SPACE(bytes as u32) } as _;
-        // SAFETY: the control buffer (64 bytes) holds a header and three descriptors, and
+        // SAFETY: the control buffer (64 bytes) holds a header and eight descriptors, and
         // msg_controllen says so, hence CMSG_FIRSTHDR is not null.
         unsafe {
             let head = libc::CMSG_FIRSTHDR(&msg);
@@ -164,6 +193,8 @@ pub struct Received<'a> {
     pub packet: &'a [u8],
     /// Descriptors that came along, close-on-exec.
     pub fds: [Option<Fd>; FDS_MAX],
+    /// A pidfd of the process that has sent it, by word of the kernel, where that is told.
+    pub sender: Option<Fd>,
 }
 
 /// Receives one packet from `fd` without waiting. EAGAIN when there is none.
@@ -172,7 +203,7 @@ pub fn receive<'a>(fd: &Fd, buf: &'a mut [u8]) -> Result<Received<'a>, Errno> {
         iov_base: buf.as_mut_ptr().cast(),
         iov_len: buf.len(),
     };
-    let mut control = [0u64; 8];
+    let mut control = [0u64; 12];
     // SAFETY: msghdr is plain data, and all zeros is a value of it.
     let mut msg: libc::msghdr = unsafe { core::mem::zeroed() };
     msg.msg_iov = &mut iov;
@@ -192,15 +223,21 @@ pub fn receive<'a>(fd: &Fd, buf: &'a mut [u8]) -> Result<Received<'a>, Errno> {
         }
     };
     let mut fds = [const { None }; FDS_MAX];
-    let mut next = 0;
+    let (mut next, mut sender) = (0, None);
     // SAFETY: recvmsg filled the control buffer and set its length; the walk stays inside it,
-    // and each SCM_RIGHTS message holds whole descriptors, which are ours from now on.
+    // and each message of these kinds holds whole descriptors, which are ours from now on.
     unsafe {
         let mut head = libc::CMSG_FIRSTHDR(&msg);
         while !head.is_null() {
-            if (*head).cmsg_level == libc::SOL_SOCKET && (*head).cmsg_type == libc::SCM_RIGHTS {
+            let data = libc::CMSG_DATA(head).cast::<i32>();
+            let kind = ((*head).cmsg_level, (*head).cmsg_type);
+            if kind == (libc::SOL_SOCKET, SCM_PIDFD) {
+                // Less than 0: the sender is gone.
+                sender = Some(data.read_unaligned())
+                    .filter(|raw| *raw >= 0)
+                    .map(Fd::own);
+            } else if kind == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
                 let bytes = (*head).cmsg_len as usize - libc::CMSG_LEN(0) as usize;
-                let data = libc::CMSG_DATA(head).cast::<i32>();
                 for i in 0..bytes / size_of::<i32>() {
                     let got = Fd::own(data.add(i).read_unaligned());
                     // More than expected: dropped, that is closed.
@@ -216,5 +253,6 @@ pub fn receive<'a>(fd: &Fd, buf: &'a mut [u8]) -> Result<Received<'a>, Errno> {
     Ok(Received {
         packet: &buf[..n.min(buf.len())],
         fds,
+        sender,
     })
 }

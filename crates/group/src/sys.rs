@@ -231,14 +231,21 @@ fn parse_stat(text: &[u8]) -> Option<ProcStat> {
 ///
 /// Found out once for each process: it enters no other one of either, only its children do.
 pub fn namespaces() -> u64 {
-    static KNOWN: AtomicU64 = AtomicU64::new(0);
-    static OF: AtomicU32 = AtomicU32::new(0);
     let me = std::process::id();
     if OF.load(Acquire) != me {
         KNOWN.store(look_at_namespaces(), Relaxed);
         OF.store(me, Release);
     }
     KNOWN.load(Relaxed)
+}
+
+static KNOWN: AtomicU64 = AtomicU64::new(0);
+/// Whose they are.
+static OF: AtomicU32 = AtomicU32::new(0);
+
+/// For a process that may not look: they are not known, and no process is judged by it.
+pub fn leave_namespaces_unknown() {
+    OF.store(std::process::id(), Release);
 }
 
 fn look_at_namespaces() -> u64 {

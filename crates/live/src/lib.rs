@@ -15,8 +15,10 @@ pub mod platform;
 
 pub use pager::{
     Die, Forcing, Hooks, Limit, LiveEnv, LiveMachine, Pager, PagerError, Region, Service,
+    leave_scheduling,
 };
 pub use platform::scan as zero_scan;
 pub use platform::{
-    Account, Capabilities, Capability, LiveConfig, LiveError, LivePlatform, Place, self_test,
+    Account, Capabilities, Capability, LiveConfig, LiveError, LivePlatform, Opened, Place,
+    self_test,
 };

@@ -3,7 +3,7 @@
 
 use crate::exec::exports as exec;
 use crate::map::calls::answer;
-use crate::{fork, hooks, limits, sys};
+use crate::{fork, hooks, limits, rights, sys};
 use core::ffi::c_int;
 use libc::c_long;
 
@@ -33,7 +33,7 @@ pub unsafe extern "C" fn syscall(
             }
             _ => {
                 let args = [a, b, c, d, e, f];
-                let done = answer(number, args).unwrap_or_else(|| sys::call(number, args));
+                let done = answer(number, args).unwrap_or_else(|| rights::call(number, args));
                 sys::c_result(done) as c_long
             }
         }
@@ -57,7 +57,7 @@ unsafe fn forks(number: c_long, args: [usize; 6]) -> c_long {
         return -1;
     }
     match fork::Clone::of(number, args).is_some() {
-        true => hooks::through_window(call),
+        true => hooks::through_window(-1, call),
         false => call(),
     }
 }

@@ -94,6 +94,41 @@ impl Clone {
     }
 }
 
+#[cfg(target_env = "gnu")]
+/// A call that makes a task in this memory, by one who stands at `stack`: as a call that says where
+/// the new task shall stand; and that. `None` if it is no such call.
+pub fn thread_of(
+    number: libc::c_long,
+    args: [usize; 6],
+    stack: usize,
+) -> Option<(libc::c_long, [usize; 6], usize)> {
+    let shares = |flags: usize| flags & libc::CLONE_VM as usize != 0;
+    match number {
+        libc::SYS_vfork => {
+            let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+            let [.., e, f] = args;
+            Some((libc::SYS_clone, [flags as usize, stack, 0, 0, e, f], stack))
+        }
+        libc::SYS_clone if shares(args[0]) => {
+            let stack = if args[1] == 0 { stack } else { args[1] };
+            let [flags, _, c, d, e, f] = args;
+            Some((number, [flags, stack, c, d, e, f], stack))
+        }
+        libc::SYS_clone3 if args[1] >= 64 => {
+            // SAFETY: the caller's promise to the kernel: a structure of so many bytes.
+            let words = unsafe { (args[0] as *const [u64; 8]).read_unaligned() };
+            let top = words[STACK[0]] + words[STACK[1]];
+            // None: the caller tries clone then.
+            match shares(words[0] as usize) {
+                true if top == 0 => Some((-1, args, stack)),
+                true => Some((number, args, top as usize)),
+                false => None,
+            }
+        }
+        _ => None,
+    }
+}
+
 const FORK_STACK: usize = 64 << 10;
 
 #[repr(align(4096))]
@@ -176,7 +211,9 @@ extern "C" fn run(work: &mut Work) {
 fn make(call: &Clone, by: host::Caller, number: Option<u32>) -> Result<usize, i32> {
     host::hold();
     let mut word = None;
-    let link = number.and_then(|_| host::Link::open());
+    let hindrance = number.and_then(|_| host::hindrance());
+    let wanted = number.filter(|_| hindrance.is_none());
+    let link = wanted.and_then(|_| host::Link::open());
     if let Some(number) = number {
         let begun = shared_word().and_then(|word| {
             DOOR.fork.store(number, Relaxed);
@@ -184,7 +221,8 @@ fn make(call: &Clone, by: host::Caller, number: Option<u32>) -> Result<usize, i3
             DOOR.link
                 .store(link.as_ref().map_or(-1, host::Link::raw), Relaxed);
             let alone = usize::from(link.is_none());
-            gate::request(Op::ForkBegin, [alone, 0, 0, 0, 0, 0]).map(|_| word)
+            let why = hindrance.map_or(0, |call| call as usize + 1);
+            gate::request(Op::ForkBegin, [alone, why, 0, 0, 0, 0]).map(|_| word)
         });
         match begun {
             Ok(shared) => word = Some((shared, number)),
@@ -200,6 +238,7 @@ fn make(call: &Clone, by: host::Caller, number: Option<u32>) -> Result<usize, i3
     match (result, word) {
         (Ok(0), word) => {
             host::let_go(Some(by));
+            DOOR.pid.store(sys::getpid() as i32, Relaxed);
             if word.is_some() {
                 in_child(link.is_none());
             }
@@ -235,7 +274,6 @@ fn in_child(alone: bool) {
     // A grandchild's answer is not for our parent.
     SHARED.store(0, Relaxed);
     if alone {
-        DOOR.pid.store(sys::getpid() as i32, Relaxed);
         return gate::be_plain();
     }
     if let Err(why) = load::start(Mode::Child) {

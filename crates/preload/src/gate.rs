@@ -130,7 +130,7 @@ fn start() {
     STARTER.store(sys::gettid(), Relaxed);
     host::opening();
     let limit = config::is_managed().then(limits::lift).flatten();
-    let state = match config::is_managed().then(|| load::start(Mode::First)) {
+    let state = match config::is_managed().then(|| host::with_link(|| load::start(Mode::First))) {
         Some(Ok(_)) => {
             note_start();
             host::opened();

@@ -1,6 +1,6 @@
 //! The functions of libc by which a program forks, and those that stand behind ours.
 
-use crate::{sys, window};
+use crate::{filter, gate, sys, window};
 use core::ffi::{CStr, c_int, c_void};
 use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::{Acquire, Release};
@@ -69,8 +69,21 @@ pub unsafe extern "C" fn fork() -> libc::pid_t {
         sys::set_errno(libc::ENOSYS);
         return -1;
     };
+    if is_unseen() {
+        return -1;
+    }
     // SAFETY: the program's own call.
     unsafe { real() }
+}
+
+/// Whether a fork would not be seen, and its child have none of the managed memory: a filter
+/// keeps us from opening a window. Then there is none: `errno` is EAGAIN.
+fn is_unseen() -> bool {
+    let unseen = !filter::lets_forks_be_seen() && gate::is_managed();
+    if unseen {
+        sys::set_errno(libc::EAGAIN);
+    }
+    unseen
 }
 
 /// POSIX's `_Fork`, which runs no handlers.
@@ -80,14 +93,17 @@ pub unsafe extern "C" fn _Fork() -> libc::pid_t {
         sys::set_errno(libc::ENOSYS);
         return -1;
     };
-    through_window(|| {
+    through_window(-1, || {
         // SAFETY: the program's own call.
         unsafe { real() }
     })
 }
 
-/// Calls what forks, with the calling thread's window open.
-pub fn through_window<T>(work: impl FnOnce() -> T) -> T {
+/// Calls what forks, with the calling thread's window open; `failed` and `errno` if that cannot be.
+pub fn through_window<T>(failed: T, work: impl FnOnce() -> T) -> T {
+    if is_unseen() {
+        return failed;
+    }
     let opened = window::open();
     let result = work();
     if opened {
@@ -130,7 +146,7 @@ pub unsafe extern "C" fn clone(
         real(entry, stack, flags, argument, parent, area, child)
     };
     match flags & libc::CLONE_VM {
-        0 => through_window(call),
+        0 => through_window(-1, call),
         _ => call(),
     }
 }

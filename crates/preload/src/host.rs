@@ -3,9 +3,9 @@
 use crate::alloc::{self, boot};
 use crate::exec::outside;
 use crate::window::{self, Window};
-use crate::{config, sys};
+use crate::{rights, sys};
 use core::ffi::c_int;
-use deckle_group::{Name, proto};
+use libc::c_long;
 
 /// Who forks.
 pub type Caller = &'static Window;
@@ -61,49 +61,43 @@ pub fn reserve_image(bytes: usize) -> Result<usize, i32> {
     sys::reserve(0, bytes)
 }
 
+/// Why a child of this program cannot be managed whatever is done: a call that is refused.
+pub fn hindrance() -> Option<c_long> {
+    rights::hindrance()
+}
+
+/// Starts a service.
+pub fn with_link<T>(start: impl FnOnce() -> T) -> T {
+    rights::with_link(start)
+}
+
 /// A connection to `deckle run`, made before the fork, since a child may be where it is out of
 /// reach. Ours for the time of the fork; the child's service keeps a copy.
 pub struct Link(i32);
 
 impl Link {
-    /// Connects. `None` if that is impossible, or if a service of the child could not watch it:
-    /// the program may have refused itself these calls.
+    /// `None`: there is none to be had.
     pub fn open() -> Option<Link> {
-        let before = sys::errno();
-        let mut state = 0;
-        // SAFETY: the calling thread's own state, put back: what libc does here is no place to
-        // be cancelled at.
-        unsafe { pthread_setcancelstate(NO_CANCEL, &raw mut state) };
-        let name = config::group_name().and_then(|name| Name::new(name).ok());
-        let me = sys::getpid() as usize;
-        let how = (libc::O_PATH | libc::O_CLOEXEC) as usize;
-        let (here, maps) = (
-            libc::AT_FDCWD as usize,
-            c"/proc/self/maps".as_ptr() as usize,
-        );
-        // What the child's service will have to open. SAFETY: descriptors, which are closed; a
-        // path that ends in NUL.
-        let may_watch = unsafe {
-            let close = |fd| sys::call(libc::SYS_close, [fd, 0, 0, 0, 0, 0]);
-            sys::call(libc::SYS_pidfd_open, [me, 0, 0, 0, 0, 0])
-                .and_then(close)
-                .and_then(|_| sys::call(libc::SYS_openat, [here, maps, how, 0, 0, 0]))
-                .and_then(close)
-        };
-        let link = name
-            .filter(|_| may_watch.is_ok())
-            .and_then(|name| proto::Link::connect(name).ok())
-            .map(|link| Link(link.into_raw()));
-        // SAFETY: as above.
-        unsafe { pthread_setcancelstate(state, &raw mut state) };
-        sys::set_errno(before);
-        link
+        quietly(|| rights::connection().map(|link| Link(link.into_raw())))
     }
 
     /// Its number.
     pub fn raw(&self) -> i32 {
         self.0
     }
+}
+
+/// Runs what calls libc's functions: it is no place to be cancelled at, and keeps `errno`.
+pub fn quietly<T>(work: impl FnOnce() -> T) -> T {
+    let before = sys::errno();
+    let mut state = 0;
+    // SAFETY: the calling thread's own state, put back.
+    unsafe { pthread_setcancelstate(NO_CANCEL, &raw mut state) };
+    let result = work();
+    // SAFETY: as above.
+    unsafe { pthread_setcancelstate(state, &raw mut state) };
+    sys::set_errno(before);
+    result
 }
 
 impl Drop for Link {

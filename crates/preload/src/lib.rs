@@ -14,6 +14,7 @@ mod alloc;
 mod bare;
 mod config;
 mod exec;
+mod filter;
 mod fork;
 mod gate;
 mod hold;
@@ -22,6 +23,7 @@ mod host;
 mod limits;
 mod load;
 mod map;
+mod rights;
 mod sys;
 mod window;
 
@@ -41,6 +43,7 @@ extern "C" fn start() {
         if !gate::is_started() {
             load::map_file();
         }
+        DOOR.pid.store(sys::getpid() as i32, Relaxed);
         // Known to the main thread alone, which this is.
         DOOR.left.store(sys::main_thread_word(), Relaxed);
         hooks::register();

@@ -7,7 +7,7 @@
 //! and the hard one, which could not be raised again if that fails, by the next program's library,
 //! to which [`VARIABLE`] tells both.
 
-use crate::{DOOR, gate, sys};
+use crate::{DOOR, gate, rights, sys};
 use core::ffi::{CStr, c_char, c_int};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU64, AtomicUsize};
@@ -52,18 +52,18 @@ pub fn is_raised() -> bool {
 
 /// The kernel's limit, and a new one in its place.
 fn kernel(new: Option<Limit>) -> Result<Limit, i32> {
+    kernel_of(libc::RLIMIT_AS, new)
+}
+
+fn kernel_of(what: libc::__rlimit_resource_t, new: Option<Limit>) -> Result<Limit, i32> {
+    if !DOOR.may(libc::SYS_prlimit64) {
+        return Err(libc::EPERM);
+    }
     let mut old = Limit(NONE, NONE);
     let to = [new.unwrap_or(old)].map(|l| [l.0, l.1]);
     let mut from = [0_u64; 2];
     let new_at = new.map_or(0, |_| to.as_ptr() as usize);
-    let args = [
-        0,
-        libc::RLIMIT_AS as usize,
-        new_at,
-        from.as_mut_ptr() as usize,
-        0,
-        0,
-    ];
+    let args = [0, what as usize, new_at, from.as_mut_ptr() as usize, 0, 0];
     // SAFETY: reads and writes two words each.
     unsafe { sys::call(libc::SYS_prlimit64, args) }?;
     (old.0, old.1) = (from[0], from[1]);
@@ -260,13 +260,14 @@ pub unsafe fn read() {
     unsafe {
         let (mut from, mut to) = (environ, environ);
         while !from.is_null() && !(*from).is_null() {
-            match CStr::from_ptr(*from).to_bytes().strip_prefix(VARIABLE) {
-                Some(text) => said = parse(text).or(said),
-                None if from == to => to = to.add(1),
-                None => {
-                    *to = *from;
-                    to = to.add(1);
-                }
+            let entry = CStr::from_ptr(*from).to_bytes();
+            if let Some(text) = entry.strip_prefix(VARIABLE) {
+                said = parse(text).or(said);
+            } else if let Some(text) = entry.strip_prefix(rights::VARIABLE) {
+                rights::inherit(text);
+            } else {
+                *to = *from;
+                to = to.add(1);
             }
             from = from.add(1);
         }
@@ -286,6 +287,44 @@ fn parse(text: &[u8]) -> Option<Limit> {
     Some(Limit(number(soft)?, number(hard)?))
 }
 
+/// The program's own limit on data, and what the kernel has been told instead.
+static DATA: [[AtomicU64; 2]; 2] = [const { [const { AtomicU64::new(NONE) }; 2] }; 2];
+
+/// The limit on data (RLIMIT_DATA), in which the kernel counts what the service reserves, too: the
+/// kernel's is higher by that, and by some more. The one before.
+fn data(new: Option<Limit>) -> Result<Limit, i32> {
+    const MORE: u64 = 1 << 30;
+    if new.is_some_and(|new| new.0 != NONE) {
+        // What it reserves is known.
+        rights::provide(true);
+    }
+    let ours = gate::is_managed() && is_owner();
+    let reserved = match new {
+        Some(_) if ours => gate::request(Op::Limit, [0; 6])? as u64 + MORE,
+        _ => 0,
+    };
+    alone(|| {
+        let now = kernel_of(libc::RLIMIT_DATA, None)?;
+        let raised = now == load(&DATA[1]) && now.0 != NONE;
+        let before = if raised { load(&DATA[0]) } else { now };
+        let Some(new) = new else { return Ok(before) };
+        let mighty = is_mighty();
+        if new.0 > new.1 {
+            return Err(libc::EINVAL);
+        }
+        if new.1 > before.1 && !mighty {
+            return Err(libc::EPERM);
+        }
+        let most = if mighty { NONE } else { now.1 };
+        let hard = new.1.saturating_add(reserved).min(most);
+        let to = Limit(new.0.saturating_add(reserved).min(hard), hard);
+        kernel_of(libc::RLIMIT_DATA, Some(to))?;
+        store(&DATA[0], new);
+        store(&DATA[1], to);
+        Ok(before)
+    })
+}
+
 /// prlimit64, of whatever process and whatever limit.
 ///
 /// # Safety
@@ -297,7 +336,12 @@ unsafe fn any(
     old: *mut libc::rlimit,
 ) -> Result<usize, i32> {
     let own = pid == 0 || pid == sys::getpid() as libc::pid_t;
-    if what != libc::RLIMIT_AS as c_int || !own {
+    if what == libc::RLIMIT_NOFILE as c_int && own && !new.is_null() {
+        // SAFETY: the caller's promise.
+        rights::limit_files(unsafe { ((*new).rlim_cur, (*new).rlim_max) });
+    }
+    let ours = [libc::RLIMIT_AS, libc::RLIMIT_DATA].map(|ours| ours as c_int);
+    if !ours.contains(&what) || !own {
         let args = [
             pid as usize,
             what as usize,
@@ -313,10 +357,11 @@ unsafe fn any(
     // SAFETY: the caller's promise.
     let wanted = (!new.is_null()).then(|| unsafe { Limit((*new).rlim_cur, (*new).rlim_max) });
     let before = match is_raised() && is_owner() {
+        _ if what == libc::RLIMIT_DATA as c_int => data(wanted)?,
         true => alone(get)?,
         false => get()?,
     };
-    if let Some(wanted) = wanted {
+    if let Some(wanted) = wanted.filter(|_| what == libc::RLIMIT_AS as c_int) {
         set(wanted)?;
     }
     if !old.is_null() {

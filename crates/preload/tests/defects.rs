@@ -174,6 +174,13 @@ fn d11_a_limit_on_the_address_space_is_told_and_inherited() {
     right("d11_limits", &["managed"]);
 }
 
+/// The same for a limit on data: in a renderer of Chromium no thread could be made.
+#[test]
+fn d11_a_limit_on_data_means_the_programs_own() {
+    right("d11_data", &["small"]);
+    right("d11_data", &["managed"]);
+}
+
 /// The next fork that the kernel told of was taken for the one that was prepared, so that a child
 /// of `clone` got what the child of `fork` was to have.
 #[test]
@@ -224,19 +231,101 @@ fn d23_an_access_to_what_is_unmapped_says_so() {
     right("d23_fault_codes", &[]);
 }
 
-/// A child's service and that of a program executed later need calls that a filter of the program's
-/// own may refuse: these run outside of the limit, which is told. Where the limit has no room for
-/// all that such a child gets, the fork fails: docs/limits.md.
+/// The chain of forks of a program that has taken rights from itself, before it became managed and
+/// after: all of it is managed.
+fn chain_inside(what: &str) {
+    for when in ["small", "managed"] {
+        let err = right("d24_chain", &[what, when]).err;
+        let inside = err.contains("programs unmanaged 0") && !err.contains("runs outside");
+        assert!(inside, "{what}, {when}: {err}");
+    }
+}
+
+/// What a child's service and its parent need was refused by a filter of the program's own: the
+/// child ran outside, or where the limit had no room for all its memory there was none; where the
+/// filter kills, a fork was the end of the program.
+#[test]
+fn d24_children_behind_a_filter_that_refuses_are_managed() {
+    for how in ["eperm", "enosys"] {
+        chain_inside(how);
+    }
+}
+
+/// The same where a refused call is the end.
+#[test]
+fn d24_children_behind_a_filter_that_kills_are_managed() {
+    for how in ["kill", "trap"] {
+        chain_inside(how);
+    }
+}
+
+/// The same where all is the end but what deckle says that it needs: it makes no other call.
+#[test]
+fn d24_a_fork_needs_no_call_but_those_that_are_looked_for_in_a_filter() {
+    chain_inside("allow");
+}
+
+/// Where a filter refuses what no service can do without, children run outside, and nobody is
+/// killed. Where the limit has no room for all that such a child gets, the fork fails.
+#[test]
+fn d24_children_that_cannot_be_managed_run_outside() {
+    for when in ["small", "managed"] {
+        let ran = with(&["--memory-max", "512M"], "d24_chain", &["mute", when]);
+        expect(&ran, "d24 right");
+        let told = "a forked process: runs outside the limit: its parent's own filter refuses";
+        assert!(ran.err.contains(told), "{}", ran.err);
+        let full = with(&LIMIT, "d24_chain", &["mute", when]);
+        assert!(full.out.contains("d24 no fork: ENOMEM"), "{}", full.out);
+        let unseen = with(&LIMIT, "d24_chain", &["prctl", when]);
+        assert!(unseen.out.contains("d24 no fork: EAGAIN"), "{}", unseen.out);
+    }
+}
+
+/// `deckle run` and `/proc` were out of reach for children elsewhere.
+#[test]
+fn d24_children_in_another_root_and_in_other_namespaces_are_managed() {
+    if is_root() {
+        for what in ["chroot", "net", "pid", "mounts"] {
+            chain_inside(what);
+        }
+    }
+}
+
+/// The same where no file may be opened: by landlock, or by a limit. A hard limit can be raised by
+/// the mighty alone: then they run outside.
+#[test]
+fn d24_children_that_may_open_no_files_are_managed() {
+    for what in ["landlock", "files"] {
+        chain_inside(what);
+    }
+    let never = with(
+        &["--memory-max", "512M"],
+        "d24_chain",
+        &["nofiles", "managed"],
+    );
+    expect(&never, "d24 right");
+}
+
+/// Programs that are executed behind a filter have it too, and find the connection that they cannot
+/// make: they were outside, or killed where they tried to tell.
 #[test]
 fn d24_a_filter_of_the_programs_own_hinders_neither_forks_nor_programs() {
-    let told = "runs outside the limit";
-    let small = right("d24_own_filter", &["small"]);
-    assert!(small.err.contains(told), "{}", small.err);
-    let managed = with(&["--memory-max", "256M"], "d24_own_filter", &["managed"]);
-    expect(&managed, "d24 right");
-    assert!(managed.err.contains(told), "{}", managed.err);
-    let full = with(&LIMIT, "d24_own_filter", &["managed"]);
-    assert!(full.out.contains("pid >= 0 (errno 12)"), "{}", full.out);
+    for args in [
+        &["small"][..],
+        &["managed"],
+        &["small", "kill"],
+        &["managed", "kill"],
+    ] {
+        let err = right("d24_own_filter", args).err;
+        assert!(!err.contains("runs outside"), "{args:?}: {err}");
+    }
+}
+
+/// A thread made while its maker's system calls were caught for a fork began in the middle of the
+/// handler that makes them, on a stack without its frames.
+#[test]
+fn d24_handlers_of_a_fork_make_threads_and_execute_programs() {
+    right("d24_handler_threads", &[]);
 }
 
 /// A mapping lay where deckle wanted it, whatever address the program had proposed: ZGC found no

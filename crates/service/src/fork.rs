@@ -10,7 +10,6 @@
 //! service opens a userfaultfd of the child's own, registers what is managed, protects what is
 //! shared, and lets the parent go on.
 
-use crate::own::Own;
 use crate::process::{self, Process};
 use crate::{heap, sys, tasks};
 use core::sync::atomic::Ordering::{Relaxed, Release};
@@ -22,8 +21,9 @@ use deckle_mm::{Charge, Item, MapError};
 
 impl Process {
     /// Before a fork: everything stands still when this is answered. `alone`: no service will be
-    /// had in the child, which gets all of its memory at once and is outside of the limit.
-    pub fn fork_begin(&self, alone: bool) -> Result<usize, i32> {
+    /// had in the child, which gets all of its memory at once and is outside of the limit; `refused`
+    /// tells the call, plus one, that a filter of the program's refuses.
+    pub fn fork_begin(&self, alone: bool, refused: usize) -> Result<usize, i32> {
         if alone && self.account.group().strict() {
             return Err(libc::EAGAIN);
         }
@@ -37,7 +37,10 @@ impl Process {
             return Err(libc::ENOMEM);
         }
         if alone {
-            let why = "its parent may not connect to deckle run (its own filter or namespaces)";
+            let why = match refused {
+                0 => "its parent can make no connection to deckle run".to_owned(),
+                n => format!("its parent's own filter refuses system call {}", n - 1),
+            };
             let _ = self.link.unmanaged(b"a forked process", why.as_bytes());
         }
         let wiped = match alone {
@@ -205,12 +208,11 @@ fn rebuild(process: &mut Process, door: &Door) -> Result<(), String> {
     // The old descriptors mean nothing here: not closed.
     core::mem::forget(core::mem::replace(&mut process.watch, said.watch));
     core::mem::forget(core::mem::replace(&mut process.link, said.link));
-    let own = Own::open().map_err(|e| format!("no /proc: {e}"))?;
-    core::mem::forget(core::mem::replace(&mut process.own, own));
+    core::mem::forget(core::mem::replace(&mut process.own, said.own));
     process.pid = door.pid.load(Relaxed);
     process.pager.set_program(process.pid);
     // SAFETY: in a child, by its first task; the parent's pager was frozen over the fork.
-    unsafe { process.pager.after_fork(said.device.as_ref()) }.map_err(|e| e.to_string())?;
+    unsafe { process.pager.after_fork(said.opened) }.map_err(|e| e.to_string())?;
     // Not before what is away is a fault: the parent may look into its child's memory.
     release_parent(door);
     let mm = process.pager.mm();

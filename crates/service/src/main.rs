@@ -73,11 +73,19 @@ fn begin(door: &Door) -> Result<(), &'static str> {
     // task's own. Out of the program's process group, since job control and kill(0) mean the
     // program; that cannot fail, as no group has the id of a new task.
     unsafe {
-        libc::prctl(libc::PR_SET_NAME, c"deckle".as_ptr());
-        libc::setsid();
-        let link = door.link.load(Relaxed);
-        if !close_all_but(link) || libc::chdir(c"/".as_ptr()) != 0 {
-            return Err("its service cannot leave the program's descriptors and directory");
+        if door.may(libc::SYS_prctl) {
+            libc::prctl(libc::PR_SET_NAME, c"deckle".as_ptr());
+        }
+        if door.may(libc::SYS_setsid) {
+            libc::setsid();
+        }
+        if !close_all_but(door.link.load(Relaxed)) {
+            return Err("its service cannot leave the program's descriptors");
+        }
+        if door.may(libc::SYS_chdir) {
+            // Out of the program's directory, if there is another: its root may be an empty one
+            // that is gone.
+            libc::chdir(c"/".as_ptr());
         }
     }
     shed::lift_limits();

@@ -17,10 +17,14 @@ impl Own {
     /// # Errors
     /// There is no /proc, or it is closed to us.
     pub fn open() -> io::Result<Own> {
-        Ok(Own {
-            maps: Mutex::new(File::open("/proc/self/maps")?),
-            status: Mutex::new(File::open("/proc/self/status")?),
-        })
+        let (maps, status) = ("/proc/self/maps", "/proc/self/status");
+        Ok(Own::of(File::open(maps)?, File::open(status)?))
+    }
+
+    /// Files that somebody else has opened.
+    pub fn of(maps: File, status: File) -> Own {
+        let (maps, status) = (Mutex::new(maps), Mutex::new(status));
+        Own { maps, status }
     }
 
     /// A figure in bytes of the status; 0 if it is not there.
@@ -43,23 +47,27 @@ impl Own {
 
     /// How many mappings there are; 0 if that cannot be read.
     pub fn count_mappings(&self) -> usize {
-        let mut file = self.maps.lock().unwrap_or_else(PoisonError::into_inner);
-        if file.rewind().is_err() {
-            return 0;
-        }
-        let (mut lines, mut part) = (0, vec![0; 64 << 10]);
-        while let Ok(n @ 1..) = file.read(&mut part) {
-            lines += part[..n].iter().filter(|b| **b == b'\n').count();
-        }
+        let mut lines = 0;
+        read(&self.maps, |part| {
+            lines += part.iter().filter(|b| **b == b'\n').count();
+        });
         lines
     }
 }
 
-fn text(file: &Mutex<File>) -> String {
+/// Reads a file from its beginning, by no other call than that.
+fn read(file: &Mutex<File>, mut work: impl FnMut(&[u8])) {
     let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut text = String::new();
-    match file.rewind().and_then(|()| file.read_to_string(&mut text)) {
-        Ok(_) => text,
-        Err(_) => String::new(),
+    let mut part = vec![0; 64 << 10];
+    if file.rewind().is_ok() {
+        while let Ok(n @ 1..) = file.read(&mut part) {
+            work(&part[..n]);
+        }
     }
+}
+
+fn text(file: &Mutex<File>) -> String {
+    let mut text = Vec::new();
+    read(file, |part| text.extend_from_slice(part));
+    String::from_utf8(text).unwrap_or_default()
 }

@@ -3,6 +3,7 @@
 //! service has every descriptor that it will need, and gives up the rest: capabilities, the right
 //! to gain any, and every system call that it does not need.
 
+use crate::door;
 use crate::process::Process;
 use core::mem::size_of;
 use core::sync::atomic::AtomicBool;
@@ -11,18 +12,29 @@ use core::sync::atomic::Ordering::Relaxed;
 /// Whether the program's memory was made readable for us; see [`make_readable`].
 static READABLE: AtomicBool = AtomicBool::new(false);
 
+/// Descriptors, more than a service ever has; more than the system allows would be refused.
+const FILES: libc::rlim_t = 1024;
+
 /// The limits that are the program's are none of the service's: what it maps and locks for the
 /// program is checked elsewhere.
 pub fn lift_limits() {
-    for what in [libc::RLIMIT_AS, libc::RLIMIT_DATA, libc::RLIMIT_MEMLOCK] {
-        let infinite = libc::rlimit {
-            rlim_cur: libc::RLIM_INFINITY,
-            rlim_max: libc::RLIM_INFINITY,
+    if !door().may(libc::SYS_prlimit64) {
+        return;
+    }
+    for (what, most) in [
+        (libc::RLIMIT_AS, libc::RLIM_INFINITY),
+        (libc::RLIMIT_DATA, libc::RLIM_INFINITY),
+        (libc::RLIMIT_MEMLOCK, libc::RLIM_INFINITY),
+        (libc::RLIMIT_NOFILE, FILES),
+    ] {
+        let wanted = libc::rlimit {
+            rlim_cur: most,
+            rlim_max: most,
         };
         // SAFETY: reads and writes one structure; the limits of this process alone.
         unsafe {
-            if libc::setrlimit(what, &raw const infinite) != 0 {
-                let mut limit = infinite;
+            if libc::setrlimit(what, &raw const wanted) != 0 {
+                let mut limit = wanted;
                 libc::getrlimit(what, &raw mut limit);
                 limit.rlim_cur = limit.rlim_max;
                 libc::setrlimit(what, &raw const limit);
@@ -34,6 +46,9 @@ pub fn lift_limits() {
 /// A program that has changed its credentials, or wants no dumps, cannot be looked at by itself:
 /// what /proc tells of our own memory is root's. It can for as long as we open what we need.
 pub fn make_readable() {
+    if !door().may(libc::SYS_prctl) {
+        return;
+    }
     // SAFETY: calls on numbers.
     unsafe {
         if libc::prctl(libc::PR_GET_DUMPABLE) != 1 && libc::prctl(libc::PR_SET_DUMPABLE, 1) == 0 {
@@ -57,8 +72,12 @@ pub fn capabilities() {
     let (head, none) = ([VERSION_3, 0], [0_u32; 6]);
     // SAFETY: reads both; drops rights of this task.
     unsafe {
-        libc::syscall(libc::SYS_capset, head.as_ptr(), none.as_ptr());
-        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+        if door().may(libc::SYS_capset) {
+            libc::syscall(libc::SYS_capset, head.as_ptr(), none.as_ptr());
+        }
+        if door().may(libc::SYS_prctl) {
+            libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+        }
     }
 }
 
@@ -129,6 +148,10 @@ const FREE: [libc::c_long; 44] = [
 /// # Errors
 /// The kernel refuses; for people.
 pub fn calls(process: &Process) -> Result<(), String> {
+    if !door().may(libc::SYS_seccomp) {
+        // The program has a filter of its own, which refuses that: what is left is little.
+        return Ok(());
+    }
     let mut filter = Vec::with_capacity(2 * FREE.len() + 20);
     let mut add = |code, k, jt, jf| filter.push(libc::sock_filter { code, jt, jf, k });
     let refused = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
@@ -174,7 +197,7 @@ pub fn calls(process: &Process) -> Result<(), String> {
     // SAFETY: reads a filter of that length, which goes on living until the call is back.
     match unsafe { libc::syscall(libc::SYS_seccomp, SET_MODE_FILTER, all_tasks, at) } {
         0 => Ok(()),
-        // The program has a filter of its own, which refuses that: what is left is little.
+        // A filter of nobody knows whose refuses it.
         // SAFETY: a call on numbers.
         _ if unsafe { libc::prctl(libc::PR_GET_SECCOMP) } == 2 => Ok(()),
         _ => Err("no filter for its service's system calls".to_owned()),

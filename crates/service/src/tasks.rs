@@ -23,8 +23,9 @@ use deckle_door::Door;
 use deckle_group::proto::Link;
 use deckle_group::sys::Fd;
 use deckle_group::{Group, Name};
-use deckle_live::{Capabilities, Forcing, LiveConfig, Pager};
+use deckle_live::{Capabilities, Forcing, LiveConfig, Opened, Pager};
 use deckle_uffd::Uffd;
+use std::ffi::CString;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 
@@ -75,11 +76,21 @@ pub fn run(process: &'static Process) -> ! {
 /// A process in its group.
 pub struct Announced {
     pub group: Group,
-    /// `/dev/userfaultfd`, if it has to be given to us.
-    pub device: Option<OwnedFd>,
+    /// What the manager cannot open.
+    pub opened: Opened,
+    pub own: Own,
     pub watch: Watch,
     pub link: Link,
     pub line: deckle_group::LineId,
+}
+
+/// What a service needs of its system: opened here, or where the program's credentials or a filter
+/// do not give that, by `deckle run`.
+struct Found {
+    group: Group,
+    own: Own,
+    watch: Watch,
+    opened: Opened,
 }
 
 /// Joins the group, which may be known already, and connects to `deckle run`.
@@ -89,53 +100,108 @@ pub fn announce(door: &Door, group: Option<Group>) -> Result<Announced, String> 
         -1 => Link::connect(name).map_err(|e| format!("no connection to deckle run: {e}"))?,
         made => Link::of(Fd::own(made)),
     };
-    let (group, device) = open_all(name, group, &link)?;
+    // A call that a filter refuses may be the end of who makes it: not even tried.
+    let free = OPENING.iter().all(|number| door.may(*number));
+    let Found {
+        group,
+        own,
+        watch,
+        opened,
+    } = match free.then(|| open(door, name, group)) {
+        Some(Ok(found)) => found,
+        _ => get(door, name, group, &link, free)?,
+    };
     let pid = door.pid.load(Relaxed);
-    let watch = Watch::open(pid, door.left.load(Relaxed)).map_err(|e| e.to_string())?;
     let line = group
         .join(pid as u32, std::process::id())
         .map_err(|e| e.to_string())?;
     Ok(Announced {
         group,
-        device,
+        opened,
+        own,
         watch,
         link,
         line,
     })
 }
 
-/// The group, and the device if it is needed: opened here, or where the program's credentials do
-/// not give that, by `deckle run`.
-fn open_all(
+/// What [`open`] and the manager need for opening.
+const OPENING: [libc::c_long; 4] = [
+    libc::SYS_open,
+    libc::SYS_stat,
+    libc::SYS_pidfd_open,
+    libc::SYS_userfaultfd,
+];
+
+/// Opens all by itself.
+fn open(door: &Door, name: Name, group: Option<Group>) -> Result<Found, String> {
+    let (pid, left) = (door.pid.load(Relaxed), door.left.load(Relaxed));
+    let text = |e: &dyn core::fmt::Display| e.to_string();
+    let pidfd = deckle_group::sys::pidfd_open(pid as u32).map_err(|e| text(&e))?;
+    let stat = CString::new(format!("/proc/{pid}/stat")).map_err(|e| text(&e))?;
+    let stat = Fd::open(&stat, libc::O_RDONLY, 0).ok();
+    let group = group.map_or_else(|| Group::attach(name), Ok);
+    Uffd::open_any(false).map_err(|e| text(&e))?;
+    Ok(Found {
+        group: group.map_err(|e| text(&e))?,
+        own: Own::open().map_err(|e| text(&e))?,
+        watch: Watch::of(pid, left, pidfd, stat),
+        opened: Opened::default(),
+    })
+}
+
+/// Has `deckle run` open all; what it may not, only we may, if that is `free`.
+fn get(
+    door: &Door,
     name: Name,
     group: Option<Group>,
     link: &Link,
-) -> Result<(Group, Option<OwnedFd>), String> {
-    let group = group.map_or_else(|| Group::attach(name), Ok);
-    if group.is_ok() && Uffd::open_any(false).is_ok() {
-        return group.map(|g| (g, None)).map_err(|e| e.to_string());
+    free: bool,
+) -> Result<Found, String> {
+    let given = link.ask();
+    let given = given.map_err(|e| format!("deckle run gives no descriptors: {e}"))?;
+    if !free {
+        deckle_group::sys::leave_namespaces_unknown();
     }
-    let asked = link.ask();
-    let (page, device) = asked.map_err(|e| format!("deckle run gives no descriptors: {e}"))?;
-    let group = group.or_else(|_| Group::attach_by(&page, name));
-    // SAFETY: a descriptor that was just received, given up by its owner here.
-    let device = device.map(|fd| unsafe { OwnedFd::from_raw_fd(fd.into_raw()) });
-    Ok((group.map_err(|e| e.to_string())?, device))
+    let page = || given.page.as_ref().ok_or("it has no page of the group");
+    let group = match group {
+        Some(group) => group,
+        // The calls by which the page is looked at.
+        None if !door.may(libc::SYS_fstat) => return Err("its filter hinders it".to_owned()),
+        None => Group::attach_by(page()?, name).map_err(|e| e.to_string())?,
+    };
+    let (pid, left) = (door.pid.load(Relaxed), door.left.load(Relaxed));
+    let pidfd = given.program.ok_or("deckle run does not see its program")?;
+    // SAFETY: descriptors that were just received, given up by their owners here.
+    let owned = |fd: Option<Fd>| fd.map(|fd| unsafe { OwnedFd::from_raw_fd(fd.into_raw()) });
+    let file = |fd: Option<Fd>| owned(fd).map(std::fs::File::from);
+    let own = match (file(given.maps), file(given.status)) {
+        (Some(maps), Some(status)) => Own::of(maps, status),
+        _ if free => Own::open().map_err(|e| format!("no /proc: {e}"))?,
+        _ => return Err("deckle run may not read its /proc".to_owned()),
+    };
+    let opened = Opened {
+        device: owned(given.device),
+        pagemap: owned(given.pagemap),
+        memory: owned(given.memory),
+    };
+    if !free && (opened.device.is_none() || opened.pagemap.is_none() || opened.memory.is_none()) {
+        return Err("deckle run has no device or /proc for it".to_owned());
+    }
+    Ok(Found {
+        group,
+        own,
+        watch: Watch::of(pid, left, pidfd, given.stat),
+        opened,
+    })
 }
 
-/// Hands `deckle run` the descriptors that must not be lost.
+/// Hands `deckle run` the descriptor that must not be lost.
 fn hello(process: &Process) -> Result<(), String> {
-    let me =
-        deckle_group::sys::pidfd_open(std::process::id()).map_err(|e| format!("no pidfd: {e}"))?;
     let uffd = process.pager.platform().program_uffd().as_raw_fd();
-    process
-        .link
-        .hello(
-            (process.pid as u32, std::process::id()),
-            process.account.line(),
-            [uffd, me.raw(), process.watch.pidfd()],
-        )
-        .map_err(|e| format!("no word to deckle run: {e}"))
+    let who = (process.pid as u32, std::process::id());
+    let told = process.link.hello(who, process.account.line(), &[uffd]);
+    told.map_err(|e| format!("no word to deckle run: {e}"))
 }
 
 fn set_up(door: &Door) -> Result<&'static Process, String> {
@@ -153,7 +219,8 @@ fn set_up(door: &Door) -> Result<&'static Process, String> {
 fn manage(door: &Door, announced: Announced) -> Result<&'static Process, String> {
     let Announced {
         group,
-        device,
+        opened,
+        own,
         watch,
         link,
         line,
@@ -171,7 +238,7 @@ fn manage(door: &Door, announced: Announced) -> Result<&'static Process, String>
     }
     let config = LiveConfig {
         capabilities: Some(capabilities),
-        device,
+        opened,
         dont_fork: true,
         ..LiveConfig::default()
     };
@@ -191,7 +258,7 @@ fn manage(door: &Door, announced: Announced) -> Result<&'static Process, String>
         rooms: crate::locks::Rooms::default(),
         held: Mutex::default(),
         most_mappings: crate::mappings::most(),
-        own: Own::open().map_err(|e| format!("no /proc: {e}"))?,
+        own,
     }));
     process.settle();
     Ok(process)

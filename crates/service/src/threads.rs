@@ -29,6 +29,10 @@ const OTHERS: [(&str, Body); 6] = [
 /// # Errors
 /// The system refuses one.
 pub fn spawn_all(process: &'static Process) -> Result<(), String> {
+    let may = |number| crate::door().may(number);
+    if !may(libc::SYS_sched_setaffinity) || !may(libc::SYS_sched_setscheduler) {
+        deckle_live::leave_scheduling();
+    }
     for (name, body) in OTHERS {
         spawn(name, move || body(process))?;
     }

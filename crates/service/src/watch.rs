@@ -15,7 +15,6 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
 use deckle_door::futex::{self, Scope};
 use deckle_group::sys::Fd;
-use std::ffi::CString;
 
 const KCMP_VM: usize = 1;
 
@@ -26,6 +25,9 @@ const KCMP_VM: usize = 1;
 ///
 /// The errno of kcmp: ESRCH if there is no such process, EPERM or ENOSYS where it is not allowed.
 pub fn same_memory(pid: i32) -> Result<bool, i32> {
+    if !crate::door().may(libc::SYS_kcmp) {
+        return Err(libc::EPERM);
+    }
     let args = [
         std::process::id() as i32 as usize,
         pid as usize,
@@ -49,67 +51,46 @@ pub enum State {
     Ended,
 }
 
-/// Why the program's state cannot be told, or the watch not be made.
+/// The program's state cannot be told: kcmp and /proc are both closed to the service, and the main
+/// thread has left. It may have called exec, or ended alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WatchError {
-    /// pidfd_open failed with this errno (ESRCH: the program is gone).
-    NoPidfd(i32),
-    /// kcmp and /proc are both closed to the service, and the main thread has left: it may have
-    /// called exec, or ended alone.
-    Unknown,
-}
+pub struct Unknown;
 
-impl fmt::Display for WatchError {
+impl fmt::Display for Unknown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            WatchError::NoPidfd(errno) => write!(
-                f,
-                "cannot watch the program: pidfd_open failed with errno {errno}"
-            ),
-            WatchError::Unknown => write!(
-                f,
-                "cannot tell whether the program called exec: kcmp and /proc are refused"
-            ),
-        }
+        f.write_str("cannot tell whether the program called exec: kcmp and /proc are refused")
     }
 }
-
-impl core::error::Error for WatchError {}
 
 /// Watches the program from the service.
 #[derive(Debug)]
 pub struct Watch {
     pid: i32,
     word: Option<&'static AtomicU32>,
-    pidfd: i32,
+    pidfd: Fd,
     /// `/proc/PID/stat`, if there is a /proc.
     stat: Option<Fd>,
 }
 
 impl Watch {
-    /// Opens the pidfd of the program `pid`. `left` is the address of the word that the kernel
-    /// clears when the main thread leaves the memory, 0 if that is not known.
-    ///
-    /// # Errors
-    ///
-    /// [`WatchError::NoPidfd`].
-    pub fn open(pid: i32, left: usize) -> Result<Watch, WatchError> {
-        // SAFETY: makes a descriptor.
-        let fd = unsafe { sys::call(libc::SYS_pidfd_open, [pid as usize, 0, 0, 0, 0, 0]) };
+    /// Watches the program `pid`, by its pidfd and its `stat` in /proc. `left` is the address of
+    /// the word that the kernel clears when the main thread leaves the memory, 0 if that is not
+    /// known.
+    pub fn of(pid: i32, left: usize, pidfd: Fd, stat: Option<Fd>) -> Watch {
         // SAFETY: the address that the kernel will write to stays mapped as long as the memory
         // exists; whoever told it (the kernel, by the program's side) has it aligned.
         let word = (left != 0).then(|| unsafe { AtomicU32::from_ptr(left as *mut u32) });
-        Ok(Watch {
+        Watch {
             pid,
             word: word.filter(|w| w.load(Ordering::Acquire) == pid as u32),
-            pidfd: fd.map_err(WatchError::NoPidfd)? as i32,
-            stat: open_stat(pid),
-        })
+            pidfd,
+            stat,
+        }
     }
 
     /// The pidfd, for poll: readable when the program is dead. It belongs to the watch.
     pub fn pidfd(&self) -> i32 {
-        self.pidfd
+        self.pidfd.raw()
     }
 
     /// Whether the main thread's word says that nothing has changed. A load: cheap enough for
@@ -123,8 +104,8 @@ impl Watch {
     ///
     /// # Errors
     ///
-    /// [`WatchError::Unknown`].
-    pub fn state(&self) -> Result<State, WatchError> {
+    /// [`Unknown`].
+    pub fn state(&self) -> Result<State, Unknown> {
         if self.dead() {
             return Ok(State::Ended);
         }
@@ -134,7 +115,7 @@ impl Watch {
             Ok(false) => self.left(),
             Err(_) if self.unchanged() => Ok(State::Running),
             Err(_) if self.word.is_some() => self.left(),
-            Err(_) => Err(WatchError::Unknown),
+            Err(_) => Err(Unknown),
         }
     }
 
@@ -143,8 +124,8 @@ impl Watch {
     ///
     /// # Errors
     ///
-    /// [`WatchError::Unknown`].
-    pub fn wait(&self, timeout: Duration) -> Result<State, WatchError> {
+    /// [`Unknown`].
+    pub fn wait(&self, timeout: Duration) -> Result<State, Unknown> {
         match self.word {
             Some(word) if self.unchanged() => {
                 futex::wait_in(Scope::Shared, word, self.pid as u32, Some(timeout));
@@ -161,7 +142,7 @@ impl Watch {
     }
 
     /// The main thread has left the memory: how?
-    fn left(&self) -> Result<State, WatchError> {
+    fn left(&self) -> Result<State, Unknown> {
         let kcmp = same_memory(self.pid);
         if kcmp == Ok(true) {
             return Ok(State::Running);
@@ -179,7 +160,7 @@ impl Watch {
             Some(_) => Ok(State::Ended),
             // It died under our eyes, or there is no /proc.
             None if self.poll(Duration::from_millis(20)) => Ok(State::Ended),
-            None => Err(WatchError::Unknown),
+            None => Err(Unknown),
         }
     }
 
@@ -190,7 +171,7 @@ impl Watch {
     /// Waits for the pidfd; whether it is readable.
     fn poll(&self, timeout: Duration) -> bool {
         let mut slot = libc::pollfd {
-            fd: self.pidfd,
+            fd: self.pidfd.raw(),
             events: libc::POLLIN,
             revents: 0,
         };
@@ -202,13 +183,6 @@ impl Watch {
         // SAFETY: one slot and a time, both on this stack.
         let done = unsafe { sys::call(libc::SYS_ppoll, args) };
         done == Ok(1) && slot.revents & (libc::POLLIN | libc::POLLHUP) != 0
-    }
-}
-
-impl Drop for Watch {
-    fn drop(&mut self) {
-        // SAFETY: the watch's own descriptor.
-        let _ = unsafe { sys::call(libc::SYS_close, [self.pidfd as usize, 0, 0, 0, 0, 0]) };
     }
 }
 
@@ -242,10 +216,4 @@ impl Stat {
             memory_pages: bytes / 4096,
         })
     }
-}
-
-/// Opens `/proc/PID/stat`, which everybody may read.
-fn open_stat(pid: i32) -> Option<Fd> {
-    let path = CString::new(format!("/proc/{pid}/stat")).ok()?;
-    Fd::open(&path, libc::O_RDONLY, 0).ok()
 }

@@ -144,6 +144,11 @@ impl Pagemap {
         Ok(Self { fd })
     }
 
+    /// What somebody else has opened: a `pagemap` file.
+    pub fn of(fd: OwnedFd) -> Self {
+        Self { fd }
+    }
+
     /// Scans a range; fills `out` from its start.
     ///
     /// Safe: protection, if asked for, changes no byte.

@@ -7,10 +7,11 @@
 //!
 //! What becomes of a service whose program has ended: see [`super::leaving`].
 
+use std::ffi::CString;
 use std::time::Instant;
 
-use deckle_group::proto::{Message, PACKET_MAX, give, held, listen};
-use deckle_group::socket::{FDS_MAX, accept, receive};
+use deckle_group::proto::{Message, PACKET_MAX, give, give_spare, held, listen};
+use deckle_group::socket::{FDS_MAX, accept, pair, receive};
 use deckle_group::sys::{Errno, Fd, pidfd_ended, pidfd_kill, pidfd_open, proc_stat, to_read};
 use deckle_group::{Group, LineId, Name};
 
@@ -35,11 +36,20 @@ struct Service {
 struct Connection {
     socket: Option<Fd>,
     peer: Peer,
-    /// Its process id here.
-    pid: u32,
     service: Option<Service>,
     /// Its program is being killed: the service has ended before it, or cannot go on.
     lost: bool,
+}
+
+impl Connection {
+    fn new(socket: Fd, peer: Peer) -> Connection {
+        Connection {
+            socket: Some(socket),
+            peer,
+            service: None,
+            lost: false,
+        }
+    }
 }
 
 /// A process that is to be killed because memory is out.
@@ -136,15 +146,8 @@ impl Services {
         for listener in &self.listeners {
             while let Some(socket) = accept(listener, libc::SOCK_NONBLOCK) {
                 // Anybody may connect; only our own user and our own tree may talk.
-                if let Some((peer, pid)) = peer_of(&socket) {
-                    let c = Connection {
-                        socket: Some(socket),
-                        peer,
-                        pid,
-                        service: None,
-                        lost: false,
-                    };
-                    self.connections.push(c);
+                if let Some(peer) = peer_of(&socket) {
+                    self.connections.push(Connection::new(socket, peer));
                 }
             }
         }
@@ -192,7 +195,7 @@ impl Services {
             }
             match Message::decode(got.packet) {
                 Some(Message::Hello { pid, line, .. }) => {
-                    c.service = hello(c.peer, pid, line, got.fds)
+                    c.service = hello(c.peer, pid, line, identified(pid, got.fds, got.sender))
                 }
                 Some(Message::Kill) => {
                     // Why has been said.
@@ -211,8 +214,14 @@ impl Services {
                     text: text.to_vec(),
                 }),
                 Some(Message::Ask) => {
-                    if let Some(page) = &self.page {
-                        let _ = give(socket, page, self.device.as_ref());
+                    let known = [self.page.as_ref(), self.device.as_ref()];
+                    give_all(socket, got.sender.as_ref(), known);
+                }
+                Some(Message::Spare) => {
+                    if let Ok((ours, other)) = pair() {
+                        // Who speaks there is told with each packet.
+                        self.connections.push(Connection::new(ours, Peer::Tree));
+                        let _ = give_spare(socket, &other);
                     }
                 }
                 Some(Message::Exec {
@@ -220,7 +229,8 @@ impl Services {
                     filtered,
                     child,
                 }) => {
-                    let tid = thread_of(c.pid, tid);
+                    let sender = got.sender.as_ref().map(pid_of);
+                    let tid = sender.and_then(|pid| thread_of(pid, tid));
                     let is_held = tid.is_some_and(|tid| tracer.hold(tid as i32, filtered, child));
                     let _ = held(socket, is_held);
                 }
@@ -270,14 +280,68 @@ impl Services {
     }
 }
 
+/// Gives a service what it may not open: the page and the device, and what is its own, as far as
+/// we may.
+fn give_all(to: &Fd, sender: Option<&Fd>, [page, device]: [Option<&Fd>; 2]) {
+    let pid = sender.map_or(0, pid_of);
+    let program = sender.and_then(program_of);
+    let open = |pid: u32, file: &str| {
+        let path = CString::new(format!("/proc/{pid}/{file}")).ok()?;
+        let fd = Fd::open(&path, libc::O_RDONLY, 0).ok()?;
+        // Otherwise the number may be another's by now.
+        (!pidfd_ended(sender?)).then_some(fd)
+    };
+    let stat = program.as_ref().and_then(|p| open(pid_of(p), "stat"));
+    let own = ["maps", "status", "pagemap", "mem"].map(|file| open(pid, file));
+    let [maps, status, pagemap, memory] = own.each_ref().map(Option::as_ref);
+    let (program, stat) = (program.as_ref(), stat.as_ref());
+    let _ = give(
+        to,
+        [page, device, program, stat, maps, status, pagemap, memory],
+    );
+}
+
+/// The descriptors of a hello: who it comes from, and that one's program, are known.
+fn identified(
+    pid: u32,
+    mut fds: [Option<Fd>; FDS_MAX],
+    sender: Option<Fd>,
+) -> [Option<Fd>; FDS_MAX] {
+    if fds[1].is_none() {
+        // Not who has adopted the service since.
+        let named = |program: &Fd| {
+            let path = format!("/proc/{}/status", pid_of(program));
+            let text = std::fs::read_to_string(path).unwrap_or_default();
+            let line = text.lines().find(|l| l.starts_with("NSpid:"));
+            line.and_then(|l| l.split_whitespace().last()?.parse().ok()) == Some(pid)
+        };
+        fds[2] = sender.as_ref().and_then(program_of).filter(named);
+        fds[1] = sender;
+    }
+    fds
+}
+
+/// The program of a service: its parent.
+fn program_of(service: &Fd) -> Option<Fd> {
+    let parent = || proc_stat(pid_of(service)).ok().map(|s| s.parent);
+    let pid = parent()?;
+    let program = pidfd_open(pid).ok()?;
+    // Its child still, and so nobody else has the number.
+    (pid != std::process::id() && parent() == Some(pid)).then_some(program)
+}
+
 fn hello(peer: Peer, pid: u32, line: LineId, fds: [Option<Fd>; FDS_MAX]) -> Option<Service> {
     match fds {
         // Whoever is named here may be killed by us later: by our user no other than he could.
-        [Some(userfaultfd), Some(service_pidfd), Some(program_pidfd)]
-            if peer == Peer::User
-                || [&service_pidfd, &program_pidfd]
-                    .iter()
-                    .all(|pidfd| is_descendant(pid_of(pidfd))) =>
+        [
+            Some(userfaultfd),
+            Some(service_pidfd),
+            Some(program_pidfd),
+            ..,
+        ] if peer == Peer::User
+            || [&service_pidfd, &program_pidfd]
+                .iter()
+                .all(|pidfd| is_descendant(pid_of(pidfd))) =>
         {
             Some(Service {
                 program: pid,
@@ -289,8 +353,10 @@ fn hello(peer: Peer, pid: u32, line: LineId, fds: [Option<Fd>; FDS_MAX]) -> Opti
             })
         }
         // One that has ended has no number any more.
-        [_, _, Some(program_pidfd)] if pidfd_ended(&program_pidfd) => None,
-        [Some(_), Some(_), Some(_)] => {
+        [_, _, Some(program_pidfd), ..] if pidfd_ended(&program_pidfd) => None,
+        // Its program has ended, and it will see that.
+        [Some(_), Some(_), None, ..] => None,
+        [Some(_), Some(_), Some(_), ..] => {
             say(format_args!(
                 "process {pid}: its service names a process that is none of ours; ignored"
             ));
@@ -323,7 +389,7 @@ enum Peer {
     Tree,
 }
 
-fn peer_of(socket: &Fd) -> Option<(Peer, u32)> {
+fn peer_of(socket: &Fd) -> Option<Peer> {
     let mut peer = libc::ucred {
         pid: 0,
         uid: u32::MAX,
@@ -343,8 +409,8 @@ fn peer_of(socket: &Fd) -> Option<(Peer, u32)> {
     // SAFETY: a call without arguments.
     let known = peer.uid == unsafe { libc::geteuid() } || peer.uid == 0;
     match rc {
-        0 if known => Some((Peer::User, peer.pid as u32)),
-        0 if is_descendant(peer.pid as u32) => Some((Peer::Tree, peer.pid as u32)),
+        0 if known => Some(Peer::User),
+        0 if is_descendant(peer.pid as u32) => Some(Peer::Tree),
         _ => None,
     }
 }

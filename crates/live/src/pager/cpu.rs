@@ -1,5 +1,7 @@
 //! Which CPU a loop runs on, and after whom.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 /// With more CPUs than this not each of them has a handler: a fault wakes all that wait, and
 /// all but one in vain.
 const MOST: usize = 4;
@@ -28,8 +30,20 @@ pub(super) fn handlers() -> usize {
     }
 }
 
+/// Whether tasks leave it to the system when and where they run.
+static AS_IT_COMES: AtomicBool = AtomicBool::new(false);
+
+/// From now on no task asks for a CPU of its own or for others to go first: where a filter might
+/// end who does.
+pub fn leave_scheduling() {
+    AS_IT_COMES.store(true, Ordering::Relaxed);
+}
+
 /// Binds the calling task to one of its CPUs, by number, where there are few of them.
 pub(super) fn pin(number: usize) {
+    if AS_IT_COMES.load(Ordering::Relaxed) {
+        return;
+    }
     let all = allowed();
     if cpus(&all).count() > MOST {
         return;
@@ -47,6 +61,9 @@ pub(super) fn pin(number: usize) {
 
 /// Leaves the CPU to everybody else.
 pub(super) fn be_idle() {
+    if AS_IT_COMES.load(Ordering::Relaxed) {
+        return;
+    }
     // The kernel's structure: a priority of none. (musl has no wrapper of the call.)
     let none: libc::c_int = 0;
     let idle = libc::SCHED_IDLE;

@@ -35,10 +35,11 @@ use std::sync::Arc;
 use deckle_mm::{Charge, Env, MapError, Mm, SpaceId, Store, TunableError, Tunables, Vpn};
 use deckle_uffd::Errno;
 
-use crate::platform::{LiveConfig, LiveError, LivePlatform, SPACE};
+use crate::platform::{LiveConfig, LiveError, LivePlatform, Opened, SPACE};
 
 pub use charge::{Limit, Shared};
 pub use chores::Forcing;
+pub use cpu::leave_scheduling;
 pub use hooks::{Die, Hooks};
 pub use machine::LiveMachine;
 pub use queue::Fault;
@@ -189,7 +190,7 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
     ///
     /// # Errors
     /// See [`PagerError`].
-    pub unsafe fn after_fork(&mut self, device: Option<&OwnedFd>) -> Result<(), PagerError> {
+    pub unsafe fn after_fork(&mut self, opened: Opened) -> Result<(), PagerError> {
         use std::mem::{forget, replace};
         // The old number means nothing in the new descriptor table: not closed.
         forget(replace(&mut self.stop, stop_signal()?));
@@ -197,7 +198,7 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
         forget(replace(&mut self.queue, Queue::new()));
         self.mm.forget_stalls();
         // SAFETY: the caller's promise.
-        unsafe { self.mm.platform_mut().after_fork(device) }.map_err(PagerError::Live)?;
+        unsafe { self.mm.platform_mut().after_fork(opened) }.map_err(PagerError::Live)?;
         self.mm.guard_all(self.space()).map_err(PagerError::Space)
     }
 

@@ -1,11 +1,8 @@
 //! A child of fork: the same addresses, with ranges and descriptors of its own.
 
-use std::fs::File;
-use std::os::fd::OwnedFd;
+use deckle_uffd::Errno;
 
-use deckle_uffd::{Errno, Pagemap};
-
-use super::{LiveError, LivePlatform, kernel, open};
+use super::{LiveError, LivePlatform, Opened, kernel, open};
 
 impl LivePlatform {
     /// Takes the address ranges back that a child of fork has not inherited: the first thing
@@ -51,7 +48,7 @@ impl LivePlatform {
     }
 
     /// Gives the copy of a platform in a child of fork its own descriptors, parking range and
-    /// registration; `device` as in [`LiveConfig`](super::LiveConfig). What was parked at the fork
+    /// registration; `opened` as in [`LiveConfig`](super::LiveConfig). What was parked at the fork
     /// is not there any more, and nothing is write-protected.
     ///
     /// # Safety
@@ -60,14 +57,14 @@ impl LivePlatform {
     ///
     /// # Errors
     /// See [`LiveError`].
-    pub unsafe fn after_fork(&mut self, device: Option<&OwnedFd>) -> Result<(), LiveError> {
+    pub unsafe fn after_fork(&mut self, mut opened: Opened) -> Result<(), LiveError> {
         use std::mem::{forget, replace};
         // The old numbers mean nothing in the new descriptor table: not closed.
+        let device = opened.device.as_ref();
         forget(replace(&mut self.program, open(self.caps, device)?));
         forget(replace(&mut self.park, open(self.caps, device)?));
-        let pagemap = Pagemap::open_self().map_err(LiveError::Pagemap)?;
-        forget(replace(&mut self.pagemap, pagemap));
-        forget(replace(&mut self.memory, File::open("/proc/self/mem").ok()));
+        forget(replace(&mut self.pagemap, opened.pagemap()?));
+        forget(replace(&mut self.memory, opened.memory()));
         let (_, len) = self.parking.range();
         self.parking
             .after_fork(&self.park)

@@ -61,8 +61,32 @@ pub struct LiveConfig {
     pub limit_pages: Option<u64>,
     /// Who pays for huge pages made ahead of need.
     pub account: Option<Box<dyn Account>>,
-    /// An open `/dev/userfaultfd`, for a process that may not open it, nor make the call.
+    /// What is open already.
+    pub opened: Opened,
+}
+
+/// What somebody else has opened, for a process that may not.
+#[derive(Default)]
+pub struct Opened {
+    /// `/dev/userfaultfd`, for who may not make the call either.
     pub device: Option<OwnedFd>,
+    /// Of the process in /proc: `pagemap`.
+    pub pagemap: Option<OwnedFd>,
+    /// `mem`.
+    pub memory: Option<OwnedFd>,
+}
+
+impl Opened {
+    fn pagemap(&mut self) -> Result<Pagemap, LiveError> {
+        let given = self.pagemap.take().map(|fd| Ok(Pagemap::of(fd)));
+        let opened = given.unwrap_or_else(Pagemap::open_self);
+        opened.map_err(LiveError::Pagemap)
+    }
+
+    fn memory(&mut self) -> Option<File> {
+        let given = self.memory.take().map(File::from);
+        given.or_else(|| File::open("/proc/self/mem").ok())
+    }
 }
 
 /// Real memory of one process.
@@ -98,9 +122,10 @@ impl LivePlatform {
             Some(caps) => caps,
             None => self_test(),
         };
-        let device = config.device.as_ref();
+        let mut opened = config.opened;
+        let device = opened.device.as_ref();
         let (program, park) = (open(caps, device)?, open(caps, device)?);
-        let pagemap = Pagemap::open_self().map_err(LiveError::Pagemap)?;
+        let pagemap = opened.pagemap()?;
         let limit = kernel::address_space_limit();
         let most = |share: u64| limit.map_or(usize::MAX, |l| (l / share) as usize);
 
@@ -118,7 +143,7 @@ impl LivePlatform {
             program,
             park,
             pagemap,
-            memory: File::open("/proc/self/mem").ok(),
+            memory: opened.memory(),
             parking,
             managed,
             going: [const { AtomicUsize::new(0) }; 2],

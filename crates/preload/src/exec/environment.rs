@@ -6,7 +6,7 @@
 
 use crate::config::{self, GROUP, PRELOAD};
 use crate::limits::{self, Entry};
-use crate::sys;
+use crate::{rights, sys};
 use core::ffi::{CStr, c_char};
 
 /// Longest list on any stack.
@@ -17,6 +17,8 @@ const LONG: usize = 512;
 const TEXT: usize = 8192;
 
 type Env = *const *const c_char;
+/// Entries that tell the next program of its limit and of the well.
+type Told = [*const c_char; 2];
 
 /// Calls `work` with `env`, to which LD_PRELOAD with this library in front and the group's
 /// name are added where they are missing.
@@ -29,11 +31,15 @@ pub unsafe fn with_ours<T>(env: Env, work: impl FnOnce(Env) -> T) -> T {
     };
     // SAFETY: the caller's promise.
     let seen = unsafe { look(env, group, library) };
-    let limit = Entry::new();
-    if seen.preload_fits && seen.group_fits && limit.is_none() {
+    let (limit, well) = (Entry::new(), rights::Entry::new());
+    if seen.preload_fits && seen.group_fits && limit.is_none() && well.is_none() {
         return work(env);
     }
-    let limit = limit.as_ref().map_or(core::ptr::null(), Entry::as_ptr);
+    let told = [
+        limit.as_ref().map_or(core::ptr::null(), Entry::as_ptr),
+        well.as_ref()
+            .map_or(core::ptr::null(), rights::Entry::as_ptr),
+    ];
     let list = seen.preload.unwrap_or(b"");
     let preload = match seen.preload_fits {
         true => seen.preload_entry,
@@ -42,8 +48,8 @@ pub unsafe fn with_ours<T>(env: Env, work: impl FnOnce(Env) -> T) -> T {
     // SAFETY: as above; the entry is one of the caller's or static.
     unsafe {
         match preload.is_null() {
-            true => with_text(env, seen.count, limit, (library, list), work),
-            false => with_entries(env, seen.count, [preload, limit], work),
+            true => with_text(env, seen.count, told, (library, list), work),
+            false => with_entries(env, seen.count, [preload, told[0], told[1]], work),
         }
     }
 }
@@ -56,7 +62,7 @@ pub unsafe fn with_ours<T>(env: Env, work: impl FnOnce(Env) -> T) -> T {
 unsafe fn with_text<T>(
     env: Env,
     count: usize,
-    limit: *const c_char,
+    told: Told,
     (library, list): (&[u8], &[u8]),
     work: impl FnOnce(Env) -> T,
 ) -> T {
@@ -76,10 +82,11 @@ unsafe fn with_text<T>(
     };
     let entry = entry.map_or(core::ptr::null(), CStr::as_ptr);
     // SAFETY: the caller's promise; the text lives until `work` is done.
-    unsafe { with_entries(env, count, [entry, limit], work) }
+    unsafe { with_entries(env, count, [entry, told[0], told[1]], work) }
 }
 
-/// Calls `work` with `env`, in which these take the place of its LD_PRELOAD and its limit.
+/// Calls `work` with `env`, in which these take the place of its LD_PRELOAD and of what
+/// is told.
 ///
 /// # Safety
 /// As [`with_text`]; `ours` are null or strings that live until `work` is done.
@@ -87,11 +94,11 @@ unsafe fn with_text<T>(
 unsafe fn with_entries<T>(
     env: Env,
     count: usize,
-    ours: [*const c_char; 2],
+    ours: [*const c_char; 3],
     work: impl FnOnce(Env) -> T,
 ) -> T {
     // All of ours and the end.
-    let wanted = count + 4;
+    let wanted = count + 5;
     // SAFETY: the caller's promise; there is room.
     unsafe {
         if wanted <= SHORT {
@@ -105,11 +112,11 @@ unsafe fn with_entries<T>(
 }
 
 /// # Safety
-/// As [`with_entries`]; `env` has at most `N - 4` entries.
+/// As [`with_entries`]; `env` has at most `N - 5` entries.
 #[inline(never)]
 unsafe fn on_stack<const N: usize, T>(
     env: Env,
-    ours: [*const c_char; 2],
+    ours: [*const c_char; 3],
     work: impl FnOnce(Env) -> T,
 ) -> T {
     let mut list = [core::ptr::null(); N];
@@ -119,13 +126,13 @@ unsafe fn on_stack<const N: usize, T>(
 }
 
 /// # Safety
-/// As [`with_entries`]; `env` has `wanted - 4` entries.
+/// As [`with_entries`]; `env` has `wanted - 5` entries.
 #[cold]
 #[inline(never)]
 unsafe fn in_mapping<T>(
     env: Env,
     wanted: usize,
-    ours: [*const c_char; 2],
+    ours: [*const c_char; 3],
     work: impl FnOnce(Env) -> T,
 ) -> T {
     let bytes = wanted * size_of::<*const c_char>();
@@ -181,11 +188,11 @@ unsafe fn look<'a>(env: Env, group: &[u8], library: &[u8]) -> Seen<'a> {
 }
 
 /// # Safety
-/// As [`with_ours`]; `list` has room for all entries of `env`, three more and the end.
-unsafe fn fill(list: &mut [*const c_char], env: Env, ours: [*const c_char; 2]) {
+/// As [`with_ours`]; `list` has room for all entries of `env`, four more and the end.
+unsafe fn fill(list: &mut [*const c_char], env: Env, ours: [*const c_char; 3]) {
     let group = config::group_entry().map_or(core::ptr::null(), CStr::as_ptr);
     let mut n = 0;
-    for ours in [ours[0], group, ours[1]] {
+    for ours in [ours[0], group, ours[1], ours[2]] {
         if !ours.is_null() {
             list[n] = ours;
             n += 1;
@@ -197,7 +204,10 @@ unsafe fn fill(list: &mut [*const c_char], env: Env, ours: [*const c_char; 2]) {
         while !at.is_null() && !(*at).is_null() {
             let entry = CStr::from_ptr(*at).to_bytes();
             let other = |name: &&[u8]| !entry.starts_with(name);
-            if [GROUP, PRELOAD, limits::VARIABLE].iter().all(other) {
+            if [GROUP, PRELOAD, limits::VARIABLE, rights::VARIABLE]
+                .iter()
+                .all(other)
+            {
                 list[n] = *at;
                 n += 1;
             }

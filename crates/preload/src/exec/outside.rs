@@ -2,10 +2,9 @@
 //! holds on to who executes them and puts the second door in; where that cannot be, it is told,
 //! and under `--strict` they are refused.
 
-use crate::{config, sys};
+use crate::{DOOR, config, rights, sys};
 use core::ffi::{CStr, c_char};
 use deckle_group::program::{self, PATH_MAX, Reason, Verdict};
-use deckle_group::proto::Link;
 use deckle_group::{Group, Name};
 
 /// Who executes the program: the calling thread, or a child that it makes.
@@ -38,7 +37,7 @@ impl Drop for Held {
 /// # Safety
 /// `path` is null or a string.
 pub unsafe fn check(path: *const c_char, by: By) -> Result<Held, i32> {
-    let Some(group) = config::group_name() else {
+    let Some(group) = looks() else {
         return Ok(Held(false));
     };
     if path.is_null() {
@@ -51,6 +50,13 @@ pub unsafe fn check(path: *const c_char, by: By) -> Result<Held, i32> {
     verdict
 }
 
+/// The group, if programs are to be looked at, and no filter of the program's own hinders that.
+fn looks() -> Option<&'static [u8]> {
+    let calls = [libc::SYS_openat, libc::SYS_newfstatat, libc::SYS_pread64];
+    let may = || calls.iter().all(|number| DOOR.may(*number));
+    config::group_name().filter(|_| may())
+}
+
 /// As [`check`], for a name that is looked up in PATH.
 ///
 /// # Errors
@@ -59,7 +65,7 @@ pub unsafe fn check(path: *const c_char, by: By) -> Result<Held, i32> {
 /// # Safety
 /// `file` is null or a string.
 pub unsafe fn check_in_path(file: *const c_char, by: By) -> Result<Held, i32> {
-    let Some(group) = config::group_name() else {
+    let Some(group) = looks() else {
         return Ok(Held(false));
     };
     if file.is_null() {
@@ -109,22 +115,25 @@ fn found<const N: usize>(group: &[u8], name: &CStr, search: &[u8], by: By) -> Re
 pub fn unmanaged(why: &str) {
     let before = sys::errno();
     let name = config::group_name().and_then(|name| Name::new(name).ok());
-    let group = name.and_then(|name| Group::attach(name).ok());
+    let may = DOOR.may(libc::SYS_openat) && DOOR.may(libc::SYS_readlinkat);
+    let group = name
+        .filter(|_| may)
+        .and_then(|name| Group::attach(name).ok());
     let mut path = [0_u8; PATH_MAX];
     let (file, room) = (c"/proc/self/exe".as_ptr() as usize, path.len());
     let here = libc::AT_FDCWD as usize;
     let to = path.as_mut_ptr() as usize;
     // SAFETY: a path that ends in NUL; writes into the buffer.
-    let read = unsafe { sys::call(libc::SYS_readlinkat, [here, file, to, room, 0, 0]) };
-    let path = match read {
-        Ok(n) => &path[..n],
-        Err(_) => b"a program",
+    let read = || unsafe { sys::call(libc::SYS_readlinkat, [here, file, to, room, 0, 0]) };
+    let path = match may.then(read) {
+        Some(Ok(n)) => &path[..n],
+        _ => b"a program",
     };
     if group.is_some_and(|group| group.strict()) {
         sys::say(&[b"deckle: ", path, b": cannot be managed: ", why.as_bytes()]);
         sys::exit_all(125);
     }
-    let told = name.map(|name| Link::connect(name).and_then(|l| l.unmanaged(path, why.as_bytes())));
+    let told = rights::connection().map(|link| link.unmanaged(path, why.as_bytes()));
     if !matches!(told, Some(Ok(()))) {
         if let Some(group) = group {
             group.count_unmanaged_program();
@@ -141,7 +150,7 @@ pub fn unmanaged(why: &str) {
 
 fn inspect(group: &[u8], path: &CStr, by: By) -> Result<Held, i32> {
     match program::inspect(path) {
-        Ok(Verdict::Injected(_)) if is_held(group, by) => Ok(Held(true)),
+        Ok(Verdict::Injected(_)) if is_held(by) => Ok(Held(true)),
         Ok(Verdict::Unmanaged(reason) | Verdict::Injected(reason)) => report(group, path, reason),
         _ => Ok(Held(false)),
     }
@@ -149,11 +158,9 @@ fn inspect(group: &[u8], path: &CStr, by: By) -> Result<Held, i32> {
 
 /// Has `deckle run` hold on to who executes it; false: it cannot.
 #[inline(never)]
-fn is_held(group: &[u8], by: By) -> bool {
-    let link = Name::new(group)
-        .ok()
-        .and_then(|name| Link::connect(name).ok());
-    link.is_some_and(|link| link.announce(sys::gettid(), by == By::Child) == Ok(true))
+fn is_held(by: By) -> bool {
+    rights::connection()
+        .is_some_and(|link| link.announce(sys::gettid(), by == By::Child) == Ok(true))
 }
 
 /// Tells of a program that cannot be managed; whether it may be executed.
@@ -164,7 +171,7 @@ fn report(group: &[u8], path: &CStr, reason: Reason) -> Result<Held, i32> {
         return Ok(Held(false));
     };
     let strict = Group::attach(name).is_ok_and(|group| group.strict());
-    if let Ok(link) = Link::connect(name) {
+    if let Some(link) = rights::connection() {
         let (what, cure) = (reason.text().as_bytes(), reason.remedy().as_bytes());
         let mut text = [0_u8; 1024];
         let mut used = 0;

@@ -11,7 +11,7 @@ use libc::c_long;
 
 /// Tags of the messages, see `deckle_group::proto`.
 const UNMANAGED: u8 = 3;
-const EXEC: u8 = 8;
+const EXEC: u8 = 9;
 
 /// Closes a descriptor of ours.
 pub fn close(fd: i32) {

@@ -6,6 +6,7 @@ use core::ffi::CStr;
 use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use deckle_door::entry::{IMAGE, WINDOW};
+use libc::c_long;
 
 /// Who forks: nothing is to be known of it.
 pub type Caller = ();
@@ -107,6 +108,17 @@ pub fn reserve_image(bytes: usize) -> Result<usize, i32> {
 /// The number of our 4 GiB.
 pub fn window() -> usize {
     (&raw const OWNER as usize) / WINDOW
+}
+
+/// A filter of the program's own is not looked at.
+pub fn hindrance() -> Option<c_long> {
+    None
+}
+
+/// Starts a service, which connects by itself.
+pub fn with_link<T>(start: impl FnOnce() -> T) -> T {
+    DOOR.link.store(-1, Relaxed);
+    start()
 }
 
 /// A connection to `deckle run`, for the service of a child that is about to be made.

@@ -1,12 +1,13 @@
 /* A program that refuses itself calls by a seccomp filter, as services do: sockets, userfaultfd and
    what reaches into other processes. It and its children have memory, fork and execute programs as
-   before. The argument: "small" or "managed", when the filter comes. Prints "d24 right". */
+   before. The first argument: "small" or "managed", when the filter comes; a second one, "kill": what
+   is refused is the end. Prints "d24 right". */
 #include "defects.h"
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <stddef.h>
 
-static void filter(void)
+static void filter(unsigned then)
 {
 	static const int refused[] = {
 		SYS_socket, SYS_socketpair, SYS_connect, SYS_bind, SYS_listen, SYS_accept4, SYS_userfaultfd,
@@ -22,11 +23,12 @@ static void filter(void)
 		code[i + 1] = (struct sock_filter)
 			BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)refused[i], (unsigned char)(N - i), 0);
 	code[N + 1] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
-	code[N + 2] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM);
+	code[N + 2] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, then);
 	struct sock_fprog program = {N + 3, code};
 	CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
 	CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
-	CHECK(syscall(SYS_pidfd_open, getpid(), 0) == -1 && errno == EPERM);
+	CHECK(then == SECCOMP_RET_KILL_PROCESS
+		|| (syscall(SYS_pidfd_open, getpid(), 0) == -1 && errno == EPERM));
 }
 
 static int work(void)
@@ -48,7 +50,7 @@ static int wiped_again(unsigned char *p)
 
 int main(int argc, char **argv)
 {
-	if (argc > 2)
+	if (argc > 1 && strcmp(argv[1], "work") == 0)
 		return work();
 	unsigned char *p = NULL;
 	static char self[4096];
@@ -64,7 +66,7 @@ int main(int argc, char **argv)
 		fill(wiped, 25, MIB);
 		CHECK(madvise(wiped, MIB, MADV_WIPEONFORK) == 0);
 	}
-	filter();
+	filter(argc > 2 ? SECCOMP_RET_KILL_PROCESS : SECCOMP_RET_ERRNO | EPERM);
 	if (!managed) {
 		p = map(n);
 		fill(p, 24, n);
@@ -75,7 +77,7 @@ int main(int argc, char **argv)
 		if (pid == 0 && i % 2 == 0)
 			_exit(right_page(p, 24, i * 100) && work() == 0 ? 0 : 7);
 		if (pid == 0) {
-			execl(self, self, "x", "work", (char *)NULL);
+			execl(self, self, "work", (char *)NULL);
 			_exit(9);
 		}
 		bad += !well(pid, i % 2 ? "program executed" : "child");
