@@ -94,9 +94,9 @@ impl Clone {
     }
 }
 
-#[cfg(target_env = "gnu")]
 /// A call that makes a task in this memory, by one who stands at `stack`: as a call that says where
 /// the new task shall stand; and that. `None` if it is no such call.
+#[cfg(target_env = "gnu")]
 pub fn thread_of(
     number: libc::c_long,
     args: [usize; 6],
