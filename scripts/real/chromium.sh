@@ -2,6 +2,7 @@
 # builds a document, which is printed.
 # packages: chromium
 # needs: chromium
+# outside: its sandbox leaves its renderers neither a network nor /proc to join deckle run by
 
 job() {
     cp "$REAL/page.html" page.html
