@@ -9,7 +9,6 @@ prepare() {
 job() {
     cp -R "$SHARED/tree" tree
     cd tree
-    CARGO_INCREMENTAL=0 cargo build --offline -q -j2 -p deckle-store -p deckle-group -p deckle-model \
-        -p deckle-uffd
+    CARGO_INCREMENTAL=0 cargo build --offline -q -j2 -p deckle-mm
     sha256sum target/debug/lib*.rlib
 }

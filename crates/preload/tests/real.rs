@@ -95,3 +95,16 @@ fn d26_the_heap_of_a_java_program_is_inside() {
     let program = ["java", "-XX:+UseG1GC", "-Xmx128m", path];
     the_same("256M", &program);
 }
+
+/// It has another pid there: its memory was counted again, as that of a stranger.
+#[test]
+fn d10_memory_in_another_pid_namespace_is_counted_once() {
+    let script = "import time; b = b'x' * (100 << 20); time.sleep(2); print(len(b))";
+    let program = ["unshare", "-p", "-f", "python3", "-c", script];
+    if without(&["unshare", "-p", "-f", "true"]).status != 0 {
+        return eprintln!("SKIPPED: no right to make a pid namespace");
+    }
+    let ran = run(&["--memory-max", "256M"], &program);
+    expect(&ran, "104857600");
+    assert!(outside(&ran) <= 16.0, "{}", ran.err);
+}

@@ -24,6 +24,8 @@ use crate::say;
 
 struct Service {
     program: u32,
+    /// The same in this process's pid namespace; 0 if it has no pid here.
+    program_here: u32,
     line: LineId,
     /// In this process's pid namespace; 0 if it has no pid here.
     pid: u32,
@@ -73,6 +75,13 @@ pub struct Services {
 }
 
 impl Services {
+    /// The programs that have a service: their pids here, whatever they are to themselves, and
+    /// their lines.
+    pub fn programs(&self) -> Vec<(u32, LineId)> {
+        let services = self.connections.iter().filter_map(|c| c.service.as_ref());
+        services.map(|s| (s.program_here, s.line)).collect()
+    }
+
     /// Listens on the group's socket.
     pub fn listen(name: Name) -> Result<Services, Fail> {
         let (first, second) = listen(name)
@@ -345,6 +354,7 @@ fn hello(peer: Peer, pid: u32, line: LineId, fds: [Option<Fd>; FDS_MAX]) -> Opti
         {
             Some(Service {
                 program: pid,
+                program_here: pid_of(&program_pidfd),
                 line,
                 pid: pid_of(&service_pidfd),
                 _userfaultfd: userfaultfd,

@@ -104,7 +104,7 @@ pub fn supervise(
         let mut patience = s.after_main(&mut services);
         let now = Instant::now();
         if now >= next_sample {
-            group.note_unmanaged_anon(tree::unmanaged_anon_pages(group));
+            group.note_unmanaged_anon(tree::unmanaged_anon_pages(group, &services.programs()));
             sample = (sample * 2).min(SAMPLE_MAX);
             next_sample = now + sample;
         }

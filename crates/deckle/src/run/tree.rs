@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::fs;
 use std::time::Duration;
 
-use deckle_group::Group;
 use deckle_group::sys::proc_stat;
+use deckle_group::{Group, LineId};
 
 use crate::procfs;
 
@@ -61,16 +61,17 @@ pub fn descendants() -> Vec<Process> {
 }
 
 /// Anonymous pages of the tree that the limit does not hold: stacks, .bss, shared anonymous
-/// memory, and all of programs without management.
+/// memory, and all of programs without management. `known` are the pids of programs whose line
+/// has another pid, of their own namespace, perhaps.
 ///
 /// A sample. What would be a new peak is looked at twice: each look takes time, more where
 /// there are few CPUs, and a process may start, fork or grow between two of its reads.
-pub fn unmanaged_anon_pages(group: &Group) -> u64 {
-    let first = look(group);
+pub fn unmanaged_anon_pages(group: &Group, known: &[(u32, LineId)]) -> u64 {
+    let first = look(group, known);
     if first <= group.peak_gauges().unmanaged_anon {
         return first;
     }
-    first.min(look(group))
+    first.min(look(group, known))
 }
 
 /// Of a managed process: RssAnon less what of it the limit holds, at its own charge or at that
@@ -79,9 +80,12 @@ pub fn unmanaged_anon_pages(group: &Group) -> u64 {
 /// other process: Pss_Anon and Pss_Shmem. RssAnon may lag by a few dozen pages per CPU, and
 /// memory that was charged but not used yet (a forced or a shared charge) hides as much that is
 /// unmanaged.
-fn look(group: &Group) -> u64 {
+fn look(group: &Group, known: &[(u32, LineId)]) -> u64 {
     let lines: Vec<_> = group.processes().collect();
-    let line_of = |pid: u32| lines.iter().find(|p| p.pid == pid);
+    let line_of = |pid: u32| {
+        let told = lines.iter().find(|p| known.contains(&(pid, p.line)));
+        told.or_else(|| lines.iter().find(|p| p.pid == pid))
+    };
     let mut sum = 0u64;
     for Process {
         pid, parent, start, ..
