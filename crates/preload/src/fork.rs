@@ -24,7 +24,7 @@ const LOOK: Duration = Duration::from_millis(20);
 /// The kernel's `struct clone_args`, as far as Linux 5.7 knows it.
 type CloneArgs = [u64; 11];
 /// Its words for the new stack: address and bytes.
-const STACK: [usize; 2] = [5, 6];
+pub const STACK: [usize; 2] = [5, 6];
 
 /// A call that makes a process with a copy of the memory.
 #[derive(core::clone::Clone, Copy)]
@@ -91,41 +91,6 @@ impl Clone {
         };
         // SAFETY: the caller's promise; no stack is given.
         unsafe { sys::call(number, args) }
-    }
-}
-
-/// A call that makes a task in this memory, by one who stands at `stack`: as a call that says where
-/// the new task shall stand; and that. `None` if it is no such call.
-#[cfg(target_env = "gnu")]
-pub fn thread_of(
-    number: libc::c_long,
-    args: [usize; 6],
-    stack: usize,
-) -> Option<(libc::c_long, [usize; 6], usize)> {
-    let shares = |flags: usize| flags & libc::CLONE_VM as usize != 0;
-    match number {
-        libc::SYS_vfork => {
-            let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
-            let [.., e, f] = args;
-            Some((libc::SYS_clone, [flags as usize, stack, 0, 0, e, f], stack))
-        }
-        libc::SYS_clone if shares(args[0]) => {
-            let stack = if args[1] == 0 { stack } else { args[1] };
-            let [flags, _, c, d, e, f] = args;
-            Some((number, [flags, stack, c, d, e, f], stack))
-        }
-        libc::SYS_clone3 if args[1] >= 64 => {
-            // SAFETY: the caller's promise to the kernel: a structure of so many bytes.
-            let words = unsafe { (args[0] as *const [u64; 8]).read_unaligned() };
-            let top = words[STACK[0]] + words[STACK[1]];
-            // None: the caller tries clone then.
-            match shares(words[0] as usize) {
-                true if top == 0 => Some((-1, args, stack)),
-                true => Some((number, args, top as usize)),
-                false => None,
-            }
-        }
-        _ => None,
     }
 }
 

@@ -25,6 +25,7 @@ mod load;
 mod map;
 mod rights;
 mod sys;
+mod thread;
 mod window;
 
 /// What the service and this library share.

@@ -14,7 +14,7 @@
 //! in a handler may have 8 KiB, of which a frame of the kernel's takes three or more.
 
 use crate::fork::{self, Clone};
-use crate::{filter, sys};
+use crate::{filter, sys, thread};
 use core::arch::asm;
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
@@ -362,8 +362,8 @@ fn carry_out(window: &'static Window, context: &mut libc::ucontext_t) {
                 context.uc_stack = alternate;
                 result
             }
-            None => match fork::thread_of(number, args, at(libc::REG_RSP)) {
-                Some((number, args, stack)) => begin_thread(window, context, number, args, stack),
+            None => match thread::Start::of(number, args, at(libc::REG_RSP)) {
+                Some(start) => start.make(window.mask.load(Relaxed), context),
                 // SAFETY: the call that this thread has made.
                 None => unsafe { sys::call(number, args) },
             },
@@ -371,119 +371,6 @@ fn carry_out(window: &'static Window, context: &mut libc::ucontext_t) {
     };
     let word = result.unwrap_or_else(|errno| -(errno as isize) as usize);
     context.uc_mcontext.gregs[libc::REG_RAX as usize] = word as i64;
-}
-
-/// Makes a task in this memory, whose stack pointer is `stack`. It is not in the window: it goes on
-/// where the caller has made the call, with the mask that the program believes in.
-fn begin_thread(
-    window: &Window,
-    context: &libc::ucontext_t,
-    number: libc::c_long,
-    args: [usize; 6],
-    stack: usize,
-) -> Result<usize, i32> {
-    let at = |register: c_int| context.uc_mcontext.gregs[register as usize] as usize;
-    let base = stack - LEFT_OUT;
-    // SAFETY: what lies 128 bytes below a stack pointer is nobody's; it is the new task's, or that
-    // of the caller, who waits for it.
-    unsafe {
-        (base as *mut [usize; 6]).write([
-            at(libc::REG_RIP),
-            window.mask.load(Relaxed) as usize,
-            at(libc::REG_RDI),
-            at(libc::REG_RSI),
-            at(libc::REG_RDX),
-            at(libc::REG_R10),
-        ]);
-    }
-    let [a, b, c, d, e, f] = args;
-    let kept = [
-        libc::REG_RBX,
-        libc::REG_RBP,
-        libc::REG_R12,
-        libc::REG_R13,
-        libc::REG_R14,
-        libc::REG_R15,
-    ];
-    let [rbx, rbp, r12, r13, r14, r15] = kept.map(at);
-    let all = [
-        number as usize,
-        a,
-        b,
-        c,
-        d,
-        e,
-        f,
-        rbx,
-        rbp,
-        r12,
-        r13,
-        r14,
-        r15,
-    ];
-    // SAFETY: the call that this thread has made, with all its registers; the stack is prepared.
-    match unsafe { clone_with(&all) } {
-        errno @ -4095..0 => Err(-errno as i32),
-        tid => Ok(tid as usize),
-    }
-}
-
-/// Bytes below the top of a new task's stack where it finds its way: more than the 128 that who
-/// stands there may use.
-const LEFT_OUT: usize = 192;
-
-/// Makes the call that these registers hold: its number, its arguments, and what a function keeps.
-/// On the new task's stack lie the address where it goes on, its mask, and four registers.
-#[unsafe(naked)]
-unsafe extern "C" fn clone_with(_registers: &[usize; 13]) -> isize {
-    core::arch::naked_asm!(
-        "push rbx",
-        "push rbp",
-        "push r12",
-        "push r13",
-        "push r14",
-        "push r15",
-        "mov rax, [rdi]",
-        "mov rsi, [rdi + 16]",
-        "mov rdx, [rdi + 24]",
-        "mov r10, [rdi + 32]",
-        "mov r8, [rdi + 40]",
-        "mov r9, [rdi + 48]",
-        "mov rbx, [rdi + 56]",
-        "mov rbp, [rdi + 64]",
-        "mov r12, [rdi + 72]",
-        "mov r13, [rdi + 80]",
-        "mov r14, [rdi + 88]",
-        "mov r15, [rdi + 96]",
-        "mov rdi, [rdi + 8]",
-        "syscall",
-        "test rax, rax",
-        "jz 2f",
-        "pop r15",
-        "pop r14",
-        "pop r13",
-        "pop r12",
-        "pop rbp",
-        "pop rbx",
-        "ret",
-        "2:",
-        "sub rsp, {left_out}",
-        "mov edi, {set}",
-        "lea rsi, [rsp + 8]",
-        "xor edx, edx",
-        "mov r10d, 8",
-        "mov eax, {mask}",
-        "syscall",
-        "mov rdi, [rsp + 16]",
-        "mov rsi, [rsp + 24]",
-        "mov rdx, [rsp + 32]",
-        "mov r10, [rsp + 40]",
-        "xor eax, eax",
-        "ret {left_out} - 8",
-        left_out = const LEFT_OUT,
-        set = const libc::SIG_SETMASK,
-        mask = const libc::SYS_rt_sigprocmask,
-    )
 }
 
 /// The mask that the thread has after the handler.

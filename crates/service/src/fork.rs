@@ -21,8 +21,8 @@ use deckle_mm::{Charge, Item, MapError};
 
 impl Process {
     /// Before a fork: everything stands still when this is answered. `alone`: no service will be
-    /// had in the child, which gets all of its memory at once and is outside of the limit; `refused`
-    /// tells the call, plus one, that a filter of the program's refuses.
+    /// had in the child, which gets all of its memory at once and is outside of the limit;
+    /// `refused` tells the call, plus one, that a filter of the program's refuses.
     pub fn fork_begin(&self, alone: bool, refused: usize) -> Result<usize, i32> {
         if alone && self.account.group().strict() {
             return Err(libc::EAGAIN);

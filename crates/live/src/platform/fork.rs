@@ -2,7 +2,7 @@
 
 use deckle_uffd::Errno;
 
-use super::{LiveError, LivePlatform, Opened, kernel, open};
+use super::{LiveError, LivePlatform, Opened, kernel};
 
 impl LivePlatform {
     /// Takes the address ranges back that a child of fork has not inherited: the first thing
@@ -60,9 +60,8 @@ impl LivePlatform {
     pub unsafe fn after_fork(&mut self, mut opened: Opened) -> Result<(), LiveError> {
         use std::mem::{forget, replace};
         // The old numbers mean nothing in the new descriptor table: not closed.
-        let device = opened.device.as_ref();
-        forget(replace(&mut self.program, open(self.caps, device)?));
-        forget(replace(&mut self.park, open(self.caps, device)?));
+        forget(replace(&mut self.program, opened.uffd(self.caps)?));
+        forget(replace(&mut self.park, opened.uffd(self.caps)?));
         forget(replace(&mut self.pagemap, opened.pagemap()?));
         forget(replace(&mut self.memory, opened.memory()));
         let (_, len) = self.parking.range();

@@ -7,6 +7,7 @@ mod gather;
 mod kernel;
 mod managed;
 mod nursery;
+mod opened;
 mod parking;
 mod place;
 mod roads;
@@ -15,19 +16,19 @@ mod selftest;
 mod zero;
 
 use std::fs::File;
-use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 
 use deckle_mm::platform::{Content, Cow, Done, Flush, Harvest, PlatformError, Prot, Stop, Zones};
 use deckle_mm::{BlockNr, FrameRun, PageMask, PageRun, Pfn, Platform, SpaceId, Vpn};
-use deckle_uffd::{Categories, CopyMode, Features, Pagemap, ProtectMode, Uffd, Why};
+use deckle_uffd::{Categories, CopyMode, Pagemap, ProtectMode, Uffd, Why};
 
 pub use caps::{Capabilities, Capability};
 pub use error::LiveError;
 pub use managed::Managed;
 pub(crate) use nursery::IDLE as NURSERY_IDLE;
 pub use nursery::{Account, Nursery};
+pub use opened::Opened;
 pub use parking::Parking;
 pub use place::Place;
 pub use selftest::self_test;
@@ -65,30 +66,6 @@ pub struct LiveConfig {
     pub opened: Opened,
 }
 
-/// What somebody else has opened, for a process that may not.
-#[derive(Default)]
-pub struct Opened {
-    /// `/dev/userfaultfd`, for who may not make the call either.
-    pub device: Option<OwnedFd>,
-    /// Of the process in /proc: `pagemap`.
-    pub pagemap: Option<OwnedFd>,
-    /// `mem`.
-    pub memory: Option<OwnedFd>,
-}
-
-impl Opened {
-    fn pagemap(&mut self) -> Result<Pagemap, LiveError> {
-        let given = self.pagemap.take().map(|fd| Ok(Pagemap::of(fd)));
-        let opened = given.unwrap_or_else(Pagemap::open_self);
-        opened.map_err(LiveError::Pagemap)
-    }
-
-    fn memory(&mut self) -> Option<File> {
-        let given = self.memory.take().map(File::from);
-        given.or_else(|| File::open("/proc/self/mem").ok())
-    }
-}
-
 /// Real memory of one process.
 ///
 /// Descriptors, ranges and the capabilities found at the start. All operations may be called
@@ -123,8 +100,7 @@ impl LivePlatform {
             None => self_test(),
         };
         let mut opened = config.opened;
-        let device = opened.device.as_ref();
-        let (program, park) = (open(caps, device)?, open(caps, device)?);
+        let (program, park) = (opened.uffd(caps)?, opened.uffd(caps)?);
         let pagemap = opened.pagemap()?;
         let limit = kernel::address_space_limit();
         let most = |share: u64| limit.map_or(usize::MAX, |l| (l / share) as usize);
@@ -282,24 +258,6 @@ const GONE: PlatformError = PlatformError {
     why: Stop::Gone,
 };
 const FLUSHED: Flush = Flush { pending: None };
-
-fn open(caps: Capabilities, device: Option<&OwnedFd>) -> Result<Uffd, LiveError> {
-    let user_only = !caps.has(Capability::KernelFaults);
-    let uffd = match device {
-        Some(device) => Uffd::open_from(device.as_fd(), user_only).map_err(LiveError::Handshake)?,
-        None => {
-            Uffd::open_any(user_only)
-                .map_err(LiveError::NoUserfaultfd)?
-                .0
-        }
-    };
-    let mut features = Features::PAGEFAULT_FLAG_WP;
-    if caps.has(Capability::Move) {
-        features = features | Features::MOVE;
-    }
-    uffd.api(features).map_err(LiveError::Handshake)?;
-    Ok(uffd)
-}
 
 fn rights(prot: Prot) -> i32 {
     let bit = |on, flag| if on { flag } else { 0 };
