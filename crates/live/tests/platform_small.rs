@@ -164,6 +164,7 @@ fn p6_every_kind_of_rights_goes_out_and_comes_back() {
             let (at, f) = (run(&p, block, 3, 20), small(&p, 32));
             let data = bytes(10 + block, 20);
             open(&p, block, prot);
+            p.hold(at);
             assert_eq!(p.map(at, f, Content::Bytes(&data), prot).unwrap().pages, 20);
             assert_eq!(p.unmap(at, f, prot).unwrap().0.pages, 20, "{prot:?}");
             assert_eq!((present(at), resting(&p, f, 20)), (0, 20));
@@ -243,6 +244,7 @@ fn p12_what_is_mapped_protected_needs_no_second_call() {
             drop_flush(p.write_protect(at, false));
             assert_eq!(written(), 8);
         };
+        p.hold(at);
         protected(Content::Bytes(&data), &data);
         write(at, &data);
         unmap(&p, at, f).unwrap();

@@ -223,7 +223,8 @@ pub trait Platform: Send + Sync {
     /// and unmapped. A run of a whole block with 512 frames aligned to a block becomes one
     /// huge mapping where the system allows; [`Platform::is_huge`] tells.
     /// Post: pages done hold `content`, have rights `prot`; their frames hold nothing at rest.
-    /// `Exists`: the system has a page there that the core does not know of.
+    /// But bytes come back only to a page that is remembered ([`Platform::forgotten`]); another
+    /// one holds zeros. `Exists`: the system has a page there that the core does not know of.
     fn map(
         &self,
         at: PageRun,
@@ -266,7 +267,7 @@ pub trait Platform: Send + Sync {
     /// `Exists` at a page: it holds bytes that the program wrote before the protection was
     /// there. It keeps them, write-protected; the caller books it and goes on with the rest.
     fn map_zero(&self, at: PageRun) -> Result<Done, PlatformError>;
-    /// Removes zero mappings from the run. Pre: the run has no other translation.
+    /// Removes zero mappings. Pre: each page of the run is one.
     fn drop_zero(&self, at: PageRun) -> Flush;
     /// Sets the rights of any number of pages of a space (the VMA's), mapped or not.
     fn protect(
@@ -286,6 +287,34 @@ pub trait Platform: Send + Sync {
     fn is_huge(&self, space: SpaceId, block: crate::units::BlockNr) -> bool;
     /// Waits until no CPU holds a translation that the tokens speak of.
     fn flush(&self, tokens: &mut dyn Iterator<Item = Flush>);
+
+    // ---- what the program discards behind the core's back ----
+    //
+    // Where `COW` is `Kernel` there is somebody below who discards pages at the program's word
+    // without telling the core. Of a page that is away only the platform can know it: `unmap`
+    // makes it remember the page, a discard makes it forget.
+
+    /// Which pages of the run are not remembered: the program has discarded them since they were
+    /// unmapped or [held](Platform::hold), or they never were. Pre: none is mapped.
+    fn forgotten(&self, at: PageRun) -> PageMask {
+        let _ = at;
+        PageMask::EMPTY
+    }
+    /// Remembers pages that are away though this platform has not unmapped them: a child of a
+    /// fork finds its parent's.
+    fn hold(&self, at: PageRun) {
+        let _ = at;
+    }
+    /// [Holds](Platform::hold) what is away of the run, and write-protects what is mapped.
+    fn guard_held(&self, at: PageRun) -> Result<Flush, PlatformError> {
+        self.hold(at);
+        self.write_protect(at, true)
+    }
+    /// What is remembered and forgotten of the pages of `at`, all of which are away, holds for
+    /// those from `to` on. Both runs lie in one block each.
+    fn carry(&self, at: PageRun, to: Vpn) {
+        let _ = (at, to);
+    }
 
     // ---- spaces ----
 

@@ -9,7 +9,7 @@ use crate::table::{Block, Target};
 use crate::tlb::Tlb;
 use crate::violation::{Broken, Violation};
 use deckle_mm::units::bytes_to_pages;
-use deckle_mm::{BLOCK_PAGES, MAX_ORDER, PAGE_SIZE, Pfn, Prot, SpaceId, Vpn};
+use deckle_mm::{BLOCK_PAGES, MAX_ORDER, PAGE_SIZE, PageRun, Pfn, Prot, SpaceId, Vpn};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// First frame of the model's zone: not 0, so that a frame number is not its index by luck.
@@ -92,6 +92,7 @@ impl Model {
             tlbs: (0..cpus).map(|_| Tlb::new(TLB_ENTRIES)).collect(),
             stale: Default::default(),
             pins: Default::default(),
+            remembered: Default::default(),
             rng: Rng::new(seed),
             injection: Injection::default(),
             violations: Vec::new(),
@@ -160,6 +161,29 @@ impl<const CORE: bool> Model<CORE> {
     /// Ends the pin of a page.
     pub fn unpin(&self, space: SpaceId, vpn: Vpn) {
         self.lock().pins.remove(&(space, vpn));
+    }
+
+    /// The program discards pages by a call that the core does not see: those that are away are
+    /// forgotten, those that are there become zeros. What is pinned or shared is left alone.
+    pub fn discard_unseen(&self, run: PageRun) {
+        self.turn("discard_unseen");
+        let mut state = self.lock();
+        for i in 0..run.pages {
+            let vpn = run.start.add(u64::from(i));
+            state.remembered.remove(&(run.space, vpn));
+            let target = state.lookup(run.space, vpn).map(|(pte, _)| pte.target);
+            if let Some(Target::Frame(pfn)) = target
+                && state.frames.get(pfn).maps == 1
+                && !state.pins.contains(&(run.space, vpn))
+            {
+                state.frames.page_mut(pfn).fill(0);
+            }
+        }
+    }
+
+    /// Forgets what is away, as the copy of a space after a fork has.
+    pub fn forget(&self, space: SpaceId) {
+        self.lock().remembered.retain(|&(s, _)| s != space);
     }
 
     // ---- what went wrong ----

@@ -197,7 +197,7 @@ impl<const CORE: bool> Platform for Model<CORE> {
         prot: Prot,
     ) -> Result<Done, PlatformError> {
         self.turn("map");
-        self.lock().map(at, frames, content, prot, false)
+        self.lock().map(at, frames, content, (prot, false), !CORE)
     }
     fn map_protected(
         &self,
@@ -207,7 +207,7 @@ impl<const CORE: bool> Platform for Model<CORE> {
         prot: Prot,
     ) -> Result<Done, PlatformError> {
         self.turn("map_protected");
-        self.lock().map(at, frames, content, prot, true)
+        self.lock().map(at, frames, content, (prot, true), !CORE)
     }
     fn map_shared(&self, at: PageRun, frames: Pfn, prot: Prot) -> Result<Done, PlatformError> {
         self.turn("map_shared");
@@ -265,6 +265,39 @@ impl<const CORE: bool> Platform for Model<CORE> {
         }
     }
 
+    fn forgotten(&self, at: PageRun) -> PageMask {
+        self.turn("forgotten");
+        let state = self.lock();
+        let mut mask = PageMask::EMPTY;
+        (0..at.pages)
+            .filter(|&i| {
+                let page = (at.space, at.start.add(u64::from(i)));
+                !CORE && !state.remembered.contains(&page)
+            })
+            .for_each(|i| mask.set(i));
+        mask
+    }
+    fn hold(&self, at: PageRun) {
+        self.turn("hold");
+        let mut state = self.lock();
+        for i in 0..at.pages {
+            state
+                .remembered
+                .insert((at.space, at.start.add(u64::from(i))));
+        }
+    }
+    fn carry(&self, at: PageRun, to: Vpn) {
+        self.turn("carry");
+        let mut state = self.lock();
+        for i in 0..u64::from(at.pages) {
+            let dst = (at.space, Vpn(to.0 + i));
+            match state.remembered.contains(&(at.space, at.start.add(i))) {
+                true => state.remembered.insert(dst),
+                false => state.remembered.remove(&dst),
+            };
+        }
+    }
+
     fn create_space(&self, space: SpaceId) -> Result<(), PlatformError> {
         self.turn("create_space");
         let mut state = self.lock();
@@ -294,5 +327,6 @@ impl<const CORE: bool> Platform for Model<CORE> {
         }
         state.spaces.remove(&space);
         state.pins.retain(|&(s, _)| s != space);
+        state.remembered.retain(|&(s, _)| s != space);
     }
 }

@@ -22,6 +22,8 @@ pub(crate) struct State {
     /// Pages whose translation changed since the last flush, and the frames behind before.
     pub stale: BTreeMap<(SpaceId, Vpn), Vec<Stale>>,
     pub pins: BTreeSet<(SpaceId, Vpn)>,
+    /// Pages that were unmapped, or are held, and that the program has not discarded since.
+    pub remembered: BTreeSet<(SpaceId, Vpn)>,
     pub rng: Rng,
     pub injection: Injection,
     pub violations: Vec<Violation>,

@@ -31,13 +31,14 @@ fn earlier(a: Option<u32>, why_a: Stop, b: Option<u32>, why_b: Stop) -> Option<(
 }
 
 impl State {
+    /// `forgets`: the program may have discarded what comes back, which is zeros then.
     pub fn map(
         &mut self,
         at: PageRun,
         frames: Pfn,
         content: Content<'_>,
-        prot: Prot,
-        wp: bool,
+        (prot, wp): (Prot, bool),
+        forgets: bool,
     ) -> Result<Done, PlatformError> {
         let op = "map";
         let run = FrameRun::new(frames, at.pages);
@@ -78,6 +79,7 @@ impl State {
                 continue;
             }
             self.fill(pfn, i, &content);
+            self.come_back((at.space, vpn), pfn, forgets);
             let pte = Pte {
                 wp,
                 ..Pte::new(Target::Frame(pfn), prot)
@@ -88,6 +90,8 @@ impl State {
         if huge {
             for i in 0..BLOCK_PAGES {
                 self.fill(frames.add(i), i, &content);
+                let page = (at.space, at.start.add(u64::from(i)));
+                self.come_back(page, frames.add(i), forgets);
             }
             let pte = Pte {
                 wp,
@@ -129,6 +133,13 @@ impl State {
         };
         self.broken(op, broken, place);
         Err(INVALID)
+    }
+
+    /// What the program has discarded while it was away comes back as zeros.
+    fn come_back(&mut self, page: (SpaceId, Vpn), pfn: Pfn, forgets: bool) {
+        if !self.remembered.remove(&page) && forgets {
+            self.frames.page_mut(pfn).fill(0);
+        }
     }
 
     fn fill(&mut self, pfn: Pfn, i: u32, content: &Content<'_>) {
@@ -215,6 +226,7 @@ impl State {
     /// One translation of the frame was taken away; its bytes rest if it was the last.
     fn rest(&mut self, space: SpaceId, vpn: Vpn, old: Pte) {
         self.mark_stale(space, vpn, old);
+        self.remembered.insert((space, vpn));
         if let Target::Frame(pfn) = old.target {
             let frame = self.frames.get(pfn);
             frame.resting = frame.maps == 0;
@@ -236,6 +248,7 @@ impl State {
         for i in 0..at.pages {
             let vpn = at.start.add(i as u64);
             self.pins.remove(&(at.space, vpn));
+            self.remembered.remove(&(at.space, vpn));
             let pte = match huge {
                 Some(pte) => pte.part(i),
                 None => match self.lookup(at.space, vpn) {

@@ -122,6 +122,7 @@ impl Manager {
         } else {
             Content::Bytes(&bytes)
         };
+        self.m.hold(self.at(page, n));
         let result = self.m.map(self.at(page, n), frames, content, Prot::RW);
         let done = self.done(n, result.map(|_| ()));
         for i in 0..n {

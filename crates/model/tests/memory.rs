@@ -12,7 +12,7 @@ use deckle_mm::{FaultOrder, Profile, SplitMode, ThpMode, Tunables};
 use deckle_model::Rng;
 
 /// Runs one seed; on a failure the seed and the last operations are printed.
-fn run(seed: u64, steps: u32, forks: bool) {
+fn run(seed: u64, steps: u32, forks: bool, unseen: bool) {
     let mut rng = Rng::new(seed);
     let mut t = Tunables::of_profile([Profile::Deckle, Profile::Linux][rng.below(2) as usize]);
     t.thp = [ThpMode::Always, ThpMode::Madvise, ThpMode::Never][rng.below(3) as usize];
@@ -30,6 +30,7 @@ fn run(seed: u64, steps: u32, forks: bool) {
     let mut program = Program::new(&rig, 0, seed, BASE, WINDOW / 3);
     program.may_fail = rng.below(3) == 0;
     program.may_fork = forks;
+    program.unseen = unseen;
     let mut last = Vec::new();
     let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         for step in 0..steps {
@@ -38,7 +39,8 @@ fn run(seed: u64, steps: u32, forks: bool) {
                 1 => program.leave_behind(),
                 2 => rig.split_somewhere(&mut rng),
                 3 => format!("{:?}, {:?}", rig.mm.khugepaged(), rig.mm.trim()),
-                4 => program.track(),
+                // A page that is discarded unseen has no bit that could tell.
+                4 if !unseen => program.track(),
                 5 => rig.migrate_somewhere(&mut rng),
                 _ => program.step(),
             };
@@ -57,32 +59,37 @@ fn run(seed: u64, steps: u32, forks: bool) {
 }
 
 /// DECKLE_SEED=n replays one seed with ten times the steps.
-fn seeds(from: u64, count: u64, steps: u32, forks: bool) {
+fn seeds(from: u64, count: u64, steps: u32, forks: bool, unseen: bool) {
     match std::env::var("DECKLE_SEED")
         .ok()
         .and_then(|s| s.parse().ok())
     {
-        Some(seed) => run(seed, steps * 10, forks),
+        Some(seed) => run(seed, steps * 10, forks, unseen),
         None => {
             let scale = scale();
-            (from..from + count * scale).for_each(|seed| run(seed, steps, forks))
+            (from..from + count * scale).for_each(|seed| run(seed, steps, forks, unseen))
         }
     }
 }
 
 #[test]
 fn r148_r98_r100_r104_no_byte_is_lost_and_all_counts_reconcile() {
-    seeds(1, 60, 200, false);
+    seeds(1, 60, 200, false, false);
 }
 
 #[test]
 fn r148_p20_what_forks_share_is_charged_at_the_first_write_and_no_byte_is_lost() {
-    seeds(1001, 60, 200, true);
+    seeds(1001, 60, 200, true, false);
+}
+
+#[test]
+fn what_is_discarded_unseen_never_comes_back() {
+    seeds(2001, 60, 200, true, true);
 }
 
 /// Three programs on three CPUs in parts of one space, and kswapd on a fourth; the scheduler
 /// switches at every lock, platform operation, load and store.
-fn race(seed: u64, steps: u32) {
+fn race(seed: u64, steps: u32, unseen: bool) {
     let mut rng = Rng::new(seed);
     let mut t = Tunables::of_profile(Profile::Deckle);
     t.khugepaged_scan_sleep = 1;
@@ -97,6 +104,7 @@ fn race(seed: u64, steps: u32) {
     let mut programs: Vec<Program<'_>> = (0..3)
         .map(|cpu| Program::new(&rig, cpu, seed, BASE.add(part * cpu as u64), part))
         .collect();
+    programs.iter_mut().for_each(|p| p.unseen = unseen);
     // The second time on pages that children share, who end while it goes on.
     for forked in [false, true] {
         if forked {
@@ -134,15 +142,24 @@ fn race(seed: u64, steps: u32) {
     }
 }
 
-#[test]
-fn r53_r98_r131_r148_p20_programs_and_reclaim_race_and_lose_nothing() {
+fn races(from: u64, unseen: bool) {
     match std::env::var("DECKLE_SEED")
         .ok()
         .and_then(|s| s.parse().ok())
     {
-        Some(seed) => race(seed, 200),
-        None => (1..1 + 24 * scale()).for_each(|seed| race(seed, 40)),
+        Some(seed) => race(seed, 200, unseen),
+        None => (from..from + 24 * scale()).for_each(|seed| race(seed, 40, unseen)),
     }
+}
+
+#[test]
+fn r53_r98_r131_r148_p20_programs_and_reclaim_race_and_lose_nothing() {
+    races(1, false);
+}
+
+#[test]
+fn what_is_discarded_unseen_while_reclaim_races_never_comes_back() {
+    races(2001, true);
 }
 
 /// DECKLE_SCALE=n runs n times as many seeds.

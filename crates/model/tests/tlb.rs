@@ -54,6 +54,7 @@ fn a_forgotten_flush_reads_the_next_owner_of_the_frame() {
     write(&m, 0, 3, 11).unwrap();
     let _forgotten = m.discard(run(3, 1));
     assert_eq!(read(&m, 0, 3), Ok(POISON));
+    m.hold(run(9, 1));
     m.map(run(9, 1), F0, Content::Bytes(&[77; PAGE_SIZE]), Prot::RW)
         .unwrap();
     assert_eq!(read(&m, 0, 3), Ok(77));
@@ -109,6 +110,7 @@ fn a_zero_mapping_reads_zeros_after_it_was_replaced_without_a_flush() {
     assert_eq!(read(&m, 0, 2), Ok(0));
     assert_eq!(write(&m, 1, 2, 1), Err(FaultKind::WriteProtect));
     let token = m.drop_zero(run(2, 1));
+    m.hold(run(2, 1));
     m.map(run(2, 1), F0, Content::Bytes(&[9; PAGE_SIZE]), Prot::RW)
         .unwrap();
     assert_eq!((read(&m, 0, 2), read(&m, 1, 2)), (Ok(0), Ok(9)));

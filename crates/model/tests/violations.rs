@@ -98,6 +98,7 @@ fn r99_zero_scan_ends_at_the_first_other_byte() {
     let m = model();
     let mut page = [0; PAGE_SIZE];
     page[100] = 1;
+    m.hold(run(0, 1));
     m.map(run(0, 1), f(0), Content::Bytes(&page), Prot::RW)
         .unwrap();
     let (_, token) = m.unmap(run(0, 1), f(0), Prot::RW).unwrap();

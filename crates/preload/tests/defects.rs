@@ -76,11 +76,46 @@ fn d03_pages_discarded_by_a_raw_call_are_zero() {
     right("d03_raw_discard", &["libc"]);
 }
 
-/// The same by an instruction of the program's own, which nobody hears: of pages that are there. Of
-/// pages that are away the old bytes are read: docs/limits.md.
+/// The same by an instruction of the program's own, which nobody hears.
 #[test]
-fn d03_resident_pages_discarded_by_an_instruction_are_zero() {
-    right("d03_raw_discard", &["own", "resident"]);
+fn d03_pages_discarded_by_an_instruction_are_zero() {
+    right("d03_raw_discard", &["own"]);
+}
+
+/// All ways on which pages come back that were away when they were discarded.
+#[test]
+fn d03_pages_discarded_unheard_while_they_are_away_do_not_come_back() {
+    for how in [
+        "touch", "twice", "fork", "child", "move", "populate", "lock", "collapse", "rights",
+    ] {
+        right("d03_unseen", &[how]);
+    }
+}
+
+/// The same while a thread has these very pages evicted.
+#[test]
+fn d03_pages_discarded_unheard_while_they_are_moved_hardly_ever_come_back() {
+    right("d03_unseen", &["race"]);
+}
+
+/// What the program maps over managed memory unheard was taken for managed, and evicted; a window
+/// of pages that touched it killed the program.
+#[test]
+fn d03_what_is_mapped_unheard_is_left_alone() {
+    for how in ["unmap", "over", "again"] {
+        right("d03_unseen", &[how]);
+    }
+}
+
+/// What was away when it was moved unheard was read as zeros at its new place.
+#[test]
+fn d03_what_is_moved_unheard_has_no_wrong_byte() {
+    let ran = with(&LIMIT, "d03_unseen", &["mremap"]);
+    assert!(
+        ran.err.contains("a system call that was not seen; killed"),
+        "{}",
+        ran.err
+    );
 }
 
 /// The kernel cannot wait for a page on behalf of a thread that ends: the word of a robust mutex

@@ -54,4 +54,4 @@ pub use flags::{
 };
 pub use open::{Api, OpenError, Routes, Uffd, Via};
 pub use retry::finish;
-pub use scan::{Pagemap, PagemapScan, Region, Scanned};
+pub use scan::{PageEntry, Pagemap, PagemapScan, Region, Scanned};

@@ -49,6 +49,29 @@ impl Region {
     }
 }
 
+/// What `pagemap` says of a page.
+#[repr(transparent)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct PageEntry(u64);
+
+impl PageEntry {
+    /// Whether a page is there.
+    pub const fn is_present(self) -> bool {
+        self.0 >> 63 == 1
+    }
+
+    /// Whether it is write-protected by userfaultfd; of a page that is not there: whether there is
+    /// a marker in its place.
+    pub const fn is_protected(self) -> bool {
+        self.0 >> 57 & 1 == 1
+    }
+
+    /// Whether nothing is there, not even a marker.
+    pub const fn is_hole(self) -> bool {
+        !self.is_present() && !self.is_protected()
+    }
+}
+
 /// A question to [`Pagemap::scan`].
 ///
 /// A page matches if, after the bits of `inverted` have been flipped, it has all of `required`
@@ -192,6 +215,22 @@ impl Pagemap {
                 walk_end: arg.walk_end as usize,
             }),
             Err(_) => Err(Errno::last()),
+        }
+    }
+
+    /// Reads one entry for each page from `start` on.
+    ///
+    /// # Errors
+    /// The kernel's refusal; `EFAULT` if not all of it is user memory.
+    pub fn entries(&self, start: usize, out: &mut [PageEntry]) -> Result<(), Errno> {
+        let at = (start / 4096 * size_of::<PageEntry>()) as i64;
+        let len = size_of_val(out);
+        // SAFETY: the kernel writes at most len bytes to out, and any bits make a PageEntry.
+        let got = unsafe { libc::pread64(self.fd.as_raw_fd(), out.as_mut_ptr().cast(), len, at) };
+        match got {
+            n if n == len as isize => Ok(()),
+            -1 => Err(Errno::last()),
+            _ => Err(Errno(libc::EFAULT)),
         }
     }
 

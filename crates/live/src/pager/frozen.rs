@@ -4,11 +4,10 @@
 //! program, where the kernel copies it; the rest stays in the store. Faults wait: whoever forks
 //! has all locks that it needs, so nobody who waits for a fault keeps it from going on.
 
-use deckle_mm::{Charge, MapError, Store, Vpn};
-use deckle_uffd::{Event, Msg};
+use deckle_mm::{Charge, MapError, Store};
+use deckle_uffd::Msg;
 
 use super::Pager;
-use super::queue::Fault;
 
 impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
     /// Closes the gate and brings everything into a state that a fork may copy: what is resident
@@ -51,19 +50,11 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
 
     /// A message while the gate is closed.
     pub(super) fn handle_frozen(&self, msg: &mut Msg) {
-        if let Some(Event::Pagefault {
-            addr, write, wp, ..
-        }) = msg.take()
+        if let Some(fault) = self.fault_of(msg, false)
+            && !self.hand_over(fault)
         {
-            let fault = Fault {
-                page: Vpn::of_addr(addr as u64),
-                write: write || wp,
-                missing: !wp,
-            };
-            if !self.hand_over(fault) {
-                // No room: the thread tries its access again and asks anew.
-                self.platform().wake(fault.page, 1);
-            }
+            // No room: the thread tries its access again and asks anew.
+            self.platform().wake(fault.page, 1);
         }
     }
 }

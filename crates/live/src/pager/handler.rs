@@ -4,7 +4,9 @@ use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use deckle_mm::platform::Stop;
-use deckle_mm::{Charge, FaultError, FaultMode, Item, PlatformError, Served, Store, Vpn};
+use deckle_mm::{
+    Charge, FaultError, FaultMode, Item, PAGE_SIZE, PlatformError, Served, Store, Vpn,
+};
 use deckle_uffd::{Errno, Event, Msg};
 
 use super::Pager;
@@ -64,18 +66,47 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
         fds[1].revents == 0
     }
 
+    /// The fault that a message tells of. What else there is is done here, by who is `inside` the
+    /// gate or waits until it opens.
+    pub(super) fn fault_of(&self, msg: &mut Msg, inside: bool) -> Option<Fault> {
+        match msg.take()? {
+            Event::Pagefault {
+                addr, write, wp, ..
+            } => Some(Fault {
+                page: Vpn::of_addr(addr as u64),
+                write: write || wp,
+                missing: !wp,
+            }),
+            Event::Remap { from, to, len } => {
+                let _inside = (!inside).then(|| self.gate.enter());
+                self.moved_unseen(from, to, len);
+                None
+            }
+            // Nothing else is asked for.
+            _ => None,
+        }
+    }
+
+    /// The program has moved a managed mapping by a call that nobody saw. What is there has come
+    /// along, and is the kernel's from now on; what is away would be zeros.
+    fn moved_unseen(&self, from: usize, to: usize, len: usize) {
+        let (start, pages) = (Vpn::of_addr(from as u64), (len / PAGE_SIZE) as u64);
+        if self.mm.is_any_away(self.space(), start, pages) {
+            let fault = Fault {
+                page: Vpn::of_addr(to as u64),
+                write: false,
+                missing: true,
+            };
+            self.hooks.fatal(fault, &FaultError::Moved);
+        } else {
+            // SAFETY: just looked; nothing can be taken out of a place that is empty.
+            unsafe { self.platform().leave_moved(to, len) };
+        }
+    }
+
     fn handle(&self, msg: &mut Msg) {
-        // Nothing else is asked for.
-        let Some(Event::Pagefault {
-            addr, write, wp, ..
-        }) = msg.take()
-        else {
+        let Some(fault) = self.fault_of(msg, true) else {
             return;
-        };
-        let fault = Fault {
-            page: Vpn::of_addr(addr as u64),
-            write: write || wp,
-            missing: !wp,
         };
         if !self.serve(fault, FaultMode::NoWait) && !self.hand_over(fault) {
             // No room: the thread tries its access again and asks anew.

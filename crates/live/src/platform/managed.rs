@@ -173,15 +173,25 @@ impl Managed {
         if !self.contains(start, len) {
             return Err(Errno(libc::EINVAL));
         }
+        // SAFETY: the caller's promise.
+        unsafe { self.free(start, len, uffd)? };
+        self.remove(start, len);
+        Ok(())
+    }
+
+    /// Gives a registered mapping to the kernel, which may lie where nothing is managed.
+    ///
+    /// # Safety
+    /// All bytes of the program in the range are present.
+    pub(super) unsafe fn free(&self, start: usize, len: usize, uffd: &Uffd) -> Result<(), Errno> {
         // SAFETY: the caller's promise: a hole is a zero in truth. The advice drops no bytes.
         unsafe {
             uffd.unregister(start, len)?;
-            if self.dont_fork {
-                kernel::madvise(start, len, Advice::DoFork)?;
+            match self.dont_fork {
+                true => kernel::madvise(start, len, Advice::DoFork),
+                false => Ok(()),
             }
         }
-        self.remove(start, len);
-        Ok(())
     }
 }
 

@@ -10,18 +10,19 @@ mod nursery;
 mod opened;
 mod parking;
 mod place;
+mod remembered;
 mod roads;
 pub mod scan;
 mod selftest;
 mod zero;
 
 use std::fs::File;
-use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 use deckle_mm::platform::{Content, Cow, Done, Flush, Harvest, PlatformError, Prot, Stop, Zones};
 use deckle_mm::{BlockNr, FrameRun, PageMask, PageRun, Pfn, Platform, SpaceId, Vpn};
-use deckle_uffd::{Categories, CopyMode, Pagemap, ProtectMode, Uffd, Why};
+use deckle_uffd::{CopyMode, Pagemap, ProtectMode, Uffd};
 
 pub use caps::{Capabilities, Capability};
 pub use error::LiveError;
@@ -37,9 +38,6 @@ pub(crate) use error::refused;
 use error::stop;
 pub(crate) use kernel::monotonic_ns;
 use kernel::{Advice, BLOCK, PAGE, Reservation};
-
-/// Times a block is cleared again because a fault has left a page table in it meanwhile.
-const TABLE_RETRIES: u32 = 64;
 
 /// The one address space of a live platform.
 pub const SPACE: SpaceId = SpaceId(0);
@@ -86,6 +84,8 @@ pub struct LivePlatform {
     /// A block of zeros to copy from: never written, so it uses no memory.
     zeros: Reservation,
     moves: bool,
+    /// A page could not be marked, so that a page without a marker says nothing.
+    forgetful: AtomicBool,
     caps: Capabilities,
 }
 
@@ -126,6 +126,7 @@ impl LivePlatform {
             nursery,
             zeros,
             moves: caps.has(Capability::Move),
+            forgetful: AtomicBool::new(false),
             caps,
         })
     }
@@ -202,54 +203,6 @@ impl LivePlatform {
         // long as self. The caller owns the frames, which are not mapped into the program, so
         // nobody writes them meanwhile.
         Some(unsafe { core::slice::from_raw_parts(addr as *const _, frames.pages as usize) })
-    }
-
-    /// A block of zeros, as one huge page where the system has one.
-    fn map_zero_block(&self, dst: usize) -> Result<Done, PlatformError> {
-        self.clear_program_block(dst);
-        let mut at = 0;
-        if let Some(nursling) = self.nursery.take() {
-            let src = nursling.addr();
-            let mut tries = 0;
-            let moved = loop {
-                // The block is a hole of the caller's; the nursling holds zeros that nobody
-                // else knows of.
-                let moved = self.moved(&self.program, dst, src, BLOCK);
-                // Another thread's fault on the block has left a page table again, between
-                // the clearing and the move: nothing is there but the table.
-                match moved {
-                    Err(e) if e.why == Why::Exists && e.done == 0 && tries < TABLE_RETRIES => {
-                        tries += 1;
-                        self.clear_program_block(dst);
-                    }
-                    moved => break moved,
-                }
-            };
-            match moved {
-                Ok(_) => {
-                    nursling.gone();
-                    return Ok(Done {
-                        pages: (BLOCK / PAGE) as u32,
-                    });
-                }
-                // Small pages only, or refused: the rest is copied.
-                Err(e)
-                    if matches!(e.why, Why::NoEntry | Why::Invalid | Why::Busy | Why::Exists) =>
-                {
-                    at = e.done
-                }
-                Err(e) => return Err(error::half_done(e)),
-            }
-        }
-        let zeros = self.zeros.base() as *const u8;
-        self.copy_in(dst + at, zeros, BLOCK - at)
-            .map(|_| Done {
-                pages: (BLOCK / PAGE) as u32,
-            })
-            .map_err(|e| PlatformError {
-                at: e.at + (at / PAGE) as u32,
-                ..e
-            })
     }
 }
 
@@ -339,7 +292,9 @@ impl Platform for LivePlatform {
         match content {
             Content::Zero if len == BLOCK && self.can_move(prot) => self.map_zero_block(dst),
             Content::Zero => self.copy_in(dst, self.zeros.base() as *const u8, len),
-            Content::Bytes(bytes) if bytes.len() == len => self.copy_in(dst, bytes.as_ptr(), len),
+            Content::Bytes(bytes) if bytes.len() == len => {
+                self.copy_back(dst, bytes.as_ptr(), len, CopyMode::empty())
+            }
             Content::Bytes(_) => Err(REFUSED),
             Content::Parked => {
                 let (src, _) = self.frames(frames, at.pages)?;
@@ -360,11 +315,12 @@ impl Platform for LivePlatform {
         match content {
             Content::Zero => self.copy_as(dst, self.zeros.base() as *const u8, len, CopyMode::WP),
             Content::Bytes(bytes) if bytes.len() == len => {
-                self.copy_as(dst, bytes.as_ptr(), len, CopyMode::WP)
+                self.copy_back(dst, bytes.as_ptr(), len, CopyMode::WP)
             }
             Content::Bytes(_) => Err(REFUSED),
             Content::Parked => {
                 let (src, _) = self.frames(frames, at.pages)?;
+                self.forget_at_rest(dst, src, len)?;
                 self.copy_in_parked(dst, src, len, CopyMode::WP)
             }
         }
@@ -397,7 +353,15 @@ impl Platform for LivePlatform {
     }
 
     fn drop_zero(&self, at: PageRun) -> Flush {
-        self.discard(at)
+        match self.run(at) {
+            Ok((start, len)) if self.is_ours(start, len) => self.discard(at),
+            Ok(_) if at.pages > 1 => {
+                let pages = (0..at.pages).map(|k| at.tail(k));
+                pages.for_each(|p| drop(self.drop_zero(PageRun { pages: 1, ..p })));
+                FLUSHED
+            }
+            _ => FLUSHED,
+        }
     }
 
     fn protect(
@@ -447,18 +411,41 @@ impl Platform for LivePlatform {
     }
 
     fn is_huge(&self, space: SpaceId, block: BlockNr) -> bool {
-        let Ok((start, len)) = self.span(space, block.start(), (BLOCK / PAGE) as u64) else {
-            return false;
-        };
-        let all = Categories::PRESENT | Categories::HUGE;
-        self.pagemap
-            .count(start, start + len, all, Categories::empty())
-            == Ok(len)
+        let found = self.span(space, block.start(), (BLOCK / PAGE) as u64);
+        found.is_ok_and(|(start, _)| self.is_whole(start))
     }
 
     fn flush(&self, tokens: &mut dyn Iterator<Item = Flush>) {
         // The kernel has flushed before each call came back.
         tokens.for_each(drop);
+    }
+
+    fn forgotten(&self, at: PageRun) -> PageMask {
+        match self.run(at) {
+            Ok((start, len)) => self.unmarked(start, len),
+            Err(_) => PageMask::EMPTY,
+        }
+    }
+
+    fn hold(&self, at: PageRun) {
+        if let Ok((start, len)) = self.run(at) {
+            self.remember(start, len);
+        }
+    }
+
+    /// One call does both.
+    fn guard_held(&self, at: PageRun) -> Result<Flush, PlatformError> {
+        self.write_protect(at, true)
+    }
+
+    fn carry(&self, at: PageRun, to: Vpn) {
+        let (gone, dst) = (self.forgotten(at), to.addr() as usize);
+        for (k, n) in gone.not_within(at.pages).runs(at.pages) {
+            self.remember(dst + k as usize * PAGE, n as usize * PAGE);
+        }
+        for (k, n) in gone.runs(at.pages) {
+            self.unmark(dst + k as usize * PAGE, n as usize * PAGE);
+        }
     }
 
     fn create_space(&self, space: SpaceId) -> Result<(), PlatformError> {

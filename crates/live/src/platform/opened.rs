@@ -31,7 +31,8 @@ impl Opened {
                     .0
             }
         };
-        let mut features = Features::PAGEFAULT_FLAG_WP;
+        let mut features = Features::PAGEFAULT_FLAG_WP | Features::WP_UNPOPULATED;
+        features = features | Features::EVENT_REMAP;
         if caps.has(Capability::Move) {
             features = features | Features::MOVE;
         }

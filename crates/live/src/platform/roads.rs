@@ -8,7 +8,10 @@
 use std::os::fd::AsRawFd;
 
 use deckle_mm::{Done, PlatformError, Prot, Stop, Vpn};
-use deckle_uffd::{Categories, CopyMode, Errno, MoveMode, Partial, ProtectMode, Uffd, Why, finish};
+use deckle_uffd::{
+    Categories, CopyMode, Errno, MoveMode, PageEntry, Partial, ProtectMode, Uffd, WakeMode, Why,
+    finish,
+};
 
 use super::LivePlatform;
 use super::error::{half_done, refused, stop};
@@ -17,6 +20,10 @@ use super::kernel::{self, Advice, BLOCK, PAGE};
 /// How often a call is repeated that found the address space changing, before the caller hears
 /// of it: the caller may be the one who must read the event that stands in the way (P9).
 const PATIENCE: u32 = 8;
+
+/// What is looked at, taken out and marked at once, so that the moment is short in which a discard
+/// goes unnoticed (`remembered.rs`).
+const PIECE: usize = 16 * PAGE;
 
 /// Repeats a range operation over what is left, with bounded patience.
 ///
@@ -84,6 +91,35 @@ impl LivePlatform {
         .map_err(half_done)
     }
 
+    /// Copies bytes back to pages of the program that are away: zeros to those that it has
+    /// discarded since.
+    pub(super) fn copy_back(
+        &self,
+        dst: usize,
+        src: *const u8,
+        len: usize,
+        mode: CopyMode,
+    ) -> Result<Done, PlatformError> {
+        for piece in (0..len).step_by(PIECE) {
+            let bytes = PIECE.min(len - piece);
+            let gone = self.unmarked(dst + piece, bytes);
+            let (mut at, pages) = (0, (bytes / PAGE) as u32);
+            while at < pages {
+                let zero = gone.get(at);
+                let n = (at..pages).take_while(|&k| gone.get(k) == zero).count();
+                let offset = piece + at as usize * PAGE;
+                let from = match zero {
+                    true => self.zeros.base() as *const u8,
+                    false => src.wrapping_add(offset),
+                };
+                let part = self.copy_as(dst + offset, from, n * PAGE, mode);
+                shift(part, offset, len)?;
+                at += n as u32;
+            }
+        }
+        Ok(done(len))
+    }
+
     /// Copies frames at rest into holes of the program, then empties the frames.
     pub(super) fn copy_in_parked(
         &self,
@@ -114,14 +150,17 @@ impl LivePlatform {
         len: usize,
         prot: Prot,
     ) -> Result<Done, PlatformError> {
+        self.forget_at_rest(dst, src, len)?;
         if !self.can_move(prot) {
             return self.copy_in_parked(dst, src, len, CopyMode::empty());
         }
         self.parking.note_part(src, len);
         if len == BLOCK && dst.is_multiple_of(BLOCK) && src.is_multiple_of(BLOCK) {
             self.clear_program_block(dst);
+        } else {
+            self.unmark(dst, len);
         }
-        match self.moved(&self.program, dst, src, len) {
+        let result = match self.moved(&self.program, dst, src, len) {
             Ok(_) => Ok(done(len)),
             Err(Partial {
                 done: at,
@@ -133,7 +172,11 @@ impl LivePlatform {
                 shift(rest, at, len)
             }
             Err(partial) => Err(half_done(partial)),
+        };
+        if let Err(e) = &result {
+            self.remember_holes(dst, e.at, len);
         }
+        result
     }
 
     /// Moves pages, and believes what is there rather than what the call admits to.
@@ -199,6 +242,9 @@ impl LivePlatform {
     /// Frees the page table of an empty block of the program, which the fault that is being
     /// served has just left there: in front of it a huge page would be split (P17).
     pub(super) fn clear_program_block(&self, dst: usize) {
+        if !self.is_ours(dst, BLOCK) {
+            return;
+        }
         // SAFETY: the caller holds the block and found no translation in it, so no byte is
         // lost. A refusal costs a split, nothing else.
         let _ = unsafe { kernel::madvise(dst, BLOCK, Advice::DontNeed) };
@@ -213,7 +259,7 @@ impl LivePlatform {
         prot: Prot,
     ) -> Result<Done, PlatformError> {
         if !self.can_move(prot) {
-            return self.copy_out(src, dst, len, prot);
+            return self.copy_out_from(0, src, dst, len, prot);
         }
         if len == BLOCK && dst.is_multiple_of(BLOCK) {
             // SAFETY: the frames of the run hold nothing before (pre-condition of unmap).
@@ -221,7 +267,7 @@ impl LivePlatform {
         } else {
             self.parking.note_part(dst, len);
         }
-        let mut at = 0;
+        let (mut at, block) = (0, len == BLOCK && self.is_whole(src));
         let (mut cured, mut parted) = (None, None);
         // The kernel asks the first page of a huge page whether any page of it is shared, also
         // one that the program has replaced; a page alone speaks for itself. It has to take
@@ -229,10 +275,26 @@ impl LivePlatform {
         // SAFETY: changes no byte.
         let part = |addr| unsafe { kernel::madvise(addr, PAGE, Advice::Cold) }.is_ok();
         loop {
-            match self.moved(&self.park, dst + at, src + at, len - at) {
-                Ok(_) => return Ok(done(len)),
+            let mut rest = if block { len - at } else { PIECE.min(len - at) };
+            if !self.is_ours(src + at, rest) {
+                rest = PAGE;
+                if !self.is_ours(src + at, rest) {
+                    return Err(PlatformError {
+                        at: (at / PAGE) as u32,
+                        why: Stop::Gone,
+                    });
+                }
+            }
+            let step = self.moved(&self.park, dst + at, src + at, rest);
+            let bytes = step.map_or_else(|partial| partial.done, |done| done.bytes);
+            if bytes > 0 {
+                self.remember(src + at, bytes);
+            }
+            at += bytes;
+            match step {
+                Ok(_) if at == len => return Ok(done(len)),
+                Ok(_) => {}
                 Err(partial) => {
-                    at += partial.done;
                     match partial.why {
                         // Shared since a fork, perhaps by nobody any more: a write gets the
                         // page back. Tried once for each page that is in the way.
@@ -241,8 +303,14 @@ impl LivePlatform {
                         }
                         Why::Busy if parted != Some(at) && part(src + at) => parted = Some(at),
                         Why::Invalid => {
-                            let rest = self.copy_out(src + at, dst + at, len - at, prot);
-                            return shift(rest, at, len);
+                            return self.copy_out_from(at, src, dst, len, prot);
+                        }
+                        // A marker: the program has discarded what was to be protected.
+                        Why::Fault => {
+                            return Err(PlatformError {
+                                at: (at / PAGE) as u32,
+                                why: Stop::Gone,
+                            });
                         }
                         why => {
                             return Err(PlatformError {
@@ -276,8 +344,29 @@ impl LivePlatform {
         lifted.is_ok() && unsafe { kernel::madvise(start, len, Advice::PopulateWrite) }.is_ok()
     }
 
+    /// Takes out by copying what of a run begins `at` bytes from its start.
+    fn copy_out_from(
+        &self,
+        at: usize,
+        src: usize,
+        dst: usize,
+        len: usize,
+        prot: Prot,
+    ) -> Result<Done, PlatformError> {
+        for at in (at..len).step_by(PIECE) {
+            let piece = self.copy_out(src + at, dst + at, PIECE.min(len - at), prot);
+            if let Err(e) = shift(piece, at, len) {
+                let from = e.at as usize * PAGE;
+                // SAFETY: what was copied beyond the pages done is still in the program.
+                let _ = unsafe { kernel::drop_pages(dst + from, len - from) };
+                return Err(e);
+            }
+        }
+        Ok(done(len))
+    }
+
     /// Takes pages out by copying: for rights that refuse to be moved, or a kernel without
-    /// moves.
+    /// moves. After an error there may be bytes in frames of pages that are not done.
     fn copy_out(
         &self,
         src: usize,
@@ -285,6 +374,12 @@ impl LivePlatform {
         len: usize,
         prot: Prot,
     ) -> Result<Done, PlatformError> {
+        if !self.is_ours(src, len) {
+            return Err(PlatformError {
+                at: 0,
+                why: Stop::Gone,
+            });
+        }
         self.parking.note_part(dst, 0);
         if prot.write {
             // From here on a writer waits; whoever serves it waits for the caller's block.
@@ -295,7 +390,9 @@ impl LivePlatform {
                     why: stop(why),
                 })?;
         }
-        let (copied, error) = self.read_program(src, dst, len);
+        let (read, error) = self.read_program(src, dst, len);
+        // What the program has discarded since it was read is not there any more.
+        let copied = self.present_from(src, read);
         let mut result = Ok(done(len));
         if copied > 0
             // SAFETY: the bytes are at rest in the frames now, nobody could write meanwhile,
@@ -303,11 +400,16 @@ impl LivePlatform {
             && let Err(errno) = unsafe { kernel::drop_pages(src, copied) }
         {
             result = Err(refused(0, errno));
-        } else if copied < len {
-            result = Err(PlatformError {
-                at: (copied / PAGE) as u32,
-                why: error,
-            });
+        } else {
+            if copied > 0 {
+                self.remember(src, copied);
+            }
+            if copied < len {
+                result = Err(PlatformError {
+                    at: (copied / PAGE) as u32,
+                    why: error,
+                });
+            }
         }
         if prot.write {
             let kept = match &result {
@@ -321,12 +423,31 @@ impl LivePlatform {
             }
             let _ = self.program.wake(src, len);
         }
-        if let Err(e) = &result {
-            let from = e.at as usize * PAGE;
-            // SAFETY: what was copied beyond the pages done is still in the program.
-            let _ = unsafe { kernel::drop_pages(dst + from, len - from) };
-        }
         result
+    }
+
+    /// Whether a range lies in one registered mapping. The program may have put another in its
+    /// place by a call that nobody saw, whose bytes are nobody's to take.
+    pub(super) fn is_ours(&self, start: usize, len: usize) -> bool {
+        // SAFETY: refused for private memory, which is looked for first; nothing is mapped.
+        let asked = unsafe { self.program.continue_range(start, len, WakeMode::DONTWAKE) };
+        !matches!(asked, Err(e) if e.why == Why::NoEntry)
+    }
+
+    /// Whether a block of the program is one huge page.
+    pub(super) fn is_whole(&self, start: usize) -> bool {
+        let (all, none) = (Categories::PRESENT | Categories::HUGE, Categories::empty());
+        self.pagemap.count(start, start + BLOCK, all, none) == Ok(BLOCK)
+    }
+
+    /// Bytes from `start` on that are there, without a gap.
+    fn present_from(&self, start: usize, len: usize) -> usize {
+        let mut entries = [PageEntry::default(); BLOCK / PAGE];
+        let entries = &mut entries[..(len / PAGE).min(BLOCK / PAGE)];
+        match self.pagemap.entries(start, entries) {
+            Ok(()) => entries.iter().take_while(|e| e.is_present()).count() * PAGE,
+            Err(_) => 0,
+        }
     }
 
     /// Reads the program's pages whatever their rights; never waits for a missing page. Returns

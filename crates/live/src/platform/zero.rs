@@ -1,4 +1,5 @@
-//! Runs of the shared zero page, write-protected so that the first write is delivered.
+//! Zeros: runs of the shared zero page, write-protected so that the first write is delivered, and
+//! blocks that are one huge page.
 //!
 //! Without the protection the kernel would fill the page by itself on a write, nobody would
 //! hear of it and any limit could be passed. `ZEROPAGE` cannot install protected pages, so the
@@ -9,9 +10,12 @@ use deckle_mm::{Done, PlatformError, Stop};
 use deckle_uffd::{Categories, PagemapScan, ProtectMode, Region, WakeMode, Why};
 
 use super::LivePlatform;
-use super::error::{refused, stop};
-use super::kernel::{self, PAGE};
+use super::error::{half_done, refused, stop};
+use super::kernel::{self, BLOCK, PAGE};
 use super::roads::patiently;
+
+/// Times a block is cleared again because a fault has left a page table in it meanwhile.
+const TABLE_RETRIES: u32 = 64;
 
 impl LivePlatform {
     /// Maps the zero page over the holes of the run.
@@ -44,6 +48,8 @@ impl LivePlatform {
             at += filled;
             match why {
                 None => {}
+                // Something is there, unless it was but a marker.
+                Some(Why::Exists) if self.unmark_from(start + at, len - at) > 0 => {}
                 Some(Why::Exists) => at += PAGE,
                 Some(why) => {
                     trouble = Some((at, stop(why)));
@@ -127,5 +133,53 @@ impl LivePlatform {
             }
             query.start = scanned.walk_end;
         }
+    }
+
+    /// A block of zeros, as one huge page where the system has one.
+    pub(super) fn map_zero_block(&self, dst: usize) -> Result<Done, PlatformError> {
+        self.clear_program_block(dst);
+        let mut at = 0;
+        if let Some(nursling) = self.nursery.take() {
+            let src = nursling.addr();
+            let mut tries = 0;
+            let moved = loop {
+                // The block is a hole of the caller's; the nursling holds zeros that nobody
+                // else knows of.
+                let moved = self.moved(&self.program, dst, src, BLOCK);
+                // Another thread's fault on the block has left a page table again, between
+                // the clearing and the move: nothing is there but the table.
+                match moved {
+                    Err(e) if e.why == Why::Exists && e.done == 0 && tries < TABLE_RETRIES => {
+                        tries += 1;
+                        self.clear_program_block(dst);
+                    }
+                    moved => break moved,
+                }
+            };
+            match moved {
+                Ok(_) => {
+                    nursling.gone();
+                    return Ok(Done {
+                        pages: (BLOCK / PAGE) as u32,
+                    });
+                }
+                // Small pages only, or refused: the rest is copied.
+                Err(e)
+                    if matches!(e.why, Why::NoEntry | Why::Invalid | Why::Busy | Why::Exists) =>
+                {
+                    at = e.done
+                }
+                Err(e) => return Err(half_done(e)),
+            }
+        }
+        let zeros = self.zeros.base() as *const u8;
+        self.copy_in(dst + at, zeros, BLOCK - at)
+            .map(|_| Done {
+                pages: (BLOCK / PAGE) as u32,
+            })
+            .map_err(|e| PlatformError {
+                at: e.at + (at / PAGE) as u32,
+                ..e
+            })
     }
 }

@@ -194,7 +194,11 @@ pub fn regions(start: usize, len: usize, returned: Categories) -> Vec<Region> {
     out[..n].to_vec()
 }
 
+/// Bytes come back only to pages that are remembered to be away.
 pub fn map(p: &LivePlatform, at: PageRun, f: Pfn, c: Content<'_>) -> Result<u32, PlatformError> {
+    if let Content::Bytes(_) = c {
+        p.hold(at);
+    }
     p.map(at, f, c, Prot::RW).map(|d| d.pages)
 }
 

@@ -324,9 +324,7 @@ impl<E: Env> Mm<E> {
         }
         let run = PageRun::new(space.id, nr.start(), BLOCK_PAGES);
         if E::P::COW == Cow::Kernel {
-            let token = self.platform().drop_zero(run);
-            self.platform().flush(&mut core::iter::once(token));
-            hide_zeros(table);
+            self.hide_zeros(space.id, table, run.start, run.pages);
         }
         let BlockState::Table(mut old) = core::mem::replace(&mut *state, BlockState::Busy) else {
             return None;
@@ -428,16 +426,5 @@ impl<E: Env> Mm<E> {
             }
         }
         None
-    }
-}
-
-/// The zero pages of a table are mapped no longer.
-fn hide_zeros(table: &mut Table) {
-    for k in 0..BLOCK_PAGES {
-        let e = table.get(k);
-        if let Kind::Zero { dropped, .. } = e.kind() {
-            let mapped = false;
-            table.set(k, e.with(Kind::Zero { mapped, dropped }));
-        }
     }
 }

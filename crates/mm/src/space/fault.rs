@@ -77,6 +77,9 @@ pub enum FaultError {
     Oom(Box<OomReport>),
     /// The page is in the store and cannot be read back.
     Store(StoreError),
+    /// The program has moved memory that is away by a call that nobody saw: its bytes cannot
+    /// follow.
+    Moved,
     /// The page shares a frame that has failed, and cannot be copied from it (the kernel's
     /// VM_FAULT_HWPOISON).
     Poisoned(Pfn),
@@ -96,6 +99,9 @@ impl fmt::Display for FaultError {
             FaultError::Busy => f.write_str("the page is being moved"),
             FaultError::NeedReclaim => f.write_str("the limit is reached"),
             FaultError::Oom(report) => write!(f, "{report}"),
+            FaultError::Moved => {
+                f.write_str("the program has moved it here by a system call that was not seen")
+            }
             FaultError::Store(e) => write!(f, "a swapped page cannot be read back: {e}"),
             FaultError::Poisoned(p) => write!(f, "frame {p} has failed and cannot be copied"),
             FaultError::Platform(e) => write!(f, "the system refused: {e}"),
@@ -292,9 +298,14 @@ impl<E: Env> Mm<E> {
                     return Ok(Step::Again);
                 };
                 let wide = !fresh || self.tunables().profile == Profile::Deckle;
-                let run = zero_window(space, &vma, table, page, wide, fresh);
-                self.show_zeros(space, &vma, table, run)
-                    .map_err(FaultError::Platform)?;
+                let mut run = zero_window(space, &vma, table, page, wide, fresh);
+                let mut shown = self.show_zeros(space, &vma, table, run);
+                if shown.is_err_and(|e| e.why == Stop::Gone) && run.pages > 1 {
+                    // The place of another page is not ours any more.
+                    run = PageRun::new(space.id, page, 1);
+                    shown = self.show_zeros(space, &vma, table, run);
+                }
+                shown.map_err(FaultError::Platform)?;
                 Ok(Step::Done(Served::Mapped(run.pages)))
             }
         }
@@ -401,8 +412,15 @@ impl<E: Env> Mm<E> {
         while last < BLOCK_PAGES && pfn.0 + (last - i) < end && joins(last, pfn.0 + (last - i)) {
             last += 1;
         }
-        let (n, frame) = (last - first, Pfn(pfn.0 - (i - first)));
-        self.show_entries(space, page.block(), table, (first, n), frame)?;
+        let (mut n, frame) = (last - first, Pfn(pfn.0 - (i - first)));
+        match self.show_entries(space, page.block(), table, (first, n), frame) {
+            // The place of another page is not ours any more.
+            Err(e) if e.why == Stop::Gone && n > 1 => {
+                n = 1;
+                self.show_entries(space, page.block(), table, (i, n), pfn)?;
+            }
+            shown => shown?,
+        }
         self.stats().add(Item::Pgactivate, u64::from(n));
         self.lru_move(head, Which::Active);
         Ok(n)

@@ -10,19 +10,46 @@ use crate::space::entry::Kind;
 use crate::space::fault::FaultMode;
 use crate::space::{MapError, Space};
 use crate::stat::Item;
-use crate::units::{BLOCK_PAGES, PageRun, SpaceId, Vpn};
+use crate::units::{BLOCK_PAGES, PageMask, PageRun, SpaceId, Vpn};
 
 impl<E: Env> Mm<E> {
-    /// Maps every inactive page of a space. The caller keeps faults, reclaim and mapping
-    /// calls away; nothing is busy. On an error some pages stay inactive.
+    /// Maps every inactive page of a space, and forgets what the program has discarded of the
+    /// stored ones by calls that nobody saw: a child could not tell. The caller keeps faults,
+    /// reclaim and mapping calls away; nothing is busy. On an error some pages stay inactive.
     pub fn activate_all(&self, id: SpaceId) -> Result<(), MapError> {
         let space = self.space(id)?;
         for (block, first, _) in space.parts(self, space.base, space.pages) {
             let mut state = block.lock(self);
             self.activate_block(&space, first, &mut state)
                 .map_err(MapError::Platform)?;
+            self.drop_forgotten(id, first, &mut state);
         }
+        self.settle_store();
         Ok(())
+    }
+
+    /// Makes holes of stored pages that are forgotten. Block locked.
+    fn drop_forgotten(&self, id: SpaceId, first: Vpn, state: &mut BlockState) {
+        let stored = |k: &u32| matches!(state.entry(*k).kind(), Kind::Swapped(_));
+        if !(0..BLOCK_PAGES).any(|k| stored(&k)) {
+            return;
+        }
+        let start = first.block().start();
+        let mut lost = PageMask::EMPTY;
+        let forgotten = self
+            .platform()
+            .forgotten(PageRun::new(id, start, BLOCK_PAGES));
+        (0..BLOCK_PAGES)
+            .filter(|&k| forgotten.get(k) && stored(&k))
+            .for_each(|k| lost.set(k));
+        if lost != PageMask::EMPTY
+            && let Some(table) = state.table()
+        {
+            for (k, n) in lost.runs(BLOCK_PAGES) {
+                self.drop_entries(PageRun::new(id, start.add(u64::from(k)), n), table);
+            }
+            state.tidy();
+        }
     }
 
     /// Makes a space ready for a fork whose child nobody manages: everything is in the program or
@@ -49,7 +76,9 @@ impl<E: Env> Mm<E> {
         for (block, first, _) in space.parts(self, space.base, space.pages) {
             let mut state = block.lock(self);
             match &mut *state {
-                BlockState::Table(table) => self.drop_zero_entries(id, first, table),
+                BlockState::Table(table) => {
+                    self.hide_zeros(id, table, first.block().start(), BLOCK_PAGES);
+                }
                 BlockState::HugeSwapped(_) => return Err(MapError::Limit),
                 _ => {}
             }
@@ -61,8 +90,8 @@ impl<E: Env> Mm<E> {
         Ok(())
     }
 
-    /// In a child of fork: write-protects again what the state says is write-protected. The
-    /// protection did not come with the fork.
+    /// In a child of fork: write-protects again what the state says is write-protected, and has
+    /// the platform remember what is away. Neither came with the fork.
     ///
     /// # Errors
     /// [`MapError::Platform`]: the child must end, since writes would be seen by nobody.
@@ -70,32 +99,24 @@ impl<E: Env> Mm<E> {
         let space = self.space(id)?;
         for (block, first, _) in space.parts(self, space.base, space.pages) {
             let state = block.lock(self);
-            let guarded = |k: u32| match &*state {
-                BlockState::Huge(h) => h.mapped && h.guarded,
-                BlockState::Table(table) => {
-                    let e = table.get(k);
-                    match e.kind() {
-                        Kind::Mapped(_) => e.guarded(),
-                        Kind::Zero { mapped, .. } => mapped,
-                        _ => false,
-                    }
+            let mut kept = PageMask::EMPTY;
+            for k in 0..BLOCK_PAGES {
+                let e = state.entry(k);
+                match e.kind() {
+                    Kind::Mapped(_) if e.guarded() => kept.set(k),
+                    Kind::Zero { mapped: true, .. } => kept.set(k),
+                    Kind::Swapped(_) | Kind::Inactive(_) => kept.set(k),
+                    _ => {}
                 }
-                _ => false,
-            };
-            let mut k = 0;
-            while k < BLOCK_PAGES {
-                let from = k;
-                while k < BLOCK_PAGES && guarded(k) {
-                    k += 1;
-                }
-                let start = first.block().start().add(u64::from(from));
-                if k > from && !self.guard(PageRun::new(id, start, k - from)) {
+            }
+            for (k, n) in kept.runs(BLOCK_PAGES) {
+                let run = PageRun::new(id, first.block().start().add(u64::from(k)), n);
+                if !self.guarded_by(|| self.platform().guard_held(run)) {
                     return Err(MapError::Platform(PlatformError {
-                        at: from,
+                        at: k,
                         why: Stop::Retry,
                     }));
                 }
-                k = k.max(from + 1);
             }
         }
         Ok(())
@@ -137,21 +158,24 @@ impl<E: Env> Mm<E> {
         }
     }
 
-    fn drop_zero_entries(&self, id: SpaceId, first: Vpn, table: &mut Table) {
-        for i in 0..BLOCK_PAGES {
-            let e = table.get(i);
-            if let Kind::Zero {
-                mapped: true,
-                dropped,
-            } = e.kind()
-            {
-                let token = self
-                    .platform()
-                    .drop_zero(PageRun::new(id, first.add(u64::from(i)), 1));
-                self.platform().flush(&mut core::iter::once(token));
+    /// Takes the zero pages of a part of a block out of the program; nothing else that is there.
+    /// Block locked.
+    pub(crate) fn hide_zeros(&self, id: SpaceId, table: &mut Table, first: Vpn, n: u32) {
+        let mut shown = PageMask::EMPTY;
+        for k in first.index()..first.index() + n {
+            let e = table.get(k);
+            if let Kind::Zero { mapped, dropped } = e.kind() {
+                if mapped {
+                    shown.set(k);
+                }
                 let mapped = false;
-                table.set(i, e.with(Kind::Zero { mapped, dropped }));
+                table.set(k, e.with(Kind::Zero { mapped, dropped }));
             }
+        }
+        for (k, pages) in shown.runs(BLOCK_PAGES) {
+            let at = first.block().start().add(u64::from(k));
+            let token = self.platform().drop_zero(PageRun::new(id, at, pages));
+            self.platform().flush(&mut core::iter::once(token));
         }
     }
 

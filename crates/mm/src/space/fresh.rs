@@ -84,8 +84,15 @@ impl<E: Env> Mm<E> {
                 most = want.order;
                 continue;
             }
-            if !self.map_fresh(space, &mut state, vma, got, pfn, marks)? {
-                return Ok(None);
+            match self.map_fresh(space, &mut state, vma, got, pfn, marks) {
+                Ok(true) => {}
+                Ok(false) => return Ok(None),
+                // A place beside it is not ours any more.
+                Err(FaultError::Platform(e)) if e.why == Stop::Gone && got.order > 0 => {
+                    most = 0;
+                    continue;
+                }
+                Err(e) => return Err(e),
             }
             let dropped = matches!(seen, Kind::Zero { dropped: true, .. });
             self.came_back(block, got.order, dropped);

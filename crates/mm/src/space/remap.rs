@@ -299,10 +299,11 @@ impl<E: Env> Mm<E> {
             }
             if let BlockState::Huge(h) = &*state {
                 self.meta(h.pfn).set_owner(space.id, to);
-            } else if let BlockState::Table(_) = &*state {
-                let run = PageRun::new(space.id, from, n);
-                let token = self.platform().drop_zero(run);
-                self.platform().flush(&mut core::iter::once(token));
+            } else if let BlockState::Table(table) = &mut *state {
+                self.hide_zeros(space.id, table, from, n);
+            }
+            if !matches!(&*state, BlockState::Empty) {
+                self.platform().carry(PageRun::new(space.id, from, n), to);
             }
             if whole {
                 let moved = core::mem::take(&mut *state);
@@ -411,14 +412,7 @@ fn is_mapped(state: &BlockState, first: u32, n: u32) -> bool {
     (first..first + n).any(|k| matches!(state.entry(k).kind(), Kind::Mapped(_)))
 }
 
-/// An entry at its new place: its zero page is not mapped there, and it is dirty.
+/// An entry at its new place is dirty.
 fn moved_entry(e: Entry) -> Entry {
-    let e = e.dirtied();
-    match e.kind() {
-        Kind::Zero { dropped, .. } => e.with(Kind::Zero {
-            mapped: false,
-            dropped,
-        }),
-        _ => e,
-    }
+    e.dirtied()
 }

@@ -15,7 +15,7 @@ use crate::folio::order_of;
 use crate::frame::Flags;
 use crate::machine::{Machine, Work};
 use crate::mm::Mm;
-use crate::platform::{Cow, Platform, PlatformError, Stop};
+use crate::platform::{Cow, Flush, Platform, PlatformError, Stop};
 use crate::reclaim::lru::Which;
 use crate::space::block::{BlockState, HugeMap, Table};
 use crate::space::entry::Kind;
@@ -102,8 +102,12 @@ impl<E: Env> Mm<E> {
     }
 
     pub(crate) fn guard(&self, run: PageRun) -> bool {
+        self.guarded_by(|| self.platform().write_protect(run, true))
+    }
+
+    pub(crate) fn guarded_by(&self, by: impl Fn() -> Result<Flush, PlatformError>) -> bool {
         for _ in 0..RETRIES {
-            match self.platform().write_protect(run, true) {
+            match by() {
                 Ok(token) => {
                     self.platform().flush(&mut core::iter::once(token));
                     return true;

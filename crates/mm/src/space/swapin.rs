@@ -6,7 +6,7 @@
 
 use crate::env::Env;
 use crate::mm::Mm;
-use crate::platform::{Content, Prot};
+use crate::platform::{Content, Prot, Stop};
 use crate::reclaim::lru::Which;
 use crate::space::block::Table;
 use crate::space::entry::{Entry, Kind};
@@ -119,11 +119,6 @@ impl<E: Env> Mm<E> {
             drop(state);
             if got == 0 {
                 self.free_unused(pfn);
-                if matches!(read, Err(FaultError::Store(_))) && order > 0 {
-                    // Perhaps it is another page of the window that cannot be read.
-                    cap = 0;
-                    continue;
-                }
             } else {
                 self.part_of_folio(pfn, n - got);
                 if !keeps {
@@ -135,8 +130,21 @@ impl<E: Env> Mm<E> {
                 self.stats().add(Item::Pswpin, got as u64);
                 self.note_readahead(space, block, plan, (start.index(), got));
             }
-            read?;
-            return Ok(Some(Served::Mapped(n)));
+            match read {
+                Err(_) if page.index() - start.index() < got => {}
+                // Perhaps it is another page of the window that cannot be read, or whose place is
+                // not ours any more.
+                Err(FaultError::Store(_)) if order > 0 => {
+                    cap = 0;
+                    continue;
+                }
+                Err(FaultError::Platform(e)) if order > 0 && e.why == Stop::Gone => {
+                    cap = 0;
+                    continue;
+                }
+                other => other?,
+            }
+            return Ok(Some(Served::Mapped(got)));
         }
     }
 

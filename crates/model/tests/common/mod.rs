@@ -42,6 +42,8 @@ pub struct Program<'a> {
     pub may_fail: bool,
     /// Whether the program is alone, so that everything may stand still for a fork.
     pub may_fork: bool,
+    /// Whether it discards pages by calls that the manager does not see.
+    pub unseen: bool,
     pub ooms: u64,
 }
 
@@ -61,6 +63,7 @@ impl<'a> Program<'a> {
             may_oom: true,
             may_fail: false,
             may_fork: false,
+            unseen: false,
             ooms: 0,
         }
     }
@@ -222,6 +225,9 @@ impl<'a> Program<'a> {
         let (start, pages) = self.range();
         let rig = self.rig;
         let (mm, space) = (&rig.mm, rig.space);
+        if self.unseen && self.below(6) == 0 {
+            return self.discard_unseen(start, pages);
+        }
         match self.below(if self.may_fork { 26 } else { 22 }) {
             0 | 1 => {
                 let prot = if self.below(8) == 0 {
@@ -346,6 +352,17 @@ impl<'a> Program<'a> {
         }
     }
 
+    fn discard_unseen(&mut self, start: Vpn, pages: u64) -> String {
+        for p in (start.0..start.0 + pages).map(Vpn) {
+            if self.mapped.contains_key(&p.0) {
+                let run = PageRun::new(self.rig.space, p, 1);
+                self.rig.model.discard_unseen(run);
+                self.known.remove(&p.0);
+            }
+        }
+        format!("dontneed unseen {start} {pages}")
+    }
+
     /// The platform refuses rights, as the kernel does that has no mapping left: whoever acts
     /// within the rights and the bytes of before meets nothing new.
     fn refused(&mut self, start: Vpn, pages: u64, prot: Prot) {
@@ -363,10 +380,13 @@ impl<'a> Program<'a> {
         assert_eq!(unmapped.is_err(), parts > 0, "{unmapped:?}");
     }
 
-    /// What a fork's child begins with: nothing is write-protected. Its manager protects again
-    /// what must be, and nothing that is shared can be written unheard.
+    /// What a fork's child begins with: nothing is write-protected, and nothing that is away is
+    /// remembered. Its manager protects again what must be, and nothing that is shared can be
+    /// written unheard.
     fn guard_again(&mut self) -> String {
         let rig = self.rig;
+        rig.mm.activate_all(rig.space).unwrap();
+        rig.model.forget(rig.space);
         for page in 0..WINDOW {
             let page = BASE.add(page);
             if rig.mm.is_shared(rig.space, page) {

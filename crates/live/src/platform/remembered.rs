@@ -1,0 +1,124 @@
+//! What the program discards while it is away.
+//!
+//! `madvise(MADV_DONTNEED)` by an instruction of the program's own is heard by nobody, and where
+//! the page has been taken out it finds nothing to discard. So whoever takes a page out leaves a
+//! marker in its page table entry, the one for write-protection of what is not there: a discard,
+//! an unmapping and a new mapping in the same place clear it away, and nothing else does. Bytes
+//! come back where the marker is; where it is gone the program gets zeros.
+//!
+//! A page is taken out and marked by two calls, and brought back by a look and a call. A discard
+//! of that very page between the two is not noticed: there is no call that does both.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use deckle_mm::{PageMask, PlatformError};
+use deckle_uffd::{PageEntry, ProtectMode, Why};
+
+use super::LivePlatform;
+use super::error::refused;
+use super::kernel::{self, Advice, BLOCK, PAGE};
+use super::scan;
+
+/// Times a call is repeated that finds the address space changing, which takes microseconds.
+const PATIENCE: u32 = 100_000;
+
+impl LivePlatform {
+    /// Marks pages of the program that are away.
+    pub(super) fn remember(&self, start: usize, len: usize) {
+        match self.marked(start, len, ProtectMode::WP) {
+            Ok(()) => {}
+            // A part of it is not ours any more: the program has unmapped it.
+            Err(Why::NoEntry) if len > PAGE => {
+                (start..start + len)
+                    .step_by(PAGE)
+                    .for_each(|page| self.remember(page, PAGE));
+            }
+            Err(Why::NoEntry | Why::Gone) => {}
+            // Bytes that nobody has discarded must not become zeros: from now on all are believed.
+            Err(_) => self.forgetful.store(true, Relaxed),
+        }
+    }
+
+    /// Marks the holes among the pages of a run from the page `from` on.
+    pub(super) fn remember_holes(&self, start: usize, from: u32, len: usize) {
+        let start = start + from as usize * PAGE;
+        let len = len - from as usize * PAGE;
+        for (k, n) in self.unmarked(start, len).runs((len / PAGE) as u32) {
+            self.remember(start + k as usize * PAGE, n as usize * PAGE);
+        }
+    }
+
+    /// Clears markers away, for an operation that wants nothing there.
+    pub(super) fn unmark(&self, start: usize, len: usize) {
+        let _ = self.marked(start, len, ProtectMode::DONTWAKE);
+    }
+
+    /// The same for those in a row from `start` on; their length in bytes.
+    pub(super) fn unmark_from(&self, start: usize, len: usize) -> usize {
+        let mut entries = [PageEntry::default(); BLOCK / PAGE];
+        let entries = &mut entries[..(len / PAGE).min(BLOCK / PAGE)];
+        let is_marker = |e: &&PageEntry| !e.is_present() && e.is_protected();
+        let pages = match self.pagemap.entries(start, entries) {
+            Ok(()) => entries.iter().take_while(is_marker).count(),
+            Err(_) => 0,
+        };
+        if pages > 0 {
+            self.unmark(start, pages * PAGE);
+        }
+        pages * PAGE
+    }
+
+    fn marked(&self, start: usize, len: usize, mode: ProtectMode) -> Result<(), Why> {
+        for _ in 0..PATIENCE {
+            match self.program.write_protect(start, len, mode) {
+                Err(Why::Again { .. }) => kernel::yield_now(),
+                other => return other,
+            }
+        }
+        Err(Why::Again { changing: true })
+    }
+
+    /// Which pages, at most a block and none of them there, have no marker.
+    pub(super) fn unmarked(&self, start: usize, len: usize) -> PageMask {
+        let mut entries = [PageEntry::default(); BLOCK / PAGE];
+        let entries = &mut entries[..(len / PAGE).min(BLOCK / PAGE)];
+        let mut gone = PageMask::EMPTY;
+        if self.forgetful.load(Relaxed) || self.pagemap.entries(start, entries).is_err() {
+            return gone;
+        }
+        (0..entries.len() as u32)
+            .filter(|&i| entries[i as usize].is_hole())
+            .for_each(|i| gone.set(i));
+        gone
+    }
+
+    /// Before pages at rest come back: those that the program has discarded since become zeros.
+    /// They are given back, not written to, for whoever holds an older reference to one.
+    pub(super) fn forget_at_rest(
+        &self,
+        dst: usize,
+        src: usize,
+        len: usize,
+    ) -> Result<(), PlatformError> {
+        let pages = (len / PAGE) as u32;
+        let mut gone = self.unmarked(dst, len);
+        if gone == PageMask::EMPTY {
+            return Ok(());
+        }
+        // What holds zeros already need not lose its huge page for that.
+        // SAFETY: frames of the caller's, inside the parking range, which nobody writes.
+        let rest = unsafe { core::slice::from_raw_parts(src as *const _, len / PAGE) };
+        gone = gone.without(&scan::zero_pages(rest));
+        for (at, n) in gone.runs(pages) {
+            let (start, len) = (src + at as usize * PAGE, n as usize * PAGE);
+            self.parking.note_part(start, len);
+            // SAFETY: frames of the caller's whose bytes the program has given up.
+            unsafe {
+                kernel::drop_pages(start, len)
+                    .and_then(|()| kernel::madvise(start, len, Advice::PopulateWrite))
+            }
+            .map_err(|errno| refused(0, errno))?;
+        }
+        Ok(())
+    }
+}
