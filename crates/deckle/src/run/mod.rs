@@ -218,7 +218,8 @@ fn library() -> Result<PathBuf, Fail> {
     let whole = |p: &&PathBuf| p.is_file() && beside(p);
     let found = places.iter().find(whole).ok_or_else(|| {
         Fail::own(format!(
-            "{LIBRARY}, {IMAGE} and {ENTRY} are neither in {} nor in ../lib/deckle: install them there \
+            "{LIBRARY}, {IMAGE} and {ENTRY} are neither in {} nor in ../lib/deckle: install them \
+             there \
              (in a checkout: scripts/build)",
             dir.display()
         ))
