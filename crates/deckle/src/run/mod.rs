@@ -219,8 +219,7 @@ fn library() -> Result<PathBuf, Fail> {
     let found = places.iter().find(whole).ok_or_else(|| {
         Fail::own(format!(
             "{LIBRARY}, {IMAGE} and {ENTRY} are neither in {} nor in ../lib/deckle: install them \
-             there \
-             (in a checkout: scripts/build)",
+             there (in a checkout: scripts/build)",
             dir.display()
         ))
     })?;

@@ -11,7 +11,8 @@ use deckle_door::Lock;
 static FIRST: AtomicUsize = AtomicUsize::new(0);
 /// The program's break, once there is a part of ours.
 static BREAK: AtomicUsize = AtomicUsize::new(0);
-static CHANGING: Lock<()> = Lock::new(());
+/// Of who changes them; and of who forks, or a child would find it taken for ever.
+pub static CHANGING: Lock<()> = Lock::new(());
 /// The kernel's part is no larger.
 const MOST: usize = 1 << 20;
 

@@ -1,6 +1,6 @@
 //! What is this door's own of what both doors do.
 
-use super::{exec, leave};
+use super::{exec, heap, leave};
 use crate::{DOOR, sys};
 use core::ffi::CStr;
 use core::sync::atomic::AtomicUsize;
@@ -22,13 +22,16 @@ pub fn unmanaged(why: &str) {
     exec::tell_unmanaged(why);
 }
 
-/// Before a fork: this door has no heap.
+/// Before a fork, what the child needs whole.
 pub fn before_fork() -> bool {
-    false
+    heap::CHANGING.acquire();
+    true
 }
 
-/// After it.
-pub fn after_fork(_taken: bool) {}
+/// After it, on both sides.
+pub fn after_fork(_taken: bool) {
+    heap::CHANGING.release();
+}
 
 /// As close to the fork as can be.
 pub fn hold() {}
