@@ -90,18 +90,10 @@ impl Tracer {
             self.held.remove(&pid);
             return false;
         }
-        let Some(held) = self.held.get(&pid).copied() else {
-            if event == STOP {
-                // A child of who is held, which is what was meant.
-                let filtered = self.held.values().any(|h| h.child && h.filtered);
-                self.held.insert(
-                    pid,
-                    Held {
-                        filtered,
-                        child: false,
-                    },
-                );
-                let _ = ptrace(libc::PTRACE_CONT, pid, 0, 0);
+        let Some(held) = self.known(pid, event) else {
+            // None of ours, or one that was let go a moment ago.
+            if event != 0 {
+                go_on(pid, 0);
             }
             return event != 0;
         };
@@ -119,6 +111,25 @@ impl Tracer {
             _ => go_on(pid, 0),
         }
         true
+    }
+
+    /// What is known of who has stopped so.
+    fn known(&mut self, pid: i32, event: i32) -> Option<Held> {
+        if event == libc::PTRACE_EVENT_EXEC {
+            // A thread that executes a program gets the number of its process.
+            let mut before = 0_usize;
+            let told = ptrace(libc::PTRACE_GETEVENTMSG, pid, 0, &raw mut before as usize);
+            if let Some(held) = told.ok().and_then(|()| self.held.remove(&(before as i32))) {
+                self.held.insert(pid, held);
+            }
+        }
+        if event == STOP && !self.held.contains_key(&pid) {
+            // A child of who is held, which is what was meant.
+            let filtered = self.held.values().any(|h| h.child && h.filtered);
+            let child = false;
+            self.held.insert(pid, Held { filtered, child });
+        }
+        self.held.get(&pid).copied()
     }
 
     fn let_go(&mut self, pid: i32, signal: i32) {

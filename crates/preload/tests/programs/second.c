@@ -44,9 +44,24 @@ static int status_of(pid_t pid)
 	return status;
 }
 
+static void *executes(void *args)
+{
+	execve(((char **)args)[0], args, environ);
+	return NULL;
+}
+
 static void makes_children(const char *self)
 {
 	char *args[] = {(char *)self, "child", "7", NULL}, *none[] = {NULL};
+	/* By a thread that is not the first one. */
+	pid_t by_thread = fork();
+	if (by_thread == 0) {
+		pthread_t other;
+		CHECK(pthread_create(&other, NULL, executes, args) == 0);
+		pthread_join(other, NULL);
+		_exit(8);
+	}
+	CHECK(status_of(by_thread) == 7 << 8);
 	for (int i = 0; i < 6; i++) {
 		pid_t pid = i & 1 ? fork() : (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
 		if (pid == 0) {
