@@ -237,11 +237,17 @@ fn a_program_of_another_machine_cannot_be_managed_and_says_so() {
             &["cannot be managed", "another processor"],
         );
     }
-    let (_, _, err) = output(&["run", "--", &prog]);
+    // What no kernel knows is a shell's.
+    let text = s.file("text", b"exit 3\n", 0o755);
+    let stats = s.0.join("stats");
+    let (code, _, err) = output(&["run", "--stats", stats.to_str().unwrap(), "--", &text]);
+    assert_eq!(code, 3, "it runs all the same: {err}");
     assert!(
         err.contains("cannot be managed and runs outside the limit"),
         "{err}"
     );
+    let json: serde_json::Value = serde_json::from_slice(&std::fs::read(stats).unwrap()).unwrap();
+    assert_eq!(json["programs_unmanaged"], 1);
 }
 
 /// The least that a program can be: two instructions and a system call, in a page of its own.
