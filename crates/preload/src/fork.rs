@@ -270,7 +270,7 @@ fn wait_for(pid: i32, word: &AtomicU32, number: u32) {
 }
 
 /// Whether a child has ended. It stays to be waited for.
-fn is_dead(pid: i32) -> bool {
+pub fn is_dead(pid: i32) -> bool {
     let how = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT | libc::__WALL;
     // SAFETY: plain data, for which zeros are a value.
     let mut info: libc::siginfo_t = unsafe { core::mem::zeroed() };

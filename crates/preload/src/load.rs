@@ -10,13 +10,14 @@
 //! file's bytes again, and it finds what its parent knew by the [`Door`](deckle_door::Door).
 
 use crate::sys::{self, PAGE};
-use crate::{DOOR, config, host};
+use crate::{DOOR, config, fork, host};
 use core::arch::asm;
 use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::time::Duration;
+use deckle_door::futex::{self, Wait};
 use deckle_door::request::set_mask;
-use deckle_door::{Mode, State, futex};
+use deckle_door::{Mode, State};
 
 /// Bytes of the first task's stack.
 const STACK: usize = 256 << 10;
@@ -273,7 +274,12 @@ fn wait() -> Result<(), &'static str> {
             }
             State::Pending => {
                 let time = Duration::from_millis(50);
-                futex::wait(&DOOR.state, State::Pending as u32, Some(time));
+                let woken = futex::wait(&DOOR.state, State::Pending as u32, Some(time));
+                // The kernel does not clear its word for who is ended by a filter.
+                let task = DOOR.task.load(Acquire) as i32;
+                if woken == Wait::TimedOut && task != 0 && fork::is_dead(task) {
+                    DOOR.task.store(0, Release);
+                }
             }
         }
     }

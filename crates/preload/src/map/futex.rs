@@ -1,8 +1,8 @@
 //! futex on a word that is away: operations that write it fail at once, where they should wait.
 
-use super::calls;
-use crate::sys;
+use crate::{gate, sys};
 use core::ffi::c_int;
+use deckle_door::Op;
 
 /// Operations of futex that write the word, and do not wait for it if it is away.
 const WRITING: [c_int; 7] = [
@@ -38,10 +38,11 @@ pub fn futex(args: [usize; 6]) -> Result<usize, i32> {
         };
         left -= 1;
         for word in [args[0], args[4]] {
-            const POPULATE_WRITE: c_int = 23;
             let page = word & !(sys::PAGE - 1);
-            // What is no memory stays none, and the call says so.
-            let _ = calls::advise(page, sys::PAGE, POPULATE_WRITE);
+            // It comes in and stays. What is no memory stays none, and the call says so.
+            if gate::may_hold(page, sys::PAGE) {
+                let _ = gate::request(Op::Hold, [page, sys::PAGE, 0, 0, 0, 0]);
+            }
         }
     }
 }

@@ -210,9 +210,9 @@ static void code(void)
 static void moves(void)
 {
 	unsigned char *p = evicted(3 * MIB);
-	CHECK(mremap(p, 3 * MIB, 4 * MIB, MREMAP_DONTUNMAP | MREMAP_MAYMOVE) == MAP_FAILED && errno == EINVAL);
-	CHECK(mremap(p, 3 * MIB, 3 * MIB, MREMAP_DONTUNMAP) == MAP_FAILED && errno == EINVAL);
-	unsigned char *q = mremap(p, 3 * MIB, 3 * MIB, MREMAP_DONTUNMAP | MREMAP_MAYMOVE);
+	CHECK(mremap(p, 3 * MIB, 4 * MIB, MREMAP_DONTUNMAP | MREMAP_MAYMOVE, NULL) == MAP_FAILED && errno == EINVAL);
+	CHECK(mremap(p, 3 * MIB, 3 * MIB, MREMAP_DONTUNMAP, NULL) == MAP_FAILED && errno == EINVAL);
+	unsigned char *q = mremap(p, 3 * MIB, 3 * MIB, MREMAP_DONTUNMAP | MREMAP_MAYMOVE, NULL);
 	CHECK(q != MAP_FAILED && q != p && right(q, 3 * MIB));
 	for (size_t i = 0; i < 3 * MIB; i += PAGE)
 		CHECK(p[i] == 0);
