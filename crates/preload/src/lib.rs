@@ -12,6 +12,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 mod alloc;
 mod bare;
+mod caught;
 mod config;
 mod exec;
 mod filter;

@@ -4,8 +4,8 @@
 //! whose frames are not on its stack: it begins where the call was made, with the registers that it
 //! was made with.
 
+use crate::caught::{Frame, Register};
 use crate::fork::STACK;
-use core::ffi::c_int;
 use libc::c_long;
 
 /// Such a call, in a form that says where the new task's stack pointer shall be; and that.
@@ -51,31 +51,18 @@ impl Start {
         }
     }
 
-    /// Makes the task: it goes on at the place that `context` tells, with this mask.
+    /// Makes the task: it goes on at the place that `frame` tells, with this mask.
     ///
     /// # Errors
     /// The errno of the call.
-    pub fn make(self, mask: u64, context: &libc::ucontext_t) -> Result<usize, i32> {
-        let at = |register: c_int| context.uc_mcontext.gregs[register as usize] as usize;
-        let way = [
-            at(libc::REG_RIP),
-            mask as usize,
-            at(libc::REG_RDI),
-            at(libc::REG_RSI),
-            at(libc::REG_RDX),
-            at(libc::REG_R10),
-        ];
+    pub fn make(self, mask: u64, frame: &Frame) -> Result<usize, i32> {
+        use Register::{R10, R12, R13, R14, R15, Rbp, Rbx, Rdi, Rdx, Rip, Rsi};
+        let at = |register| frame.at(register);
+        let way = [at(Rip), mask as usize, at(Rdi), at(Rsi), at(Rdx), at(R10)];
         // SAFETY: what lies 128 bytes below a stack pointer is nobody's; it is the new task's, or
         // that of the caller, who waits for it.
         unsafe { ((self.stack - LEFT_OUT) as *mut [usize; 6]).write(way) };
-        let kept = [
-            libc::REG_RBX,
-            libc::REG_RBP,
-            libc::REG_R12,
-            libc::REG_R13,
-            libc::REG_R14,
-            libc::REG_R15,
-        ];
+        let kept = [Rbx, Rbp, R12, R13, R14, R15];
         let mut all = [0; 13];
         all[0] = self.number as usize;
         all[1..7].copy_from_slice(&self.args);

@@ -13,6 +13,7 @@
 //! handler gets a stack of the window's, since the thread's own may be small. A thread that forks
 //! in a handler may have 8 KiB, of which a frame of the kernel's takes three or more.
 
+use crate::caught::{self, Action, Frame, Handler, Info, Register, SIGSYS_BIT};
 use crate::fork::{self, Clone};
 use crate::{filter, sys, thread};
 use core::arch::asm;
@@ -29,7 +30,6 @@ const WINDOWS: usize = 16;
 const LEFT: u32 = 1 << 31;
 /// Bytes of the stack for the handler.
 const STACK: usize = 32 << 10;
-const SIGSYS_BIT: u64 = 1 << (libc::SIGSYS - 1);
 
 /// A thread that is about to fork.
 pub struct Window {
@@ -109,16 +109,6 @@ impl Window {
     }
 }
 
-/// The kernel's `struct sigaction`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Action {
-    handler: usize,
-    flags: u64,
-    restorer: usize,
-    mask: u64,
-}
-
 /// The program's action for SIGSYS, and how many windows are open.
 struct Before {
     users: u32,
@@ -127,30 +117,8 @@ struct Before {
 
 static BEFORE: Lock<Before> = Lock::new(Before {
     users: 0,
-    action: Action {
-        handler: libc::SIG_DFL,
-        flags: 0,
-        restorer: 0,
-        mask: 0,
-    },
+    action: Action::DEFAULT,
 });
-
-fn set_action(new: &Action) -> Result<Action, i32> {
-    let mut old = Action { ..*new };
-    let (new, to) = (core::ptr::from_ref(new) as usize, &raw mut old as usize);
-    let args = [libc::SIGSYS as usize, new, to, size_of::<u64>(), 0, 0];
-    // SAFETY: reads and writes one structure each; the handler is ours or the program's own.
-    unsafe { sys::call(libc::SYS_rt_sigaction, args) }.map(|_| old)
-}
-
-/// `SA_RESTORER`.
-const RESTORER: u64 = 0x0400_0000;
-
-/// Where a handler of ours returns to. In this library, whose calls are not caught.
-#[unsafe(naked)]
-unsafe extern "C" fn restore() {
-    core::arch::naked_asm!("mov eax, 15", "syscall", "ud2")
-}
 
 /// Returns from the signal frame at `stack`, as the restorer of that handler would have.
 #[unsafe(naked)]
@@ -239,14 +207,8 @@ pub fn close() {
 fn take_handler() -> bool {
     let mut before = BEFORE.lock();
     if before.users == 0 {
-        let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) = on_call;
-        let ours = Action {
-            handler: handler as usize,
-            flags: (libc::SA_SIGINFO | libc::SA_ONSTACK) as u64 | RESTORER,
-            restorer: restore as *const () as usize,
-            mask: u64::MAX,
-        };
-        match set_action(&ours) {
+        let handler: Handler = on_call;
+        match Action::ours(handler as usize).set() {
             Ok(action) => before.action = action,
             Err(_) => return false,
         }
@@ -261,7 +223,7 @@ fn give_handler_back() {
     before.users -= 1;
     if before.users == 0 {
         // It was accepted once.
-        let _ = set_action(&before.action);
+        let _ = before.action.set();
     }
 }
 
@@ -290,55 +252,40 @@ pub fn let_go(mine: Option<&Window>) {
 }
 
 /// A caught system call, or somebody else's SIGSYS.
-extern "C" fn on_call(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+extern "C" fn on_call(signal: c_int, info: *const Info, frame: *mut Frame) {
     const SYS_USER_DISPATCH: c_int = 2;
     // SAFETY: what the kernel gives a handler of three arguments.
-    let (info, context) = unsafe { (&mut *info, &mut *context.cast::<libc::ucontext_t>()) };
+    let (about, frame) = unsafe { (&*info, &mut *frame) };
     match own() {
-        Some(window) if info.si_code == SYS_USER_DISPATCH => carry_out(window, context),
-        _ => pass_on(signal, info, context),
+        Some(window) if about.code == SYS_USER_DISPATCH => carry_out(window, frame),
+        _ => pass_on(signal, info, frame),
     }
 }
 
 /// The program's own handler, if it has one; else what the kernel would do: end it.
-fn pass_on(signal: c_int, info: &mut libc::siginfo_t, context: &mut libc::ucontext_t) {
+fn pass_on(signal: c_int, info: *const Info, frame: &mut Frame) {
     let action = BEFORE.lock().action;
-    type Handler = extern "C" fn(c_int, *mut libc::siginfo_t, *mut libc::ucontext_t);
     match action.handler {
-        libc::SIG_DFL | libc::SIG_IGN => {
-            let _ = set_action(&Action {
-                handler: libc::SIG_DFL,
-                flags: RESTORER,
-                restorer: restore as *const () as usize,
-                mask: 0,
-            });
-            let args = [sys::getpid(), sys::gettid(), signal as u32].map(|n| n as usize);
-            // SAFETY: a signal to this thread, which ends the process once it is unblocked.
-            let _ = unsafe { sys::call(libc::SYS_tgkill, [args[0], args[1], args[2], 0, 0, 0]) };
-        }
-        // SAFETY: the program's handler; one of a single argument ignores the others.
-        address => unsafe {
-            core::mem::transmute::<usize, Handler>(address)(signal, info, context)
-        },
+        libc::SIG_DFL | libc::SIG_IGN => caught::die(),
+        // SAFETY: the program's handler.
+        address => unsafe { core::mem::transmute::<usize, Handler>(address)(signal, info, frame) },
     }
 }
 
-fn carry_out(window: &'static Window, context: &mut libc::ucontext_t) {
-    let at = |register: c_int| context.uc_mcontext.gregs[register as usize] as usize;
-    let args = [
-        at(libc::REG_RDI),
-        at(libc::REG_RSI),
-        at(libc::REG_RDX),
-        at(libc::REG_R10),
-        at(libc::REG_R8),
-        at(libc::REG_R9),
-    ];
-    let number = at(libc::REG_RAX) as libc::c_long;
+fn carry_out(window: &'static Window, frame: &mut Frame) {
+    let (number, args) = frame.call();
     let result = match number {
-        libc::SYS_rt_sigprocmask => change_mask(window, args),
+        libc::SYS_rt_sigprocmask => {
+            // The one that the program believes in.
+            let changed = caught::changed_mask(window.mask.load(Acquire), args);
+            changed.map(|mask| {
+                window.mask.store(mask, Release);
+                0
+            })
+        }
         libc::SYS_rt_sigreturn => {
             // SAFETY: the stack pointer is where the restorer of that frame has it.
-            unsafe { return_from(at(libc::REG_RSP)) }
+            unsafe { return_from(frame.at(Register::Rsp)) }
         }
         _ => match Clone::of(number, args) {
             Some(call) => {
@@ -349,7 +296,7 @@ fn carry_out(window: &'static Window, context: &mut libc::ucontext_t) {
                 if result == Ok(0)
                     && let Some(stack) = stack
                 {
-                    context.uc_mcontext.gregs[libc::REG_RSP as usize] = stack as i64;
+                    frame.set_stack(stack);
                 }
                 // Nobody else is in a child. Elsewhere another thread could take the window while
                 // the kernel returns from the frame that is on its stack.
@@ -358,53 +305,16 @@ fn carry_out(window: &'static Window, context: &mut libc::ucontext_t) {
                     _ => shut(window, LEFT | sys::gettid()),
                 }
                 // The kernel sets both as this handler returns.
-                set_context_mask(context, mask);
-                context.uc_stack = alternate;
+                frame.mask = mask;
+                frame.alternate = alternate;
                 result
             }
-            None => match thread::Start::of(number, args, at(libc::REG_RSP)) {
-                Some(start) => start.make(window.mask.load(Relaxed), context),
+            None => match thread::Start::of(number, args, frame.at(Register::Rsp)) {
+                Some(start) => start.make(window.mask.load(Relaxed), frame),
                 // SAFETY: the call that this thread has made.
                 None => unsafe { sys::call(number, args) },
             },
         },
     };
-    let word = result.unwrap_or_else(|errno| -(errno as isize) as usize);
-    context.uc_mcontext.gregs[libc::REG_RAX as usize] = word as i64;
+    frame.answer(result);
 }
-
-/// The mask that the thread has after the handler.
-fn set_context_mask(context: &mut libc::ucontext_t, mask: u64) {
-    // SAFETY: the kernel's mask is the first word of libc's.
-    unsafe { *(&raw mut context.uc_sigmask).cast::<u64>() = mask };
-}
-
-/// rt_sigprocmask of a thread whose window is open: on the mask that it believes in.
-fn change_mask(window: &Window, args: [usize; 6]) -> Result<usize, i32> {
-    let [how, set, old, size, ..] = args;
-    if size != size_of::<u64>() {
-        return Err(libc::EINVAL);
-    }
-    let before = window.mask.load(Acquire);
-    let new = match set {
-        0 => before,
-        at => {
-            // SAFETY: the caller's promise to the kernel: a mask.
-            let set = unsafe { (at as *const u64).read_unaligned() };
-            match how as c_int {
-                libc::SIG_BLOCK => before | set,
-                libc::SIG_UNBLOCK => before & !set,
-                libc::SIG_SETMASK => set,
-                _ => return Err(libc::EINVAL),
-            }
-        }
-    };
-    if old != 0 {
-        // SAFETY: as above.
-        unsafe { (old as *mut u64).write_unaligned(before) };
-    }
-    window.mask.store(new, Release);
-    Ok(0)
-}
-
-const _: () = assert!(size_of::<Action>() == 32);

@@ -1,7 +1,7 @@
 //! The end of a thread.
 
 use super::host;
-use super::trap::Frame;
+use crate::caught::Frame;
 use crate::fork::{FORKING, on_own_stack};
 use crate::map::calls;
 use crate::{gate, sys};

@@ -1,23 +1,11 @@
 //! Signals as the program believes to have set them: SIGSYS is never blocked, and its handler
 //! is ours.
 
-use super::{host, trap};
+use super::host;
+use crate::caught::{self, Action, SIGSYS_BIT};
 use crate::sys;
 use core::cell::UnsafeCell;
 use libc::c_long;
-
-/// The bit of SIGSYS.
-const OURS: u64 = 1 << (libc::SIGSYS - 1);
-
-/// The kernel's `struct sigaction`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct Action {
-    pub handler: usize,
-    pub flags: u64,
-    pub restorer: usize,
-    pub mask: u64,
-}
 
 struct Kept(UnsafeCell<Action>);
 // SAFETY: a record of plain words: two threads that set it at once leave one or the other or a
@@ -25,12 +13,7 @@ struct Kept(UnsafeCell<Action>);
 unsafe impl Sync for Kept {}
 
 /// What the program has set for SIGSYS.
-static PROGRAMS: Kept = Kept(UnsafeCell::new(Action {
-    handler: libc::SIG_DFL,
-    flags: 0,
-    restorer: 0,
-    mask: 0,
-}));
+static PROGRAMS: Kept = Kept(UnsafeCell::new(Action::DEFAULT));
 
 /// What the program has set for SIGSYS.
 pub fn programs() -> Action {
@@ -57,7 +40,7 @@ pub fn action(args: [usize; 6]) -> Result<usize, i32> {
             return Ok(0);
         }
         if let Some(wanted) = &mut wanted {
-            wanted.mask &= !OURS;
+            wanted.mask &= !SIGSYS_BIT;
         }
         let at = wanted
             .as_ref()
@@ -68,26 +51,7 @@ pub fn action(args: [usize; 6]) -> Result<usize, i32> {
 
 /// rt_sigprocmask of a thread in the handler: on the mask that it gets back when that returns.
 pub fn change(mask: &mut u64, args: [usize; 6]) -> Result<usize, i32> {
-    let [how, set, old, size, ..] = args;
-    if size != size_of::<u64>() {
-        return Err(libc::EINVAL);
-    }
-    let before = *mask;
-    if set != 0 {
-        // SAFETY: the caller's promise to the kernel: a mask.
-        let set = unsafe { (set as *const u64).read_unaligned() };
-        *mask = !OURS
-            & match how as i32 {
-                libc::SIG_BLOCK => before | set,
-                libc::SIG_UNBLOCK => before & !set,
-                libc::SIG_SETMASK => set,
-                _ => return Err(libc::EINVAL),
-            };
-    }
-    if old != 0 {
-        // SAFETY: as above.
-        unsafe { (old as *mut u64).write_unaligned(before) };
-    }
+    *mask = caught::changed_mask(*mask, args)? & !SIGSYS_BIT;
     Ok(0)
 }
 
@@ -110,7 +74,7 @@ pub fn wait(number: c_long, mut args: [usize; 6]) -> Result<usize, i32> {
         if place == 0 {
             return sys::call(number, args);
         }
-        let mask = (place as *const u64).read_unaligned() & !OURS;
+        let mask = (place as *const u64).read_unaligned() & !SIGSYS_BIT;
         pair[0] = &raw const mask as usize;
         args[at] = match number {
             libc::SYS_pselect6 => pair.as_ptr() as usize,
@@ -118,24 +82,4 @@ pub fn wait(number: c_long, mut args: [usize; 6]) -> Result<usize, i32> {
         };
         sys::call(number, args)
     }
-}
-
-/// Makes SIGSYS ours.
-pub fn take() -> bool {
-    const RESTORER: u64 = 0x0400_0000;
-    let ours = Action {
-        handler: trap::handler(),
-        flags: (libc::SA_SIGINFO | libc::SA_ONSTACK) as u64 | RESTORER,
-        restorer: trap::restorer(),
-        mask: u64::MAX,
-    };
-    let at = &raw const ours as usize;
-    // SAFETY: a handler and a restorer of our own.
-    unsafe {
-        sys::call(
-            libc::SYS_rt_sigaction,
-            [libc::SIGSYS as usize, at, 0, 8, 0, 0],
-        )
-    }
-    .is_ok()
 }

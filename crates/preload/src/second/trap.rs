@@ -1,59 +1,17 @@
 //! The handler: a call of the program, on its thread, with all signals blocked.
 
 use super::{exec, heap, leave, masks};
+use crate::caught::{self, Action, Frame, Handler, Info, SIGSYS_BIT};
 use crate::fork::{self, Clone};
 use crate::map::calls;
-use crate::sys;
 use deckle_door::entry::MARK;
 use deckle_door::request::set_mask;
 use libc::c_long;
 
-/// The kernel's `siginfo` for SIGSYS, as far as it is looked at.
-#[repr(C)]
-struct Info {
-    signal: i32,
-    errno: i32,
-    code: i32,
-}
-
-/// What the kernel saves on the stack (`struct ucontext`), and restores after.
-#[repr(C)]
-pub struct Frame {
-    head: [u64; 5],
-    registers: [u64; 32],
-    /// Signals that are blocked.
-    pub mask: u64,
-}
-
-const R10: usize = 2;
-const R8: usize = 0;
-const R9: usize = 1;
-const RDI: usize = 8;
-const RSI: usize = 9;
-const RDX: usize = 12;
-const RAX: usize = 13;
-const RSP: usize = 15;
-
-/// Address of the handler.
-pub fn handler() -> usize {
-    let handler: extern "C" fn(i32, *const Info, *mut Frame) = on_call;
-    handler as usize
-}
-
-/// Address of where it returns to.
-pub fn restorer() -> usize {
-    restore as *const () as usize
-}
-
 /// Installs the handler; false: the system refuses.
 pub fn install() -> bool {
-    masks::take()
-}
-
-/// In our 4 GiB, whose calls pass.
-#[unsafe(naked)]
-unsafe extern "C" fn restore() {
-    core::arch::naked_asm!("mov eax, 15", "syscall", "ud2")
+    let handler: Handler = on_call;
+    Action::ours(handler as usize).set().is_ok()
 }
 
 extern "C" fn on_call(signal: i32, info: *const Info, frame: *mut Frame) {
@@ -63,11 +21,9 @@ extern "C" fn on_call(signal: i32, info: *const Info, frame: *mut Frame) {
     if about.code != SYS_SECCOMP || about.errno != i32::from(MARK) {
         return pass_on(signal, info, frame);
     }
-    let at = |register: usize| frame.registers[register] as usize;
-    let args = [at(RDI), at(RSI), at(RDX), at(R10), at(R8), at(R9)];
-    let number = at(RAX) as c_long;
+    let (number, args) = frame.call();
     let result = answer(number, args, frame);
-    frame.registers[RAX] = result.unwrap_or_else(|errno| -(errno as isize) as usize) as u64;
+    frame.answer(result);
 }
 
 fn answer(number: c_long, args: [usize; 6], frame: &mut Frame) -> Result<usize, i32> {
@@ -90,7 +46,7 @@ fn answer(number: c_long, args: [usize; 6], frame: &mut Frame) -> Result<usize, 
                 let stack = call.stack();
                 let result = fork::carry_out(call, ());
                 if let (Ok(0), Some(stack)) = (result, stack) {
-                    frame.registers[RSP] = stack as u64;
+                    frame.set_stack(stack);
                 }
                 result
             }
@@ -104,31 +60,13 @@ fn answer(number: c_long, args: [usize; 6], frame: &mut Frame) -> Result<usize, 
 
 /// A SIGSYS that is none of ours: the program's own filter's, or sent.
 fn pass_on(signal: i32, info: *const Info, frame: &mut Frame) {
-    type Handler = extern "C" fn(i32, *const Info, *mut Frame);
     let action = masks::programs();
     match action.handler {
         libc::SIG_IGN => {}
-        libc::SIG_DFL => {
-            let default = masks::Action {
-                handler: libc::SIG_DFL,
-                flags: 0,
-                restorer: 0,
-                mask: 0,
-            };
-            let at = &raw const default as usize;
-            let (me, thread) = (sys::getpid() as usize, sys::gettid() as usize);
-            // SAFETY: the end of this process by the signal that it has got.
-            unsafe {
-                let args = [signal as usize, at, 0, 8, 0, 0];
-                let _ = sys::call(libc::SYS_rt_sigaction, args);
-                let args = [me, thread, signal as usize, 0, 0, 0];
-                let _ = sys::call(libc::SYS_tgkill, args);
-            }
-            set_mask(0);
-        }
+        libc::SIG_DFL => caught::die(),
         address => {
-            let before = set_mask(frame.mask | action.mask & !(1 << (libc::SIGSYS - 1)));
-            // SAFETY: the program's handler; one of a single argument ignores the others.
+            let before = set_mask(frame.mask | action.mask & !SIGSYS_BIT);
+            // SAFETY: the program's handler.
             unsafe { core::mem::transmute::<usize, Handler>(address)(signal, info, frame) };
             set_mask(before);
         }
