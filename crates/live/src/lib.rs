@@ -12,6 +12,7 @@
 
 pub mod pager;
 pub mod platform;
+mod ranges;
 
 pub use pager::{
     Die, Forcing, Hooks, Limit, LiveEnv, LiveMachine, Pager, PagerError, Region, Service,
@@ -22,3 +23,4 @@ pub use platform::{
     Account, Capabilities, Capability, LiveConfig, LiveError, LivePlatform, Opened, Place,
     self_test,
 };
+pub use ranges::Ranges;

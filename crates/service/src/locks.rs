@@ -7,61 +7,37 @@ use crate::process::Process;
 use crate::serve::{Calls, OnFault, errno, raw};
 use crate::sys::PAGE;
 use core::ffi::c_int;
+use deckle_live::Ranges;
 use deckle_mm::space::vma::Vma;
 use deckle_mm::{MapError, Prot, Vpn};
-use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// From this size on a mapping without a reservation is taken for room that its owner fills as
 /// needed, which is how allocators map: mlockall and MCL_FUTURE lock its pages as they come.
 const ROOM: usize = 32 << 20;
 
-/// What is room: start to end. A forked child has its parent's.
+/// What is room. A forked child has its parent's.
 #[derive(Default)]
-pub struct Rooms(Mutex<BTreeMap<usize, usize>>);
+pub struct Rooms(Mutex<Ranges>);
 
 impl Rooms {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<usize, usize>> {
+    fn lock(&self) -> MutexGuard<'_, Ranges> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A mapping that is room.
     pub fn note(&self, start: usize, bytes: usize) {
-        self.lock().insert(start, start + bytes);
+        self.lock().insert(start, bytes);
     }
 
     /// The range is unmapped, or something else is mapped there.
     pub fn forget(&self, start: usize, bytes: usize) {
-        let (mut rooms, end) = (self.lock(), start.saturating_add(bytes));
-        let hit = |(from, to): (&usize, &usize)| (*to > start).then_some((*from, *to));
-        while let Some((from, to)) = rooms.range(..end).next_back().and_then(hit) {
-            rooms.remove(&from);
-            if from < start {
-                rooms.insert(from, start);
-            }
-            if to > end {
-                rooms.insert(end, to);
-            }
-        }
+        self.lock().remove(start, bytes);
     }
 
-    /// A range in parts: start, bytes, and whether the part is room.
+    /// A range in parts: start, bytes, and whether the part is no room.
     fn cut(&self, start: usize, bytes: usize) -> Vec<(usize, usize, bool)> {
-        let (rooms, end) = (self.lock(), start + bytes);
-        let (mut parts, mut at) = (Vec::new(), start);
-        let first = rooms.range(..=start).next_back().map_or(start, |r| *r.0);
-        for (&from, &to) in rooms.range(first..end).filter(|r| *r.1 > start) {
-            let (from, to) = (from.max(start), to.min(end));
-            if from > at {
-                parts.push((at, from - at, false));
-            }
-            parts.push((from, to - from, true));
-            at = to;
-        }
-        if at < end {
-            parts.push((at, end - at, false));
-        }
-        parts
+        self.lock().parts(start, bytes)
     }
 }
 
@@ -239,12 +215,12 @@ impl Calls {
         let (mm, space) = self.process.memory();
         let lock = |v: &Vma| -> Result<usize, i32> {
             let (start, bytes) = (v.start.addr() as usize, v.pages as usize * PAGE);
-            for (start, bytes, room) in self.process.rooms.cut(start, bytes) {
+            for (start, bytes, full) in self.process.rooms.cut(start, bytes) {
                 let args = [start, bytes, usize::from(on_fault.0), 0, 0, 0];
-                self.on(libc::SYS_mlock2, args, |mm, space, at, n| match room {
+                self.on(libc::SYS_mlock2, args, |mm, space, at, n| match full {
                     _ if on_fault.0 => mm.lock_present(space, at, n),
-                    true => mm.lock_contents(space, at, n),
-                    false => self.lock_now(at, n),
+                    false => mm.lock_contents(space, at, n),
+                    true => self.lock_now(at, n),
                 })?;
             }
             Ok(0)

@@ -5,15 +5,12 @@
 //! Neighbours are one range, as they are one mapping for the kernel if they have the same
 //! rights.
 
-use std::collections::BTreeMap;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use deckle_uffd::{Errno, RegisterMode, Uffd};
 
 use super::kernel::{self, Advice};
-
-/// The ranges: start to end.
-type Ranges = BTreeMap<usize, usize>;
+use crate::ranges::Ranges;
 
 /// The set of managed ranges.
 #[derive(Debug, Default)]
@@ -48,83 +45,35 @@ impl Managed {
 
     /// Whether all of a range is managed.
     pub fn contains(&self, start: usize, len: usize) -> bool {
-        let end = start.saturating_add(len);
-        let ranges = self.read();
-        let last = ranges.range(..=start).next_back();
-        last.is_some_and(|(_, to)| end <= *to && start < *to)
+        self.read().contains(start, len)
     }
 
     /// Whether a part of a range is managed.
     pub fn touches(&self, start: usize, len: usize) -> bool {
-        let end = start.saturating_add(len);
-        let ranges = self.read();
-        let last = ranges.range(..end).next_back();
-        last.is_some_and(|(_, to)| *to > start)
+        self.read().touches(start, len)
     }
 
     /// A range in parts: start, bytes, and whether the part is the kernel's alone, mapped or
     /// not.
     pub fn parts(&self, start: usize, len: usize) -> Vec<(usize, usize, bool)> {
-        let end = start.saturating_add(len);
-        let ranges = self.read();
-        let first = ranges.range(..=start).next_back().map_or(start, |r| *r.0);
-        let (mut at, mut parts) = (start, Vec::new());
-        for (&from, &to) in ranges.range(first..end.max(first)) {
-            let (from, to) = (from.max(at), to.min(end));
-            if to <= from {
-                continue;
-            }
-            if from > at {
-                parts.push((at, from - at, true));
-            }
-            parts.push((from, to - from, false));
-            at = to;
-        }
-        if at < end {
-            parts.push((at, end - at, true));
-        }
-        parts
+        self.read().parts(start, len)
     }
 
     /// All managed ranges: start, bytes.
     pub fn ranges(&self) -> Vec<(usize, usize)> {
-        let ranges = self.read();
-        ranges.iter().map(|(from, to)| (*from, to - from)).collect()
+        self.read().iter().collect()
     }
 
     /// Registers a new, empty mapping without access and takes it into the set.
     pub(super) fn add(&self, start: usize, len: usize, uffd: &Uffd) -> Result<(), Errno> {
         self.prepare(start, len, uffd)?;
-        let (mut from, mut to) = (start, start + len);
-        let mut ranges = self.write();
-        if let Some((&low, _)) = ranges.range(..start).next_back().filter(|r| *r.1 == start) {
-            from = low;
-        }
-        if let Some(high) = ranges.remove(&to) {
-            to = high;
-        }
-        ranges.insert(from, to);
+        self.write().insert(start, len);
         Ok(())
     }
 
     /// Takes a range out of the set; parts of it may not be in it.
     pub(super) fn remove(&self, start: usize, len: usize) {
-        let end = start + len;
-        let mut ranges = self.write();
-        while let Some((from, to)) = ranges
-            .range(..end)
-            .next_back()
-            .map(|(from, to)| (*from, *to))
-            .filter(|(_, to)| *to > start)
-        {
-            ranges.remove(&from);
-            if from < start {
-                ranges.insert(from, start);
-            }
-            if to > end {
-                ranges.insert(end, to);
-            }
-        }
+        self.write().remove(start, len);
     }
 
     fn prepare(&self, start: usize, len: usize, uffd: &Uffd) -> Result<(), Errno> {
@@ -202,7 +151,9 @@ mod tests {
     /// A set that holds `ranges`, of which nothing is mapped.
     fn set(ranges: &[(usize, usize)]) -> Managed {
         let set = Managed::default();
-        set.write().extend(ranges.iter().copied());
+        for (from, to) in ranges {
+            set.write().insert(*from, to - from);
+        }
         set
     }
 
