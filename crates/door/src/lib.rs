@@ -21,6 +21,7 @@
 mod door;
 pub mod entry;
 pub mod futex;
+pub mod link;
 pub mod lock;
 mod places;
 pub mod request;

@@ -10,9 +10,11 @@
 
 use core::time::Duration;
 
+use deckle_door::link::{self, EXEC, UNMANAGED, Where};
+
 use crate::attach::Name;
 use crate::line::LineId;
-use crate::socket::{self, FDS_MAX, Where, receive, send, wait};
+use crate::socket::{self, FDS_MAX, receive, send, wait};
 use crate::sys::{Errno, Fd};
 
 /// Longest packet.
@@ -20,13 +22,11 @@ pub const PACKET_MAX: usize = 16 * 1024;
 
 const HELLO: u8 = 1;
 const SAY: u8 = 2;
-const UNMANAGED: u8 = 3;
 const BYE: u8 = 4;
 const KILL: u8 = 5;
 const OOM: u8 = 6;
 const ASK: u8 = 7;
 const SPARE: u8 = 8;
-const EXEC: u8 = 9;
 /// Longest wait for what was asked for.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -132,8 +132,8 @@ impl<'a> Message<'a> {
 /// # Errors
 /// There is no first one.
 pub fn listen(name: Name) -> Result<(Fd, Option<Fd>), Errno> {
-    let first = socket::listen(Where::Abstract(name), 256)?;
-    Ok((first, socket::listen(Where::Path(name), 256).ok()))
+    let first = socket::listen(Where::Abstract, name, 256)?;
+    Ok((first, socket::listen(Where::File, name, 256).ok()))
 }
 
 /// A service's connection to `deckle run`.
@@ -143,10 +143,8 @@ pub struct Link(Fd);
 impl Link {
     /// Connects. ECONNREFUSED: `deckle run` is gone, or out of reach.
     pub fn connect(name: Name) -> Result<Link, Errno> {
-        let first = socket::connect(Where::Abstract(name));
-        first
-            .or_else(|e| socket::connect(Where::Path(name)).map_err(|_| e))
-            .map(Link)
+        let fd = link::connect(name.as_bytes()).map_err(Errno)?;
+        Ok(Link(Fd::own(fd)))
     }
 
     /// The connection that somebody else has made.

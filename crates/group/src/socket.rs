@@ -3,8 +3,10 @@
 //! One SOCK_SEQPACKET packet is one message. An abstract name has no permissions, and the file's
 //! are for everybody: who accepts a connection has to find out who is there.
 
-use core::mem::{offset_of, size_of};
+use core::mem::size_of;
 use core::time::Duration;
+
+use deckle_door::link::{Where, address};
 
 use crate::attach::Name;
 use crate::sys::{Errno, Fd, to_read};
@@ -15,62 +17,24 @@ pub const FDS_MAX: usize = 8;
 const SO_PASSPIDFD: i32 = 76;
 const SCM_PIDFD: i32 = 4;
 
-/// Where a socket is found.
-#[derive(Clone, Copy)]
-pub(crate) enum Where {
-    /// By an abstract name of the network namespace.
-    Abstract(Name),
-    /// By a file, beside the group's page.
-    Path(Name),
-}
-
-const PREFIX: &[u8] = b"\0deckle-";
-const FILE: &[u8] = b"/dev/shm/.deckle-";
-
-/// The address; cut at the longest there can be.
-fn address(at: Where) -> (libc::sockaddr_un, libc::socklen_t) {
-    // SAFETY: sockaddr_un is plain data, and all zeros is a value of it.
-    let mut address: libc::sockaddr_un = unsafe { core::mem::zeroed() };
-    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
-    let mut len = offset_of!(libc::sockaddr_un, sun_path);
-    let (name, before) = match &at {
-        Where::Abstract(name) => (name, PREFIX),
-        Where::Path(name) => (name, FILE),
-    };
-    let text = before.iter().chain(name.as_bytes());
-    for (to, from) in address.sun_path.iter_mut().zip(text) {
-        *to = *from as libc::c_char;
-        len += 1;
-    }
-    if matches!(at, Where::Path(_)) {
-        // With the zero behind it.
-        len += 1;
-    }
-    (address, len as libc::socklen_t)
-}
-
-fn open(flags: i32) -> Result<Fd, Errno> {
-    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | flags;
-    // SAFETY: a system call on numbers.
-    match unsafe { libc::socket(libc::AF_UNIX, kind, 0) } {
-        raw if raw < 0 => Err(Errno::last()),
-        raw => Ok(Fd::own(raw)),
-    }
-}
-
 /// Listens; accepting never waits. Whoever may see a file's name may connect. EADDRINUSE: somebody
 /// listens there already.
-pub(crate) fn listen(place: Where, backlog: i32) -> Result<Fd, Errno> {
-    let fd = open(libc::SOCK_NONBLOCK)?;
-    let (at, len) = address(place);
+pub(crate) fn listen(place: Where, name: Name, backlog: i32) -> Result<Fd, Errno> {
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: a system call on numbers.
+    let fd = match unsafe { libc::socket(libc::AF_UNIX, kind, 0) } {
+        raw if raw < 0 => return Err(Errno::last()),
+        raw => Fd::own(raw),
+    };
+    let (at, len) = address(place, name.as_bytes());
     // SAFETY: `at` is a live address of which `len` bytes are used.
-    let bound = unsafe { libc::bind(fd.raw(), (&raw const at).cast(), len) };
+    let bound = unsafe { libc::bind(fd.raw(), (&raw const at).cast(), len as u32) };
     // SAFETY: a system call on numbers.
     if bound < 0 || unsafe { libc::listen(fd.raw(), backlog) } < 0 {
         return Err(Errno::last());
     }
     tell_senders(&fd);
-    if let Where::Path(_) = place {
+    if place == Where::File {
         // SAFETY: the path in the address ends in NUL, as it was zero before.
         unsafe { libc::chmod(at.sun_path.as_ptr(), 0o666) };
     }
@@ -102,17 +66,6 @@ pub fn pair() -> Result<(Fd, Fd), Errno> {
     Ok((ours, other))
 }
 
-/// Connects to who listens there. ECONNREFUSED: nobody does.
-pub(crate) fn connect(place: Where) -> Result<Fd, Errno> {
-    let fd = open(0)?;
-    let (at, len) = address(place);
-    // SAFETY: `at` is a live address of which `len` bytes are used.
-    match unsafe { libc::connect(fd.raw(), (&raw const at).cast(), len) } {
-        rc if rc < 0 => Err(Errno::last()),
-        _ => Ok(fd),
-    }
-}
-
 /// Takes a connection, close-on-exec and with `flags`; `None` if there is none.
 pub fn accept(listener: &Fd, flags: i32) -> Option<Fd> {
     let none = core::ptr::null_mut();
@@ -122,9 +75,9 @@ pub fn accept(listener: &Fd, flags: i32) -> Option<Fd> {
     (raw >= 0).then(|| Fd::own(raw))
 }
 
-/// Removes the file of [`Where::Path`].
+/// Removes the file of [`Where::File`].
 pub(crate) fn unlink(name: Name) {
-    let (at, _) = address(Where::Path(name));
+    let (at, _) = address(Where::File, name.as_bytes());
     // SAFETY: the path in the address ends in NUL, as it was zero before.
     unsafe { libc::unlink(at.sun_path.as_ptr()) };
 }

@@ -6,44 +6,21 @@
 
 use crate::map::calls::raw;
 use crate::{DOOR, sys};
+use deckle_door::link::{self, EXEC, UNMANAGED};
 use deckle_door::request::set_mask;
 use libc::c_long;
-
-/// Tags of the messages, see `deckle_group::proto`.
-const UNMANAGED: u8 = 3;
-const EXEC: u8 = 9;
 
 /// Closes a descriptor of ours.
 pub fn close(fd: i32) {
     let _ = raw(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]);
 }
 
-/// Connects to `deckle run`: by its name in this network namespace, or by its file.
+/// Connects to `deckle run`.
 ///
 /// # Errors
 /// The errno: it is out of reach.
 pub fn connect() -> Result<i32, i32> {
-    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
-    let socket = [libc::AF_UNIX as usize, kind as usize, 0, 0, 0, 0];
-    let fd = raw(libc::SYS_socket, socket)?;
-    let to = |before: &[u8], end: usize| {
-        let mut address = [0_u8; 110];
-        address[0] = libc::AF_UNIX as u8;
-        let mut used = 2;
-        for byte in before.iter().chain(DOOR.group.get()).take(107) {
-            address[used] = *byte;
-            used += 1;
-        }
-        let at = address.as_ptr() as usize;
-        raw(libc::SYS_connect, [fd, at, used + end, 0, 0, 0])
-    };
-    match to(b"\0deckle-", 0).or_else(|_| to(b"/dev/shm/.deckle-", 1)) {
-        Ok(_) => Ok(fd as i32),
-        Err(errno) => {
-            close(fd as i32);
-            Err(errno)
-        }
-    }
+    link::connect(DOOR.group.get())
 }
 
 fn send(fd: i32, message: &[u8]) -> Result<usize, i32> {
@@ -57,9 +34,9 @@ fn send(fd: i32, message: &[u8]) -> Result<usize, i32> {
 /// Says that this program's memory cannot be managed.
 pub fn tell_unmanaged(why: &str) {
     let mut message = [0_u8; 1024];
-    let (link, here) = (libc::AT_FDCWD as usize, c"/proc/self/exe".as_ptr() as usize);
+    let (base, path) = (libc::AT_FDCWD as usize, c"/proc/self/exe".as_ptr() as usize);
     let to = message.as_mut_ptr() as usize + 1;
-    let read = raw(libc::SYS_readlinkat, [link, here, to, 512, 0, 0]);
+    let read = raw(libc::SYS_readlinkat, [base, path, to, 512, 0, 0]);
     let used = 1 + read.unwrap_or(0);
     message[0] = UNMANAGED;
     let n = why.len().min(message.len() - used - 1);
