@@ -8,7 +8,7 @@ use core::sync::atomic::Ordering::{Acquire, Release};
 type Fork = unsafe extern "C" fn() -> libc::pid_t;
 /// libc's functions, looked up at the program's start: later the loader may be busy, or in a
 /// child of fork be locked by nobody.
-static REAL: [(&CStr, AtomicUsize); 9] = [
+static REAL: [(&CStr, AtomicUsize); 11] = [
     (c"fork", AtomicUsize::new(0)),
     (c"_Fork", AtomicUsize::new(0)),
     (c"clone", AtomicUsize::new(0)),
@@ -16,6 +16,8 @@ static REAL: [(&CStr, AtomicUsize); 9] = [
     (c"execvpe", AtomicUsize::new(0)),
     (c"posix_spawn", AtomicUsize::new(0)),
     (c"posix_spawnp", AtomicUsize::new(0)),
+    (c"system", AtomicUsize::new(0)),
+    (c"popen", AtomicUsize::new(0)),
     (c"pthread_create", AtomicUsize::new(0)),
     (c"pthread_mutex_init", AtomicUsize::new(0)),
 ];

@@ -187,6 +187,17 @@ unsafe fn look<'a>(env: Env, group: &[u8], library: &[u8]) -> Seen<'a> {
     seen
 }
 
+/// Whether a variable is one of those that we give.
+///
+/// # Safety
+/// A string.
+pub unsafe fn is_ours(entry: *const c_char) -> bool {
+    // SAFETY: the caller's promise.
+    let entry = unsafe { CStr::from_ptr(entry) }.to_bytes();
+    let all = [GROUP, PRELOAD, limits::VARIABLE, rights::VARIABLE];
+    all.iter().any(|name| entry.starts_with(name))
+}
+
 /// # Safety
 /// As [`with_ours`]; `list` has room for all entries of `env`, four more and the end.
 unsafe fn fill(list: &mut [*const c_char], env: Env, ours: [*const c_char; 3]) {
@@ -202,12 +213,7 @@ unsafe fn fill(list: &mut [*const c_char], env: Env, ours: [*const c_char; 3]) {
     // SAFETY: the caller's promise.
     unsafe {
         while !at.is_null() && !(*at).is_null() {
-            let entry = CStr::from_ptr(*at).to_bytes();
-            let other = |name: &&[u8]| !entry.starts_with(name);
-            if [GROUP, PRELOAD, limits::VARIABLE, rights::VARIABLE]
-                .iter()
-                .all(other)
-            {
+            if !is_ours(*at) {
                 list[n] = *at;
                 n += 1;
             }
