@@ -8,7 +8,11 @@
 #![cfg_attr(target_env = "musl", no_std, no_main)]
 
 #[cfg(target_env = "musl")]
+mod brk;
+#[cfg(target_env = "musl")]
 mod caught;
+#[cfg(target_env = "musl")]
+mod data;
 #[cfg(target_env = "musl")]
 mod fork;
 #[cfg(target_env = "musl")]

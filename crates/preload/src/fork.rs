@@ -9,7 +9,7 @@
 //! From the request on nothing of the program is touched but by the kernel: we run on a stack of
 //! our own, since in the child the thread's may be write-protected and served by nobody yet.
 
-use crate::{DOOR, gate, host, limits, load, sys};
+use crate::{DOOR, brk, gate, host, limits, load, sys};
 use core::arch::asm;
 use core::cell::UnsafeCell;
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
@@ -122,9 +122,10 @@ struct Work {
 /// # Errors
 /// The errno of the call; ENOMEM if the limit has no room for a copy.
 pub fn carry_out(call: Clone, by: host::Caller) -> Result<usize, i32> {
-    // Held by another thread, it would stay held in the child for ever. Before FORKING: its
-    // holder may be interrupted by a handler that forks.
+    // Held by another thread, they would stay held in the child for ever. The first before the
+    // others: its holder may be interrupted by a handler that forks, theirs have all blocked.
     let taken = host::before_fork();
+    brk::CHANGING.acquire();
     limits::hold();
     // Nobody starts the service now.
     FORKING.acquire();
@@ -139,6 +140,7 @@ pub fn carry_out(call: Clone, by: host::Caller) -> Result<usize, i32> {
     unsafe { on_own_stack(run, &raw mut work as usize) };
     FORKING.release();
     limits::let_go();
+    brk::CHANGING.release();
     host::after_fork(taken);
     work.result
 }

@@ -12,8 +12,10 @@ use core::sync::atomic::Ordering::Relaxed;
 
 mod alloc;
 mod bare;
+mod brk;
 mod caught;
 mod config;
+mod data;
 mod exec;
 mod filter;
 mod fork;
@@ -49,5 +51,6 @@ extern "C" fn start() {
         // Known to the main thread alone, which this is.
         DOOR.left.store(sys::main_thread_word(), Relaxed);
         hooks::register();
+        data::manage();
     }
 }

@@ -62,6 +62,14 @@ fn d27_a_static_program_has_all_its_memory_in_the_limit() {
     managed(&run(&LIMIT, &[path(&program), "64"]), "second right");
 }
 
+/// By the first door: its `.bss`, which the loader has mapped, and a heap that it asks for with
+/// `sbrk`, were outside the limit.
+#[test]
+fn a_dynamic_program_has_its_heap_and_data_in_the_limit() {
+    let program = compile("second", &[]);
+    managed(&run(&LIMIT, &[path(&program), "48"]), "second right");
+}
+
 #[test]
 fn d27_programs_of_musl_have_all_their_memory_in_the_limit() {
     for (name, how) in [

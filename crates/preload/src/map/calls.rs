@@ -1,8 +1,8 @@
 //! Calls on memory, by number: what of them concerns managed memory goes to the service.
 
 use super::{futex, locks, rare, rules};
-use crate::gate;
 use crate::sys::{self, PAGE};
+use crate::{brk, gate};
 use core::ffi::c_int;
 use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::Relaxed;
@@ -32,6 +32,7 @@ pub fn answer(number: c_long, args: [usize; 6]) -> Option<Result<usize, i32>> {
         libc::SYS_munlock => locks::lock(number, a, b, 0),
         libc::SYS_mlockall => locks::lock_all(a as c_int),
         libc::SYS_munlockall => locks::unlock_all(),
+        libc::SYS_brk => Ok(brk::brk(a)),
         libc::SYS_pkey_mprotect => rare::protect_by_key(args),
         libc::SYS_mseal => rare::seal(args),
         libc::SYS_ioctl => rare::ioctl(args),

@@ -1,7 +1,7 @@
 //! The mmap family under its names in C.
 
 use super::calls::answer;
-use crate::sys::c_result;
+use crate::sys::{self, c_result};
 use core::ffi::{c_int, c_uint, c_ulong, c_void};
 use libc::c_long;
 
@@ -70,6 +70,31 @@ pub unsafe extern "C" fn posix_madvise(addr: Ptr, len: usize, advice: c_int) -> 
     }
     let done = super::calls::advise(addr as usize, len, advice);
     done.err().unwrap_or(0)
+}
+
+/// Linux's `brk`. As in libc a break that stays higher than asked for is no error.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brk(end: Ptr) -> c_int {
+    if call(libc::SYS_brk, [end as usize, 0, 0, 0, 0, 0]) >= end as usize {
+        return 0;
+    }
+    sys::set_errno(libc::ENOMEM);
+    -1
+}
+
+/// Linux's `sbrk`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sbrk(more: isize) -> Ptr {
+    let before = call(libc::SYS_brk, [0; 6]);
+    // SAFETY: the program's own call.
+    let done = |end: usize| more == 0 || unsafe { brk(end as Ptr) } == 0;
+    match before.checked_add_signed(more) {
+        Some(end) if done(end) => before as Ptr,
+        _ => {
+            sys::set_errno(libc::ENOMEM);
+            usize::MAX as Ptr
+        }
+    }
 }
 
 /// Linux's `mremap`.

@@ -1,6 +1,6 @@
 //! What is this door's own of what both doors do.
 
-use super::{exec, heap, leave};
+use super::{exec, leave};
 use crate::{DOOR, sys};
 use core::ffi::CStr;
 use core::sync::atomic::AtomicUsize;
@@ -22,16 +22,13 @@ pub fn unmanaged(why: &str) {
     exec::tell_unmanaged(why);
 }
 
-/// Before a fork, what the child needs whole.
+/// Before a fork, what the child needs whole: nothing.
 pub fn before_fork() -> bool {
-    heap::CHANGING.acquire();
-    true
+    false
 }
 
 /// After it, on both sides.
-pub fn after_fork(_taken: bool) {
-    heap::CHANGING.release();
-}
+pub fn after_fork(_taken: bool) {}
 
 /// As close to the fork as can be.
 pub fn hold() {}

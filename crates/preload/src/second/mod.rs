@@ -7,10 +7,8 @@
 //! puts a new one in ([`exec`]).
 
 pub mod config;
-mod data;
 mod exec;
 mod filter;
-mod heap;
 pub mod host;
 mod leave;
 pub mod limits;

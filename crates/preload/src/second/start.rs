@@ -1,7 +1,7 @@
 //! The first instructions in a program that was just executed.
 
-use super::{config, data, filter, host, trap};
-use crate::{load, sys};
+use super::{config, filter, host, trap};
+use crate::{data, load, sys};
 use deckle_door::entry::Entry;
 
 /// Where `deckle run` has the program begin, with the address of the [`Entry`] in rdi. Everything

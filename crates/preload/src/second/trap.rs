@@ -1,6 +1,6 @@
 //! The handler: a call of the program, on its thread, with all signals blocked.
 
-use super::{exec, heap, leave, masks};
+use super::{exec, leave, masks};
 use crate::caught::{self, Action, Frame, Handler, Info, SIGSYS_BIT};
 use crate::fork::{self, Clone};
 use crate::map::calls;
@@ -35,7 +35,6 @@ fn answer(number: c_long, args: [usize; 6], frame: &mut Frame) -> Result<usize, 
         | libc::SYS_pselect6
         | libc::SYS_epoll_pwait
         | libc::SYS_epoll_pwait2 => masks::wait(number, args),
-        libc::SYS_brk => Ok(heap::brk(args[0])),
         libc::SYS_execve | libc::SYS_execveat => exec::execute(number, args, frame.mask),
         libc::SYS_set_tid_address => leave::keep_word(args[0]),
         libc::SYS_set_robust_list => leave::keep_list(args),

@@ -1,9 +1,8 @@
-//! Data of the program that its file says nothing of (.bss): all zeros when it begins, and
-//! managed from then on if it is more than a small program has.
+//! Data of the program that its file says nothing of (.bss): zeros when it begins but for what the
+//! loader has copied there, and managed from then on if it is more than a small program has.
 
-use super::host;
 use crate::map::calls;
-use crate::{gate, sys};
+use crate::{gate, host, sys};
 
 const AT_PHDR: usize = 3;
 const AT_PHNUM: usize = 5;
@@ -43,6 +42,10 @@ pub fn manage() {
         let start = moved.wrapping_add(h.addr);
         let from = (start + h.file_bytes).next_multiple_of(sys::PAGE);
         let end = (start + h.memory_bytes).next_multiple_of(sys::PAGE);
+        if end <= from + SMALL {
+            continue;
+        }
+        let from = behind_what_is_there(from, end);
         if end > from + SMALL {
             gate::outgrown();
             if gate::is_managed() {
@@ -53,4 +56,23 @@ pub fn manage() {
             }
         }
     }
+}
+
+/// Where the last page of a range ends that is there; `end` if the system does not tell.
+fn behind_what_is_there(from: usize, end: usize) -> usize {
+    const MOST: usize = 1024;
+    let (mut at, mut behind) = (from, from);
+    while at < end {
+        let mut there = [0_u8; MOST];
+        let bytes = (end - at).min(MOST * sys::PAGE);
+        let args = [at, bytes, there.as_mut_ptr() as usize, 0, 0, 0];
+        if calls::raw(libc::SYS_mincore, args).is_err() {
+            return end;
+        }
+        if let Some(last) = there.iter().rposition(|page| page & 1 != 0) {
+            behind = at + (last + 1) * sys::PAGE;
+        }
+        at += bytes;
+    }
+    behind
 }
