@@ -141,6 +141,48 @@ pub fn run(options: &[&str], program: &[&str]) -> Ran {
     ran(&finish(command, Duration::from_secs(120)))
 }
 
+/// Runs a program under `deckle run`, as [`run`], with `before` in front of all, and by copies of
+/// the binaries that every user can read.
+#[allow(dead_code)]
+pub fn run_behind(before: &[&str], options: &[&str], program: &[&str]) -> Ran {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let n = NEXT.fetch_add(1, Ordering::Relaxed);
+    let dir = std::env::temp_dir().join(format!("deckle-behind-{}-{n}", std::process::id()));
+    let open = |path: &Path| {
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(path, mode).expect("permissions");
+    };
+    std::fs::create_dir(&dir).expect("a directory");
+    open(&dir);
+    let parts = [
+        "deckle",
+        "libdeckle.so",
+        "libdeckle.image",
+        "libdeckle.entry",
+    ];
+    let sources = parts.map(|part| target().join(part));
+    for source in sources.iter().chain([&PathBuf::from(program[0])]) {
+        let to = dir.join(source.file_name().expect("a name"));
+        std::fs::copy(source, &to).expect("a copy");
+        open(&to);
+    }
+    let copy = dir.join(Path::new(program[0]).file_name().expect("a name"));
+    let mut command = Command::new(before[0]);
+    command
+        .args(&before[1..])
+        .arg(dir.join("deckle"))
+        .arg("run");
+    command
+        .args(options)
+        .arg("--")
+        .arg(copy)
+        .args(&program[1..]);
+    command.current_dir("/");
+    let ran = ran(&finish(command, Duration::from_secs(120)));
+    std::fs::remove_dir_all(&dir).expect("the directory");
+    ran
+}
+
 /// Checks that a program ended well and said `line`.
 #[allow(dead_code)]
 pub fn expect(ran: &Ran, line: &str) {
