@@ -204,7 +204,7 @@ impl Services {
             }
             match Message::decode(got.packet) {
                 Some(Message::Hello { pid, line, .. }) => {
-                    c.service = hello(c.peer, pid, line, identified(pid, got.fds, got.sender))
+                    c.service = hello(c.peer, pid, line, got.fds, got.sender)
                 }
                 Some(Message::Kill) => {
                     // Why has been said.
@@ -224,7 +224,7 @@ impl Services {
                 }),
                 Some(Message::Ask) => {
                     let known = [self.page.as_ref(), self.device.as_ref()];
-                    give_all(socket, got.sender.as_ref(), known);
+                    give_all(socket, got.sender.map(Known::of).as_ref(), known);
                 }
                 Some(Message::Spare) => {
                     if let Ok((ours, other)) = pair() {
@@ -291,82 +291,98 @@ impl Services {
 
 /// Gives a service what it may not open: the page and the device, and what is its own, as far as
 /// we may.
-fn give_all(to: &Fd, sender: Option<&Fd>, [page, device]: [Option<&Fd>; 2]) {
-    let pid = sender.map_or(0, pid_of);
-    let program = sender.and_then(program_of);
+fn give_all(to: &Fd, sender: Option<&Known>, [page, device]: [Option<&Fd>; 2]) {
     let open = |pid: u32, file: &str| {
         let path = CString::new(format!("/proc/{pid}/{file}")).ok()?;
         let fd = Fd::open(&path, libc::O_RDONLY, 0).ok()?;
         // Otherwise the number may be another's by now.
-        (!pidfd_ended(sender?)).then_some(fd)
+        (!pidfd_ended(&sender?.pidfd)).then_some(fd)
     };
-    let stat = program.as_ref().and_then(|p| open(pid_of(p), "stat"));
+    let program = sender.and_then(program_of);
+    let stat = program.as_ref().and_then(|p| open(p.pid, "stat"));
+    let pid = sender.map_or(0, |s| s.pid);
     let own = ["maps", "status", "pagemap", "mem"].map(|file| open(pid, file));
     let [maps, status, pagemap, memory] = own.each_ref().map(Option::as_ref);
-    let (program, stat) = (program.as_ref(), stat.as_ref());
+    let (program, stat) = (program.as_ref().map(|p| &p.pidfd), stat.as_ref());
     let _ = give(
         to,
         [page, device, program, stat, maps, status, pagemap, memory],
     );
 }
 
-/// The descriptors of a hello: who it comes from, and that one's program, are known.
+/// A process, and its pid in this process's namespace; 0 if it has none here.
+struct Known {
+    pidfd: Fd,
+    pid: u32,
+}
+
+impl Known {
+    fn of(pidfd: Fd) -> Known {
+        let pid = pid_of(&pidfd);
+        Known { pidfd, pid }
+    }
+}
+
+/// Whom a hello is about: a service and its program, which calls itself `pid`. By the descriptors
+/// that came with it; or it is who has sent it, and that one's program is known.
 fn identified(
     pid: u32,
-    mut fds: [Option<Fd>; FDS_MAX],
+    [service, program]: [Option<Fd>; 2],
     sender: Option<Fd>,
-) -> [Option<Fd>; FDS_MAX] {
-    if fds[1].is_none() {
-        // Not who has adopted the service since.
-        let named = |program: &Fd| {
-            let path = format!("/proc/{}/status", pid_of(program));
-            let text = std::fs::read_to_string(path).unwrap_or_default();
-            let line = text.lines().find(|l| l.starts_with("NSpid:"));
-            line.and_then(|l| l.split_whitespace().last()?.parse().ok()) == Some(pid)
-        };
-        fds[2] = sender.as_ref().and_then(program_of).filter(named);
-        fds[1] = sender;
+) -> [Option<Known>; 2] {
+    if service.is_some() {
+        return [service, program].map(|fd| fd.map(Known::of));
     }
-    fds
+    // Not who has adopted the service since.
+    let named = |program: &Known| {
+        let path = format!("/proc/{}/status", program.pid);
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        let line = text.lines().find(|l| l.starts_with("NSpid:"));
+        line.and_then(|l| l.split_whitespace().last()?.parse().ok()) == Some(pid)
+    };
+    let service = sender.map(Known::of);
+    let program = service.as_ref().and_then(program_of).filter(named);
+    [service, program]
 }
 
 /// The program of a service: its parent.
-fn program_of(service: &Fd) -> Option<Fd> {
-    let parent = || proc_stat(pid_of(service)).ok().map(|s| s.parent);
+fn program_of(service: &Known) -> Option<Known> {
+    let parent = || proc_stat(service.pid).ok().map(|s| s.parent);
     let pid = parent()?;
-    let program = pidfd_open(pid).ok()?;
-    // Its child still, and so nobody else has the number.
-    (pid != std::process::id() && parent() == Some(pid)).then_some(program)
+    let pidfd = pidfd_open(pid).ok()?;
+    // Its child still, and so nobody else has the number; nor the service's, while that lives.
+    let known = pid != std::process::id() && parent() == Some(pid);
+    (known && !pidfd_ended(&service.pidfd)).then_some(Known { pidfd, pid })
 }
 
-fn hello(peer: Peer, pid: u32, line: LineId, fds: [Option<Fd>; FDS_MAX]) -> Option<Service> {
-    match fds {
+fn hello(
+    peer: Peer,
+    pid: u32,
+    line: LineId,
+    mut fds: [Option<Fd>; FDS_MAX],
+    sender: Option<Fd>,
+) -> Option<Service> {
+    let [service, program] = identified(pid, [fds[1].take(), fds[2].take()], sender);
+    match (fds[0].take(), service, program) {
         // Whoever is named here may be killed by us later: by our user no other than he could.
-        [
-            Some(userfaultfd),
-            Some(service_pidfd),
-            Some(program_pidfd),
-            ..,
-        ] if peer == Peer::User
-            || [&service_pidfd, &program_pidfd]
-                .iter()
-                .all(|pidfd| is_descendant(pid_of(pidfd))) =>
+        (Some(userfaultfd), Some(service), Some(program))
+            if peer == Peer::User || is_descendant(service.pid) && is_descendant(program.pid) =>
         {
             Some(Service {
                 program: pid,
-                program_here: pid_of(&program_pidfd),
+                program_here: program.pid,
                 line,
-                pid: pid_of(&service_pidfd),
+                pid: service.pid,
                 _userfaultfd: userfaultfd,
-                service_pidfd,
-                program_pidfd,
+                service_pidfd: service.pidfd,
+                program_pidfd: program.pidfd,
             })
         }
         // One that has ended has no number any more.
-        [_, _, Some(program_pidfd), ..] if pidfd_ended(&program_pidfd) => None,
+        (_, _, Some(program)) if pidfd_ended(&program.pidfd) => None,
         // Its program has ended, and it will see that.
-        [Some(_), Some(_), None, ..] => None,
-        [Some(_), Some(_), Some(_), ..] => {
+        (Some(_), Some(_), None) => None,
+        (Some(_), Some(_), Some(_)) => {
             say(format_args!(
                 "process {pid}: its service names a process that is none of ours; ignored"
             ));

@@ -21,6 +21,12 @@ fn cpus(set: &libc::cpu_set_t) -> impl Iterator<Item = usize> {
     (0..libc::CPU_SETSIZE as usize).filter(move |cpu| unsafe { libc::CPU_ISSET(*cpu, set) })
 }
 
+/// CPUs that there are for this process. (`available_parallelism` looks for quotas, too: ten
+/// calls at the start of each process.)
+pub(super) fn count() -> usize {
+    cpus(&allowed()).count().max(1)
+}
+
 /// Handlers that should run: where there are few CPUs one for each, so that a fault is served
 /// where it happens, by who is awake first.
 pub(super) fn handlers() -> usize {

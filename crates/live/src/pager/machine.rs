@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use deckle_mm::{Machine, Site, Work};
 
+use super::cpu;
 use super::signal::Signal;
 use crate::platform::monotonic_ns;
 
@@ -32,7 +33,7 @@ impl LiveMachine {
     /// The machine as it is now.
     pub fn new() -> LiveMachine {
         LiveMachine {
-            cpus: std::thread::available_parallelism().map_or(1, |n| n.get()),
+            cpus: cpu::count(),
             program: AtomicI32::new(0),
             work: Signal::new(),
             filler: Signal::new(),
