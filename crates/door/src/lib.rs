@@ -25,6 +25,7 @@ pub mod link;
 pub mod lock;
 mod places;
 pub mod request;
+mod spin;
 mod sys;
 
 pub use door::{Door, Mode, State, Text};

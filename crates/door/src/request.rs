@@ -6,7 +6,8 @@
 //! thread-local state: works in any context, also in a vfork child.
 
 use crate::futex;
-use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use crate::spin::{self, Lookout};
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
 use core::time::Duration;
 
@@ -88,6 +89,8 @@ const FREE: u32 = 0;
 const TAKEN: u32 = 1;
 const POSTED: u32 = 2;
 const DONE: u32 = 3;
+/// Posted, and who has asked sleeps.
+const ASLEEP: u32 = 4;
 
 /// Most requests at one time.
 pub const SLOTS: usize = 256;
@@ -100,6 +103,8 @@ struct Slot {
     args: [AtomicUsize; 6],
     /// The result, or minus the errno.
     result: AtomicU64,
+    /// When it was posted, by the time stamp counter.
+    posted: AtomicU64,
 }
 
 /// The pool.
@@ -110,6 +115,8 @@ pub struct Requests {
     pushed: AtomicU32,
     /// Changes with each push.
     bell: AtomicU32,
+    /// Not 0: the service sleeps, and the bell must wake it.
+    asleep: AtomicU32,
     /// Where the search for a free slot begins.
     next: AtomicU32,
 }
@@ -126,10 +133,12 @@ impl Requests {
                     next: AtomicU32::new(0),
                     args: [const { AtomicUsize::new(0) }; 6],
                     result: AtomicU64::new(0),
+                    posted: AtomicU64::new(0),
                 }
             }; SLOTS],
             pushed: AtomicU32::new(0),
             bell: AtomicU32::new(0),
+            asleep: AtomicU32::new(0),
             next: AtomicU32::new(0),
         }
     }
@@ -152,9 +161,14 @@ impl Requests {
         }
         slot.op.store(op as u32, Relaxed);
         slot.state.store(POSTED, Release);
-        self.push(index, slot);
-        while slot.state.load(Acquire) != DONE {
-            futex::wait(&slot.state, POSTED, None);
+        slot.posted.store(spin::now(), Relaxed);
+        let is_done = || slot.state.load(Acquire) == DONE;
+        // Who is awake answers soon.
+        if self.push(index, slot) || !spin::until(is_done, spin::ANSWER) {
+            let _ = slot.state.compare_exchange(POSTED, ASLEEP, AcqRel, Acquire);
+            while !is_done() {
+                futex::wait(&slot.state, ASLEEP, None);
+            }
         }
         let result = slot.result.load(Relaxed) as i64;
         slot.state.store(FREE, Release);
@@ -184,7 +198,8 @@ impl Requests {
         }
     }
 
-    fn push(&self, index: u32, slot: &Slot) {
+    /// Whether the service was asleep.
+    fn push(&self, index: u32, slot: &Slot) -> bool {
         let mut last = self.pushed.load(Relaxed);
         loop {
             slot.next.store(last, Relaxed);
@@ -196,19 +211,46 @@ impl Requests {
                 Err(now) => last = now,
             }
         }
-        self.bell.fetch_add(1, Release);
-        futex::wake(&self.bell, 1);
+        // Either we see that it goes to sleep, or it sees the bell.
+        self.bell.fetch_add(1, SeqCst);
+        let asleep = self.asleep.load(SeqCst) != 0;
+        if asleep {
+            // All: who waits for a slot waits there, too.
+            futex::wake(&self.bell, u32::MAX);
+        }
+        asleep
     }
 
-    /// The service's side: waits for requests, at most `timeout`, and hands each to `serve`, the
-    /// oldest first.
-    pub fn serve<'a>(&'a self, timeout: Duration, mut serve: impl FnMut(Request<'a>)) {
-        let bell = self.bell.load(Acquire);
-        let mut last = self.pushed.swap(0, AcqRel);
-        if last == 0 {
-            futex::wait(&self.bell, bell, Some(timeout));
-            last = self.pushed.swap(0, AcqRel);
+    /// The service's side, of one task: waits for requests and hands each to `serve`, the oldest
+    /// first.
+    pub fn serve<'a>(&'a self, mut serve: impl FnMut(Request<'a>)) -> ! {
+        let mut lookout = Lookout::new();
+        loop {
+            lookout.look(|| self.pushed.load(Relaxed) != 0);
+            let last = self.wait();
+            if let Some(slot) = self.slot(last) {
+                lookout.came(slot.posted.load(Relaxed));
+            }
+            self.serve_list(last, &mut serve);
+            lookout.served();
         }
+    }
+
+    /// Waits for requests; the last one of the list.
+    fn wait(&self) -> u32 {
+        let bell = self.bell.load(SeqCst);
+        match self.pushed.swap(0, AcqRel) {
+            0 => {
+                self.asleep.store(1, SeqCst);
+                futex::wait(&self.bell, bell, None);
+                self.asleep.store(0, SeqCst);
+                self.pushed.swap(0, AcqRel)
+            }
+            last => last,
+        }
+    }
+
+    fn serve_list<'a>(&'a self, mut last: u32, serve: &mut impl FnMut(Request<'a>)) {
         // Turned round: the list begins with the youngest.
         let mut first = 0;
         while let Some(slot) = self.slot(last) {
@@ -280,7 +322,8 @@ impl Request<'_> {
             Err(errno) => -i64::from(errno),
         };
         self.slot.result.store(word as u64, Relaxed);
-        self.slot.state.store(DONE, Release);
-        futex::wake(&self.slot.state, 1);
+        if self.slot.state.swap(DONE, AcqRel) == ASLEEP {
+            futex::wake(&self.slot.state, 1);
+        }
     }
 }

@@ -333,10 +333,7 @@ fn forcing(door: &Door) -> Option<Forcing> {
 /// See the table.
 pub fn caller(process: &'static Process) {
     let mut calls = serve::Calls::new(process);
-    loop {
-        let requests = &crate::door().requests;
-        requests.serve(Duration::from_secs(3600), |request| calls.serve(request));
-    }
+    crate::door().requests.serve(|request| calls.serve(request))
 }
 
 /// See the table.
