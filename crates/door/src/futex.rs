@@ -46,13 +46,7 @@ pub fn wake_in(scope: Scope, word: &AtomicU32, count: u32) -> usize {
     } as usize;
     let count = count.min(i32::MAX as u32) as usize;
     // SAFETY: a wake reads nothing through the address.
-    unsafe {
-        sys::call(
-            libc::SYS_futex,
-            [word.as_ptr() as usize, op, count, 0, 0, 0],
-        )
-    }
-    .unwrap_or(0)
+    unsafe { sys::call(libc::SYS_futex, [word.as_ptr() as usize, op, count]) }.unwrap_or(0)
 }
 
 /// As [`wait`], for wake-ups of `scope`.
@@ -72,14 +66,7 @@ pub fn wait_in(scope: Scope, word: &AtomicU32, expected: u32, timeout: Option<Du
     let done = unsafe {
         sys::call(
             libc::SYS_futex,
-            [
-                word.as_ptr() as usize,
-                op as usize,
-                expected as usize,
-                time,
-                0,
-                0,
-            ],
+            [word.as_ptr() as usize, op as usize, expected as usize, time],
         )
     };
     match done {

@@ -25,10 +25,9 @@ pub mod link;
 pub mod lock;
 mod places;
 pub mod request;
-mod sys;
+pub mod sys;
 
 pub use door::{Door, Mode, State, Text};
 pub use lock::{Guard, Lock};
 pub use places::Places;
 pub use request::Op;
-pub use sys::call;

@@ -249,11 +249,9 @@ pub fn set_mask(mask: u64) -> u64 {
         &raw const mask as usize,
         &raw mut before as usize,
         size_of::<u64>(),
-        0,
-        0,
     ];
     // SAFETY: reads and writes a word each; cannot fail.
-    let _ = unsafe { crate::call(libc::SYS_rt_sigprocmask, args) };
+    let _ = unsafe { crate::sys::call(libc::SYS_rt_sigprocmask, args) };
     before
 }
 

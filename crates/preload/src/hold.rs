@@ -18,7 +18,7 @@ fn hold(start: usize, bytes: usize) {
     if gate::is_managed() {
         let first = start & !(sys::PAGE - 1);
         let end = (start + bytes).next_multiple_of(sys::PAGE);
-        let _ = gate::request(Op::Hold, [first, end - first, 0, 0, 0, 0]);
+        let _ = gate::request(Op::Hold, [first, end - first]);
     }
 }
 

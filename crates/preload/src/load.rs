@@ -37,26 +37,21 @@ pub fn map_file() {
         let how = (libc::O_RDONLY | libc::O_CLOEXEC) as usize;
         let here = libc::AT_FDCWD as usize;
         // SAFETY: a path that ends in NUL.
-        unsafe {
-            sys::call(
-                libc::SYS_openat,
-                [here, path.as_ptr() as usize, how, 0, 0, 0],
-            )
-        }
+        unsafe { sys::call(libc::SYS_openat, [here, path.as_ptr() as usize, how]) }
     }) else {
         return;
     };
     // SAFETY: asks for the length; a new read-only mapping; closes what was opened here.
     unsafe {
         let end = libc::SEEK_END as usize;
-        if let Ok(bytes) = sys::call(libc::SYS_lseek, [fd, 0, end, 0, 0, 0]) {
+        if let Ok(bytes) = sys::call(libc::SYS_lseek, [fd, 0, end]) {
             let (prot, flags) = (libc::PROT_READ as usize, libc::MAP_PRIVATE as usize);
-            if let Ok(at) = sys::call(libc::SYS_mmap, [0, bytes, prot, flags, fd, 0]) {
+            if let Ok(at) = sys::call(libc::SYS_mmap, [0, bytes, prot, flags, fd]) {
                 FILE[1].store(bytes, Relaxed);
                 FILE[0].store(at, Release);
             }
         }
-        let _ = sys::call(libc::SYS_close, [fd, 0, 0, 0, 0, 0]);
+        let _ = sys::call(libc::SYS_close, [fd]);
     }
 }
 
@@ -155,7 +150,7 @@ fn place() -> Result<usize, &'static str> {
             return Err("its service image is cut off");
         }
         let how = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | MREMAP_DONTUNMAP;
-        let args = [file + from, len, len, how as usize, to, 0];
+        let args = [file + from, len, len, how as usize, to];
         let mut prot = libc::PROT_READ;
         prot |= if h.flags & PF_W != 0 {
             libc::PROT_WRITE
@@ -170,12 +165,12 @@ fn place() -> Result<usize, &'static str> {
         // SAFETY: a part of our file's mapping, moved over our reservation; the rights of it.
         unsafe {
             sys::call(libc::SYS_mremap, args).map_err(|_| REFUSED)?;
-            let rights = [to, len, prot as usize, 0, 0, 0];
+            let rights = [to, len, prot as usize];
             sys::call(libc::SYS_mprotect, rights).map_err(|_| REFUSED)?;
         }
         let end = base + up(h.addr + h.memory_bytes);
         if h.flags & PF_W != 0 && end > to + len {
-            let rights = [to + len, end - to - len, prot as usize, 0, 0, 0];
+            let rights = [to + len, end - to - len, prot as usize];
             // SAFETY: the end of our reservation, which nobody uses yet.
             unsafe { sys::call(libc::SYS_mprotect, rights) }.map_err(|_| REFUSED)?;
         }
@@ -189,9 +184,6 @@ fn place() -> Result<usize, &'static str> {
         stack + GUARD,
         STACK,
         (libc::PROT_READ | libc::PROT_WRITE) as usize,
-        0,
-        0,
-        0,
     ];
     // SAFETY: our own mapping.
     unsafe { sys::call(libc::SYS_mprotect, rights) }.map_err(|_| REFUSED)?;
@@ -215,7 +207,7 @@ unsafe fn renew(base: usize) -> Result<Elf, &'static str> {
         for h in segments(base, elf).filter(|h| h.flags & PF_W != 0) {
             let (start, end) = (base + h.addr, base + h.addr + h.memory_bytes);
             let drop = libc::MADV_DONTNEED as usize;
-            let args = [down(start), up(end) - down(start), drop, 0, 0, 0];
+            let args = [down(start), up(end) - down(start), drop];
             sys::call(libc::SYS_madvise, args).map_err(|_| REFUSED)?;
             let tail = start + h.file_bytes;
             core::ptr::write_bytes(tail as *mut u8, 0, up(tail) - tail);

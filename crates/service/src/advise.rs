@@ -81,7 +81,7 @@ impl Calls {
         let [addr, bytes, word, ..] = args;
         let advice = word as c_int;
         // Of no length: only whether the kernel knows it.
-        raw(libc::SYS_madvise, [addr, 0, word, 0, 0, 0])?;
+        raw(libc::SYS_madvise, [addr, 0, word])?;
         let by = match advice {
             // Holes in files: there is none here.
             libc::MADV_REMOVE => return Err(libc::EINVAL),
@@ -90,10 +90,7 @@ impl Calls {
         self.refuse_locked(addr, bytes, advice)?;
         let kernel = |_: &crate::process::Manager, _, start: deckle_mm::Vpn, n: u64| {
             let bytes = n as usize * sys::PAGE;
-            let _ = raw(
-                libc::SYS_madvise,
-                [start.addr() as usize, bytes, word, 0, 0, 0],
-            );
+            let _ = raw(libc::SYS_madvise, [start.addr() as usize, bytes, word]);
             Ok(())
         };
         match by {
@@ -133,7 +130,7 @@ impl Calls {
             }
             By::KernelAlone => {
                 self.surrender(addr, bytes)?;
-                raw(libc::SYS_madvise, [addr, bytes, word, 0, 0, 0])
+                raw(libc::SYS_madvise, [addr, bytes, word])
             }
         }
     }
@@ -144,7 +141,7 @@ impl Calls {
         let (mm, space) = process.memory();
         for (start, len, foreign) in self.parts(addr, bytes) {
             if foreign {
-                let args = [start, len, COLLAPSE as usize, 0, 0, 0];
+                let args = [start, len, COLLAPSE as usize];
                 raw(libc::SYS_madvise, args)?;
             } else {
                 let done = mm.collapse_range(space, vpn(start), pages(len));

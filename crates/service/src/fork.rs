@@ -86,7 +86,7 @@ impl Process {
         let all = self.all_mapped();
         for v in all.iter().filter(|v| v.on_fork == OnFork::Wipe) {
             let (start, bytes) = (v.start.addr() as usize, v.pages as usize * sys::PAGE);
-            let words = [start, bytes, advice as usize, 0, 0, 0];
+            let words = [start, bytes, advice as usize];
             // SAFETY: says what a fork does; no byte of this process changes.
             unsafe { sys::call(libc::SYS_madvise, words) }.map_err(deckle_uffd::Errno)?;
             self.pager.platform().inherit(start, bytes)?;

@@ -32,7 +32,7 @@ unsafe impl dlmalloc::Allocator for Raw {
     fn remap(&self, ptr: *mut u8, old: usize, new: usize, can_move: bool) -> *mut u8 {
         let how = if can_move { libc::MREMAP_MAYMOVE } else { 0 } as usize;
         // SAFETY: a mapping of this heap, whose owner asks for the change.
-        match unsafe { sys::call(libc::SYS_mremap, [ptr as usize, old, new, how, 0, 0]) } {
+        match unsafe { sys::call(libc::SYS_mremap, [ptr as usize, old, new, how]) } {
             Ok(start) => {
                 mapped().fetch_add(new.wrapping_sub(old), Relaxed);
                 start as *mut u8
@@ -174,7 +174,7 @@ pub const HUGE: usize = 2 << 20;
 /// The errno of mmap.
 pub fn map_huge(bytes: usize) -> Result<usize, i32> {
     let at = map_aligned(bytes, HUGE)?;
-    let words = [at, bytes, libc::MADV_HUGEPAGE as usize, 0, 0, 0];
+    let words = [at, bytes, libc::MADV_HUGEPAGE as usize];
     // SAFETY: the advice changes no byte of the mapping, which is ours.
     let _ = unsafe { sys::call(libc::SYS_madvise, words) };
     Ok(at)

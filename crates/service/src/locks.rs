@@ -204,7 +204,7 @@ impl Calls {
             for (start, bytes) in self.outside() {
                 // As with the kernel's: a mapping that cannot be locked is none of the
                 // caller's (the kernel's own pages).
-                let _ = raw(libc::SYS_mlock2, [start, bytes, how, 0, 0, 0]);
+                let _ = raw(libc::SYS_mlock2, [start, bytes, how]);
             }
         }
         self.lock_future = (flags & libc::MCL_FUTURE != 0).then_some(on_fault);
@@ -216,7 +216,7 @@ impl Calls {
         let lock = |v: &Vma| -> Result<usize, i32> {
             let (start, bytes) = (v.start.addr() as usize, v.pages as usize * PAGE);
             for (start, bytes, full) in self.process.rooms.cut(start, bytes) {
-                let args = [start, bytes, usize::from(on_fault.0), 0, 0, 0];
+                let args = [start, bytes, usize::from(on_fault.0)];
                 self.on(libc::SYS_mlock2, args, |mm, space, at, n| match full {
                     _ if on_fault.0 => mm.lock_present(space, at, n),
                     false => mm.lock_contents(space, at, n),
@@ -239,7 +239,7 @@ impl Calls {
         self.lock_future = None;
         for v in self.process.all_mapped() {
             let bytes = v.pages as usize * PAGE;
-            let args = [v.start.addr() as usize, bytes, 0, 0, 0, 0];
+            let args = [v.start.addr() as usize, bytes];
             self.on(libc::SYS_munlock, args, |mm, space, start, n| {
                 mm.munlock(space, start, n)
             })?;

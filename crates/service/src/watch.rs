@@ -28,14 +28,7 @@ pub fn same_memory(pid: i32) -> Result<bool, i32> {
     if !crate::door().may(libc::SYS_kcmp) {
         return Err(libc::EPERM);
     }
-    let args = [
-        std::process::id() as i32 as usize,
-        pid as usize,
-        KCMP_VM,
-        0,
-        0,
-        0,
-    ];
+    let args = [std::process::id() as i32 as usize, pid as usize, KCMP_VM];
     // SAFETY: compares, changes nothing.
     unsafe { sys::call(libc::SYS_kcmp, args) }.map(|order| order == 0)
 }
@@ -179,7 +172,7 @@ impl Watch {
             tv_sec: timeout.as_secs().min(i64::MAX as u64) as i64,
             tv_nsec: i64::from(timeout.subsec_nanos()),
         };
-        let args = [&raw mut slot as usize, 1, &raw const time as usize, 0, 0, 0];
+        let args = [&raw mut slot as usize, 1, &raw const time as usize];
         // SAFETY: one slot and a time, both on this stack.
         let done = unsafe { sys::call(libc::SYS_ppoll, args) };
         done == Ok(1) && slot.revents & (libc::POLLIN | libc::POLLHUP) != 0

@@ -136,7 +136,7 @@ unsafe fn in_mapping<T>(
     work: impl FnOnce(Env) -> T,
 ) -> T {
     let bytes = wanted * size_of::<*const c_char>();
-    let Ok(place) = sys::map_anonymous(bytes) else {
+    let Ok(place) = sys::map_anonymous(0, bytes) else {
         return work(env);
     };
     // SAFETY: a new mapping of that many pointers, all null; ours until it is unmapped, which

@@ -21,7 +21,7 @@ fn raw_execve(path: *const c_char, args: Args, env: Args) -> c_int {
     c_result(unsafe {
         sys::call(
             libc::SYS_execve,
-            [path as usize, args as usize, env as usize, 0, 0, 0],
+            [path as usize, args as usize, env as usize],
         )
     }) as c_int
 }
@@ -150,7 +150,7 @@ pub unsafe extern "C" fn execveat(
         };
         let (dir, path, args) = (dir as usize, path as usize, args as usize);
         with_ours(env, |env| {
-            let words = [dir, path, args, env as usize, flags as usize, 0];
+            let words = [dir, path, args, env as usize, flags as usize];
             let done = for_exec(|| c_result(sys::call(libc::SYS_execveat, words)) as c_int);
             drop(held);
             done

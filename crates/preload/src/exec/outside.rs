@@ -124,7 +124,7 @@ pub fn unmanaged(why: &str) {
     let here = libc::AT_FDCWD as usize;
     let to = path.as_mut_ptr() as usize;
     // SAFETY: a path that ends in NUL; writes into the buffer.
-    let read = || unsafe { sys::call(libc::SYS_readlinkat, [here, file, to, room, 0, 0]) };
+    let read = || unsafe { sys::call(libc::SYS_readlinkat, [here, file, to, room]) };
     let path = match may.then(read) {
         Some(Ok(n)) => &path[..n],
         _ => b"a program",

@@ -22,12 +22,8 @@ pub fn seal(args: [usize; 6]) -> Result<usize, i32> {
 
 /// What is managed of a range becomes the kernel's, with its bytes.
 fn surrender(addr: usize, len: usize) -> Result<usize, i32> {
-    by_owner(
-        addr,
-        len,
-        |bytes| gate::request(Op::Surrender, [addr, bytes, 0, 0, 0, 0]),
-        || Ok(0),
-    )
+    let ask = |bytes| gate::request(Op::Surrender, [addr, bytes]);
+    by_owner(addr, len, ask, || Ok(0))
 }
 
 /// `UFFDIO_REGISTER`.
@@ -59,7 +55,7 @@ pub fn advise_process(
     flags: usize,
 ) -> Result<usize, i32> {
     let pass = |list: usize, count: usize, advice: c_int| {
-        let args = [pidfd as usize, list, count, advice as usize, flags, 0];
+        let args = [pidfd as usize, list, count, advice as usize, flags];
         raw(libc::SYS_process_madvise, args)
     };
     let ours = gate::is_managed() && count <= 1024 && is_self(pidfd);
@@ -110,17 +106,11 @@ fn is_self(pidfd: c_int) -> bool {
     let mut text = [0_u8; 512];
     let how = (libc::O_RDONLY | libc::O_CLOEXEC) as usize;
     let here = libc::AT_FDCWD as usize;
-    let Ok(fd) = raw(
-        libc::SYS_openat,
-        [here, path.as_ptr() as usize, how, 0, 0, 0],
-    ) else {
+    let Ok(fd) = raw(libc::SYS_openat, [here, path.as_ptr() as usize, how]) else {
         return false;
     };
-    let got = raw(
-        libc::SYS_read,
-        [fd, text.as_mut_ptr() as usize, text.len(), 0, 0, 0],
-    );
-    let _ = raw(libc::SYS_close, [fd, 0, 0, 0, 0, 0]);
+    let got = raw(libc::SYS_read, [fd, text.as_mut_ptr() as usize, text.len()]);
+    let _ = raw(libc::SYS_close, [fd]);
     let text = &text[..got.unwrap_or(0)];
     let pid = text
         .split(|b| *b == b'\n')
