@@ -7,10 +7,12 @@
 use core::fmt;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 
+use deckle_door::futex::{Scope, wake_in};
+
 use crate::attach::Group;
 use crate::layout::{LINES, Line};
 use crate::publish::Gauges;
-use crate::sys::{futex_wake_all, namespaces, proc_stat};
+use crate::sys::{namespaces, proc_stat};
 
 const FREE: u64 = 0;
 const JOINING: u64 = 1;
@@ -273,7 +275,7 @@ impl Group {
         line.state.store(FREE, Release);
         // Whoever waits for an answer of the one that is gone looks again.
         line.answered.store(line.doorbell.load(Acquire), Release);
-        futex_wake_all(&line.answered);
+        wake_in(Scope::Shared, &line.answered, u32::MAX);
         true
     }
 

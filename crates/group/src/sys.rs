@@ -110,31 +110,6 @@ impl Drop for Fd {
     }
 }
 
-/// Sleeps while `word` holds `expected`, at most for `timeout`. Spurious returns happen.
-/// The word may be shared between processes.
-pub fn futex_wait(word: &AtomicU32, expected: u32, timeout: Duration) {
-    let wait = libc::timespec {
-        tv_sec: timeout.as_secs().min(i64::MAX as u64) as i64,
-        tv_nsec: i64::from(timeout.subsec_nanos()),
-    };
-    // SAFETY: the word is live and aligned for the whole call; `wait` outlives it.
-    unsafe {
-        libc::syscall(
-            libc::SYS_futex,
-            word.as_ptr(),
-            libc::FUTEX_WAIT,
-            expected,
-            &wait as *const libc::timespec,
-        )
-    };
-}
-
-/// Wakes every sleeper on `word`, in all processes.
-pub fn futex_wake_all(word: &AtomicU32) {
-    // SAFETY: FUTEX_WAKE only uses the address of the word as a key.
-    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
-}
-
 /// Monotonic time.
 pub fn now() -> Duration {
     // SAFETY: timespec is plain data, and all zeros is a value of it.

@@ -15,7 +15,7 @@ use core::arch::asm;
 use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::time::Duration;
-use deckle_door::futex::{self, Wait};
+use deckle_door::futex;
 use deckle_door::request::set_mask;
 use deckle_door::{Mode, State};
 
@@ -266,10 +266,10 @@ fn wait() -> Result<(), &'static str> {
             }
             State::Pending => {
                 let time = Duration::from_millis(50);
-                let woken = futex::wait(&DOOR.state, State::Pending as u32, Some(time));
+                let in_time = futex::wait(&DOOR.state, State::Pending as u32, Some(time));
                 // The kernel does not clear its word for who is ended by a filter.
                 let task = DOOR.task.load(Acquire) as i32;
-                if woken == Wait::TimedOut && task != 0 && fork::is_dead(task) {
+                if !in_time && task != 0 && fork::is_dead(task) {
                     DOOR.task.store(0, Release);
                 }
             }

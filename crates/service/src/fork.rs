@@ -15,6 +15,7 @@ use crate::{heap, sys, tasks};
 use core::sync::atomic::Ordering::{Relaxed, Release};
 use core::sync::atomic::{AtomicBool, AtomicU32};
 use deckle_door::Door;
+use deckle_door::futex::{self, Scope};
 use deckle_live::Place;
 use deckle_mm::space::vma::OnFork;
 use deckle_mm::{Charge, Item, MapError};
@@ -238,5 +239,5 @@ fn release_parent(door: &Door) {
     // SAFETY: a word of a shared mapping that the program's side made before the fork and keeps.
     let word = unsafe { AtomicU32::from_ptr(word) };
     word.store(door.fork.load(Relaxed), Release);
-    deckle_group::sys::futex_wake_all(word);
+    futex::wake_in(Scope::Shared, word, u32::MAX);
 }
