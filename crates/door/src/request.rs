@@ -239,7 +239,7 @@ impl Request<'_> {
     pub fn op(&self) -> Op {
         let number = self.slot.op.load(Relaxed).min(LAST as u32);
         // SAFETY: the enum has this size, and a value for each number up to the last one's.
-        unsafe { core::mem::transmute(number) }
+        unsafe { core::mem::transmute::<u32, Op>(number) }
     }
 
     /// Its arguments.

@@ -255,20 +255,9 @@ impl Group {
             slot.word.store(0, SeqCst);
         }
         line.swap.store(0, SeqCst);
-        for gauge in [
-            &line.resident,
-            &line.inactive,
-            &line.droppable,
-            &line.swapped,
-            &line.stored_pages,
-            &line.stored_bytes,
-            &line.oldest_inactive,
-            &line.refaults,
-            &line.unmanaged_anon,
-            &line.unbacked,
-            &line.request,
-        ] {
-            gauge.store(0, Relaxed);
+        let gauges = line.gauges.iter();
+        for word in gauges.chain([&line.unbacked, &line.request]) {
+            word.store(0, Relaxed);
         }
         self.count_as_dead(line);
         line.namespace.store(0, Relaxed);
@@ -299,17 +288,7 @@ impl Group {
                 unbacked,
                 settled,
                 swap: line.swap.load(Relaxed),
-                gauges: Gauges {
-                    resident: line.resident.load(Relaxed),
-                    inactive: line.inactive.load(Relaxed),
-                    droppable: line.droppable.load(Relaxed),
-                    swapped: line.swapped.load(Relaxed),
-                    stored_pages: line.stored_pages.load(Relaxed),
-                    stored_bytes: line.stored_bytes.load(Relaxed),
-                    oldest_inactive: line.oldest_inactive.load(Relaxed),
-                    refaults: line.refaults.load(Relaxed),
-                    unmanaged_anon: line.unmanaged_anon.load(Relaxed),
-                },
+                gauges: Gauges::read(&line.gauges),
                 killed: line.killed.load(Relaxed) != 0,
             })
         })
