@@ -47,13 +47,8 @@ pub fn wake_in(scope: Scope, word: &AtomicU32, count: u32) {
 
 /// As [`wait`], for wake-ups of `scope`.
 pub fn wait_in(scope: Scope, word: &AtomicU32, expected: u32, timeout: Option<Duration>) -> bool {
-    let time = timeout.map(|t| libc::timespec {
-        tv_sec: t.as_secs().min(i64::MAX as u64) as i64,
-        tv_nsec: i64::from(t.subsec_nanos()),
-    });
-    let time = time
-        .as_ref()
-        .map_or(0, |t| t as *const libc::timespec as usize);
+    let time = timeout.map(sys::timespec);
+    let time = time.as_ref().map_or(0, |t| &raw const *t as usize);
     let (at, op) = (word.as_ptr() as usize, scope.op(libc::FUTEX_WAIT));
     // SAFETY: the word is alive for the call; the time is null or a timespec on this stack.
     let done = unsafe { sys::call(libc::SYS_futex, [at, op, expected as usize, time]) };

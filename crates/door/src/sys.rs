@@ -4,6 +4,7 @@
 //! belongs to the program while we run on its thread.
 
 use core::arch::asm;
+use core::time::Duration;
 use libc::c_long;
 
 /// Bytes of a page.
@@ -71,5 +72,13 @@ pub fn exit_all(status: i32) -> ! {
     loop {
         // SAFETY: the end of this process.
         let _ = unsafe { call(libc::SYS_exit_group, [status as usize]) };
+    }
+}
+
+/// A length of time, as the kernel takes it.
+pub fn timespec(time: Duration) -> libc::timespec {
+    libc::timespec {
+        tv_sec: time.as_secs().min(i64::MAX as u64) as i64,
+        tv_nsec: i64::from(time.subsec_nanos()),
     }
 }

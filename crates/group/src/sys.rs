@@ -6,6 +6,8 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU32, AtomicU64};
 use core::time::Duration;
 
+use deckle_door::sys::{call, timespec};
+
 /// A system call's error number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Errno(pub i32);
@@ -134,6 +136,17 @@ pub struct ProcStat {
     pub threads: u64,
     /// Start time in clock ticks since boot: with the pid it names a process for good.
     pub start: u64,
+    /// Bytes of address space; 0 if it has left its memory.
+    pub memory: u64,
+}
+
+impl ProcStat {
+    /// Reads such a file. Errors: ESRCH when the process is gone.
+    pub fn read(file: &Fd) -> Result<ProcStat, Errno> {
+        let mut text = [0u8; 1024];
+        let n = file.read_at(&mut text, 0)?;
+        parse_stat(&text[..n]).ok_or(Errno(libc::ESRCH))
+    }
 }
 
 /// Reads `/proc/PID/stat`. Errors: ENOENT or ESRCH when there is no such process.
@@ -153,10 +166,7 @@ fn read_stat(path: fmt::Arguments<'_>) -> Result<ProcStat, Errno> {
     };
     fmt::write(&mut text, path).map_err(|_| Errno(libc::ENAMETOOLONG))?;
     let path = CStr::from_bytes_until_nul(&text.bytes).map_err(|_| Errno(libc::EINVAL))?;
-    let file = Fd::open(path, libc::O_RDONLY, 0)?;
-    let mut buf = [0u8; 1024];
-    let n = file.read_at(&mut buf, 0)?;
-    parse_stat(&buf[..n]).ok_or(Errno(libc::ESRCH))
+    ProcStat::read(&Fd::open(path, libc::O_RDONLY, 0)?)
 }
 
 /// A path, put together without allocation; the last byte stays NUL. There is room for two pids.
@@ -197,6 +207,7 @@ fn parse_stat(text: &[u8]) -> Option<ProcStat> {
         cpu: number(4)?.checked_add(number(0)?)?, // fields 14 and 15
         threads: number(4)?,                      // field 20
         start: number(1)?,                        // field 22
+        memory: number(0)?,                       // field 23
     })
 }
 
@@ -261,6 +272,15 @@ pub fn to_read(fd: i32) -> libc::pollfd {
     }
 }
 
+/// Waits until there is something to read, or the end, at most so long; false when there is not.
+pub fn is_ready(fd: i32, time: Duration) -> bool {
+    let (mut slot, time) = (to_read(fd), timespec(time));
+    let args = [&raw mut slot as usize, 1, &raw const time as usize];
+    // SAFETY: one slot and a time, both on this stack.
+    let done = unsafe { call(libc::SYS_ppoll, args) };
+    done == Ok(1) && slot.revents & !libc::POLLNVAL != 0
+}
+
 /// Opens a pidfd, close-on-exec.
 pub fn pidfd_open(pid: u32) -> Result<Fd, Errno> {
     // SAFETY: a system call on numbers.
@@ -289,9 +309,7 @@ pub fn pidfd_kill(pidfd: &Fd, signal: i32) -> Result<(), Errno> {
 
 /// Whether the process behind `pidfd` has ended (a zombie has).
 pub fn pidfd_ended(pidfd: &Fd) -> bool {
-    let mut p = to_read(pidfd.raw());
-    // SAFETY: one live pollfd, no waiting.
-    unsafe { libc::poll(&mut p, 1, 0) > 0 }
+    is_ready(pidfd.raw(), Duration::ZERO)
 }
 
 #[cfg(test)]
@@ -310,10 +328,11 @@ mod tests {
                 exiting: false,
                 cpu: 100,
                 threads: 3,
-                start: 98765
+                start: 98765,
+                memory: 1,
             }
         );
-        let ends = b"7 (a) R (b) S 1 7 7 0 -1 4194308 0 0 0 0 25 75 0 0 39 19 3 0 99\n";
+        let ends = b"7 (a) R (b) S 1 7 7 0 -1 4194308 0 0 0 0 25 75 0 0 39 19 3 0 99 0\n";
         assert!(parse_stat(ends).unwrap().exiting);
         for cut in [
             "42 (cut",
