@@ -46,6 +46,10 @@ impl LineId {
         generation: 0,
     };
 
+    pub(crate) fn words(self) -> [u32; 2] {
+        [self.index.into(), self.generation]
+    }
+
     /// Number of the line.
     pub fn index(self) -> u16 {
         self.index

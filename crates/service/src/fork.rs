@@ -201,19 +201,19 @@ fn rebuild(process: &mut Process, door: &Door) -> Result<(), String> {
         filled.map_err(|e| e.to_string())?;
     }
     let group = *process.account.group();
-    let said = tasks::announce(door, Some(group))?;
+    let (found, link, line) = tasks::announce(door, Some(group))?;
     let lender = process.account.line();
     // Before the parent may go on: from here on it pays for what both share.
     let mm = process.pager.mm();
-    process.account.borrow_from(said.line, lender, mm);
+    process.account.borrow_from(line, lender, mm);
     // The old descriptors mean nothing here: not closed.
-    core::mem::forget(core::mem::replace(&mut process.watch, said.watch));
-    core::mem::forget(core::mem::replace(&mut process.link, said.link));
-    core::mem::forget(core::mem::replace(&mut process.own, said.own));
+    core::mem::forget(core::mem::replace(&mut process.watch, found.watch));
+    core::mem::forget(core::mem::replace(&mut process.link, link));
+    core::mem::forget(core::mem::replace(&mut process.own, found.own));
     process.pid = door.pid.load(Relaxed);
     process.pager.set_program(process.pid);
     // SAFETY: in a child, by its first task; the parent's pager was frozen over the fork.
-    unsafe { process.pager.after_fork(said.opened) }.map_err(|e| e.to_string())?;
+    unsafe { process.pager.after_fork(found.opened) }.map_err(|e| e.to_string())?;
     // Not before what is away is a fault: the parent may look into its child's memory.
     release_parent(door);
     let mm = process.pager.mm();
@@ -224,7 +224,7 @@ fn rebuild(process: &mut Process, door: &Door) -> Result<(), String> {
     let shared = gauge(Item::NrShared);
     let pages = (mm.frames_used() + mm.recount_store()).saturating_sub(shared);
     let swapped = gauge(Item::NrSwapped) + gauge(Item::NrSwapcached);
-    process.account.move_to(said.line, pages, swapped);
+    process.account.move_to(line, pages, swapped);
     process.forget_locks().map_err(|e| e.to_string())?;
     process.hold_again();
     process.disinherit().map_err(|e| e.to_string())?;

@@ -21,8 +21,8 @@ use core::sync::atomic::Ordering::Relaxed;
 use core::time::Duration;
 use deckle_door::Door;
 use deckle_group::proto::Link;
-use deckle_group::sys::Fd;
-use deckle_group::{Group, Name};
+use deckle_group::sys::{Fd, is_ready};
+use deckle_group::{Group, LineId, Name};
 use deckle_live::{Capabilities, Forcing, LiveConfig, Opened, Pager};
 use deckle_uffd::Uffd;
 use std::ffi::CString;
@@ -73,28 +73,18 @@ pub fn run(process: &'static Process) -> ! {
     }
 }
 
-/// A process in its group.
-pub struct Announced {
-    pub group: Group,
-    /// What the manager cannot open.
-    pub opened: Opened,
-    pub own: Own,
-    pub watch: Watch,
-    pub link: Link,
-    pub line: deckle_group::LineId,
-}
-
 /// What a service needs of its system: opened here, or where the program's credentials or a filter
 /// do not give that, by `deckle run`.
-struct Found {
-    group: Group,
-    own: Own,
-    watch: Watch,
-    opened: Opened,
+pub struct Found {
+    pub group: Group,
+    pub own: Own,
+    pub watch: Watch,
+    /// What the manager cannot open.
+    pub opened: Opened,
 }
 
 /// Joins the group, which may be known already, and connects to `deckle run`.
-pub fn announce(door: &Door, group: Option<Group>) -> Result<Announced, String> {
+pub fn announce(door: &Door, group: Option<Group>) -> Result<(Found, Link, LineId), String> {
     let name = Name::new(door.group.get()).map_err(|e| e.to_string())?;
     let link = match door.link.load(Relaxed) {
         -1 => Link::connect(name).map_err(|e| format!("no connection to deckle run: {e}"))?,
@@ -102,27 +92,13 @@ pub fn announce(door: &Door, group: Option<Group>) -> Result<Announced, String> 
     };
     // A call that a filter refuses may be the end of who makes it: not even tried.
     let free = OPENING.iter().all(|number| door.may(*number));
-    let Found {
-        group,
-        own,
-        watch,
-        opened,
-    } = match free.then(|| open(door, name, group)) {
+    let found = match free.then(|| open(door, name, group)) {
         Some(Ok(found)) => found,
         _ => get(door, name, group, &link, free)?,
     };
     let pid = door.pid.load(Relaxed);
-    let line = group
-        .join(pid as u32, std::process::id())
-        .map_err(|e| e.to_string())?;
-    Ok(Announced {
-        group,
-        opened,
-        own,
-        watch,
-        link,
-        line,
-    })
+    let line = found.group.join(pid as u32, std::process::id());
+    Ok((found, link, line.map_err(|e| e.to_string())?))
 }
 
 /// What [`open`] and the manager need for opening.
@@ -163,12 +139,14 @@ fn get(
     if !free {
         deckle_group::sys::leave_namespaces_unknown();
     }
-    let page = || given.page.as_ref().ok_or("it has no page of the group");
     let group = match group {
         Some(group) => group,
         // The calls by which the page is looked at.
         None if !door.may(libc::SYS_fstat) => return Err("its filter hinders it".to_owned()),
-        None => Group::attach_by(page()?, name).map_err(|e| e.to_string())?,
+        None => {
+            let page = given.page.ok_or("it has no page of the group")?;
+            Group::attach_by(&page, name).map_err(|e| e.to_string())?
+        }
     };
     let (pid, left) = (door.pid.load(Relaxed), door.left.load(Relaxed));
     let pidfd = given.program.ok_or("deckle run does not see its program")?;
@@ -205,9 +183,9 @@ fn hello(process: &Process) -> Result<(), String> {
 }
 
 fn set_up(door: &Door) -> Result<&'static Process, String> {
-    let announced = announce(door, None)?;
-    let (group, line) = (announced.group, announced.line);
-    let made = manage(door, announced);
+    let (found, link, line) = announce(door, None)?;
+    let group = found.group;
+    let made = manage(door, found, link, line);
     if made.is_err() {
         // Nobody shall wait for an answer of ours.
         group.leave(line);
@@ -216,15 +194,13 @@ fn set_up(door: &Door) -> Result<&'static Process, String> {
 }
 
 /// Makes the manager.
-fn manage(door: &Door, announced: Announced) -> Result<&'static Process, String> {
-    let Announced {
+fn manage(door: &Door, found: Found, link: Link, line: LineId) -> Result<&'static Process, String> {
+    let Found {
         group,
-        opened,
         own,
         watch,
-        link,
-        line,
-    } = announced;
+        opened,
+    } = found;
     let tunables = group.knobs().map_err(|e| e.to_string())?;
     let align_mappings = group.align_mappings();
     let account = Arc::new(Account::new(group, line));
@@ -300,24 +276,12 @@ fn look_after(process: &'static Process) -> ! {
                 sys::exit_all(1)
             }
         }
-        if run_is_gone(process) {
-            // Nobody else is left to end the program.
+        if is_ready(process.link.fd().raw(), Duration::ZERO) {
+            // `deckle run` has ended: nobody else is left to end the program.
             end::destroy(process);
             sys::exit_all(1)
         }
     }
-}
-
-/// Whether `deckle run` has closed the connection, that is, ended.
-fn run_is_gone(process: &Process) -> bool {
-    let mut slot = libc::pollfd {
-        fd: process.link.fd().raw(),
-        events: libc::POLLIN,
-        revents: 0,
-    };
-    // SAFETY: one valid entry, no waiting.
-    let ready = unsafe { libc::poll(&raw mut slot, 1, 0) };
-    ready > 0 && slot.revents & (libc::POLLIN | libc::POLLHUP | libc::POLLERR) != 0
 }
 
 /// `DECKLE_FAULT=force:SEED:MILLISECS`: what is done to huge pages at random.
