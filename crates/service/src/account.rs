@@ -99,7 +99,7 @@ impl Account {
     /// In a child: `sponsor` pays for what is shared with it, of the store and of what is
     /// resident. If it is gone, nothing counts as shared.
     pub fn borrow_from(&self, line: LineId, sponsor: LineId, mm: &Manager) {
-        let stored = bytes_to_pages(mm.store().borrow_lent());
+        let stored = bytes_to_pages(mm.store().ram(Ram::borrow_lent));
         let resident = mm.stats().get(Item::NrShared);
         self.ghost.store(0, Relaxed);
         self.lending.store(false, Relaxed);
@@ -111,7 +111,7 @@ impl Account {
             self.role.store(role::BORROWER, Release);
         } else {
             self.role.store(role::NONE, Release);
-            mm.store().own();
+            mm.store().ram(Ram::own);
             mm.unshare_all();
         }
     }
@@ -128,7 +128,7 @@ impl Account {
         }
         self.group.settle_shared(self.line());
         let pages = self.borrowed.swap(0, Relaxed);
-        mm.store().own();
+        mm.store().ram(Ram::own);
         mm.settle_store();
         if !self.group.stop_borrowing(self.line()) && pages > 0 {
             // Whoever returned the lender's charge has charged all of it.
@@ -142,7 +142,7 @@ impl Account {
     /// charge.
     pub fn lend(&self, mm: &Manager) {
         self.stop_borrowing(mm, true);
-        self.forks.store(mm.store().lend(), Relaxed);
+        self.forks.store(mm.store().ram(Ram::lend), Relaxed);
         self.lending.store(true, Relaxed);
         self.role.store(role::SPONSOR, Release);
     }
@@ -170,7 +170,7 @@ impl Account {
         better |= vain > 0;
         let oldest = self.group.oldest_borrower(self.line());
         self.lending.store(oldest.is_some(), Relaxed);
-        mm.store().unlend(oldest);
+        mm.store().ram(|ram| ram.unlend(oldest));
         mm.settle_store() < 0 || better
     }
 
@@ -371,48 +371,11 @@ impl Swap {
         }
     }
 
-    /// Bytes of compressed data.
-    pub fn live_bytes(&self) -> u64 {
+    /// What compressed RAM answers; nothing where there is none.
+    pub fn ram<T: Default>(&self, ask: impl FnOnce(&Ram<Mapped>) -> T) -> T {
         match self {
-            Swap::Off(_) => 0,
-            Swap::Ram(store) => store.counts().live_bytes,
-        }
-    }
-
-    /// See [`Ram::lend`].
-    pub fn lend(&self) -> u64 {
-        match self {
-            Swap::Off(_) => 0,
-            Swap::Ram(store) => store.lend(),
-        }
-    }
-
-    /// See [`Ram::unlend`].
-    pub fn unlend(&self, oldest: Option<u64>) {
-        if let Swap::Ram(store) = self {
-            store.unlend(oldest);
-        }
-    }
-
-    /// See [`Ram::borrow_lent`].
-    pub fn borrow_lent(&self) -> u64 {
-        match self {
-            Swap::Off(_) => 0,
-            Swap::Ram(store) => store.borrow_lent(),
-        }
-    }
-
-    /// See [`Ram::own`].
-    pub fn own(&self) {
-        if let Swap::Ram(store) = self {
-            store.own();
-        }
-    }
-
-    /// Gives back what compaction can win.
-    pub fn compact(&self) {
-        if let Swap::Ram(store) = self {
-            store.compact(1 << 20);
+            Swap::Off(_) => T::default(),
+            Swap::Ram(store) => ask(store),
         }
     }
 }

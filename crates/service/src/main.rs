@@ -14,7 +14,6 @@ mod advise;
 mod end;
 mod foreign;
 mod fork;
-mod gauges;
 mod heap;
 mod limit;
 mod locks;

@@ -22,12 +22,12 @@ use core::time::Duration;
 use deckle_door::Door;
 use deckle_group::proto::Link;
 use deckle_group::sys::{Fd, is_ready};
-use deckle_group::{Group, LineId, Name};
+use deckle_group::{Group, LineId, Name, droppable};
 use deckle_live::{Capabilities, Forcing, LiveConfig, Opened, Pager};
 use deckle_uffd::Uffd;
 use std::ffi::CString;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::{shed, threads};
 
@@ -357,21 +357,30 @@ impl Process {
             true => stats.get(Item::NrShared),
             false => 0,
         };
+        let mut history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
         let gauges = deckle_group::Gauges {
             resident: stats.get(Item::NrAnon).saturating_sub(borrowed),
             inactive: stats.get(Item::NrInactive),
-            droppable: self.droppable(),
+            droppable: droppable(
+                mm.queued(),
+                stats.get(Item::ThpSplitUnmap),
+                stats.get(Item::ThpUnderusedScan),
+            ),
             swapped: stats.get(Item::NrSwapped),
             stored_pages: mm.store_charged(),
-            stored_bytes: mm.store().live_bytes(),
-            oldest_inactive: self.oldest_inactive(),
+            stored_bytes: mm.store().ram(|ram| ram.counts().live_bytes),
+            oldest_inactive: history.age(
+                u64::from(mm.reclaim_rounds()),
+                stats.get(Item::Pgdeactivate),
+                stats.get(Item::NrInactive),
+            ),
             refaults: u64::from(mm.refault_percent()),
             // `deckle run` measures it for the whole tree.
             unmanaged_anon: 0,
         };
-        self.account
-            .group()
-            .publish(self.account.line(), &gauges, stats);
+        drop(history);
+        let line = self.account.line();
+        self.account.group().publish(line, &gauges, stats);
     }
 
     /// Brings the charge of our own metadata up to date.
@@ -383,7 +392,7 @@ impl Process {
         self.account.group().note_settled(self.account.line());
         if self.pager.mm().stats().get(deckle_mm::Item::NrSwapped) > 0 {
             // What it gives back is not charged any more, though nobody faults.
-            store.compact();
+            store.ram(|ram| ram.compact(1 << 20));
             self.pager.mm().settle_store();
         }
     }
