@@ -88,21 +88,12 @@ fn is_self(pidfd: c_int) -> bool {
     let Ok(number) = usize::try_from(pidfd) else {
         return false;
     };
-    let mut path = *b"/proc/self/fdinfo/0000000000\0";
-    let (mut rest, last) = (number, path.len() - 2);
-    let mut at = last;
-    loop {
-        path[at] = b'0' + (rest % 10) as u8;
+    let mut path = *b"/proc/self/fdinfo/\0\0\0\0\0\0\0\0\0\0\0";
+    let (mut rest, last) = (number, 18 + number.checked_ilog10().unwrap_or(0) as usize);
+    for digit in path[18..=last].iter_mut().rev() {
+        *digit = b'0' + (rest % 10) as u8;
         rest /= 10;
-        if rest == 0 {
-            break;
-        }
-        at -= 1;
     }
-    // The digits to the front.
-    let digits = last - at + 1;
-    path.copy_within(at..=last, 18);
-    path[18 + digits] = 0;
     let mut text = [0_u8; 512];
     let how = (libc::O_RDONLY | libc::O_CLOEXEC) as usize;
     let here = libc::AT_FDCWD as usize;
@@ -115,7 +106,6 @@ fn is_self(pidfd: c_int) -> bool {
     let pid = text
         .split(|b| *b == b'\n')
         .find_map(|line| line.strip_prefix(b"Pid:\t"))
-        .and_then(|n| core::str::from_utf8(n).ok()?.parse::<usize>().ok());
-    // SAFETY: a system call without arguments.
-    pid.is_some() && pid == unsafe { sys::call(libc::SYS_getpid, [0; 6]) }.ok()
+        .and_then(|n| core::str::from_utf8(n).ok()?.parse::<u32>().ok());
+    pid == Some(sys::getpid())
 }
