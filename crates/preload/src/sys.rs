@@ -19,15 +19,19 @@ pub fn errno() -> i32 {
     unsafe { *libc::__errno_location() }
 }
 
+/// What a function of C's returns that fails with `errno`.
+#[cfg(target_env = "gnu")]
+pub fn failed<T>(errno: i32, value: T) -> T {
+    set_errno(errno);
+    value
+}
+
 /// The result of an interposed call in C's way: -1 and `errno` on failure.
 #[cfg(target_env = "gnu")]
 pub fn c_result(result: Result<usize, i32>) -> usize {
     match result {
         Ok(value) => value,
-        Err(errno) => {
-            set_errno(errno);
-            usize::MAX
-        }
+        Err(errno) => failed(errno, usize::MAX),
     }
 }
 
