@@ -9,7 +9,7 @@ use deckle_mm::{Item, Tunables};
 
 use crate::knobs::{Limits, SwapKind};
 use crate::layout::{LINES, Line, MAGIC, Page, SLOTS, VERSION};
-use crate::sys::{Errno, Fd};
+use crate::sys::{Errno, Fd, stat};
 
 const DIR: &[u8] = b"/dev/shm/deckle-";
 /// Longest name of a group, bytes.
@@ -186,12 +186,9 @@ impl Group {
     /// # Errors
     /// See [`AttachError`].
     pub fn attach_by(fd: &Fd, name: Name) -> Result<Group, AttachError> {
-        // SAFETY: stat is plain data, and all zeros is a value of it.
-        let mut st: libc::stat = unsafe { core::mem::zeroed() };
         // SAFETY: our own descriptor and a live stat.
-        if unsafe { libc::fstat(fd.raw(), &mut st) } != 0 {
-            return Err(AttachError::Call("stat", Errno::last()));
-        }
+        let st = stat(|st| unsafe { libc::fstat(fd.raw(), st) })
+            .map_err(|e| AttachError::Call("stat", e))?;
         // The head is read before anything is mapped: a file of another size must not give SIGBUS.
         let mut head = [0u8; 24];
         let n = fd

@@ -5,6 +5,7 @@ use core::fmt;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU32, AtomicU64};
 use core::time::Duration;
+use std::io::Write;
 
 use deckle_door::sys::{call, timespec};
 
@@ -112,6 +113,16 @@ impl Drop for Fd {
     }
 }
 
+/// What one of the stat family writes.
+pub(crate) fn stat(call: impl FnOnce(*mut libc::stat) -> i32) -> Result<libc::stat, Errno> {
+    // SAFETY: stat is plain data, and all zeros is a value of it.
+    let mut st: libc::stat = unsafe { core::mem::zeroed() };
+    match call(&raw mut st) {
+        0 => Ok(st),
+        _ => Err(Errno::last()),
+    }
+}
+
 /// Monotonic time.
 pub fn now() -> Duration {
     // SAFETY: timespec is plain data, and all zeros is a value of it.
@@ -160,31 +171,11 @@ pub fn task_stat(pid: u32, tid: u32) -> Result<ProcStat, Errno> {
 }
 
 fn read_stat(path: fmt::Arguments<'_>) -> Result<ProcStat, Errno> {
-    let mut text = PathText {
-        bytes: [0; 48],
-        len: 0,
-    };
-    fmt::write(&mut text, path).map_err(|_| Errno(libc::ENAMETOOLONG))?;
-    let path = CStr::from_bytes_until_nul(&text.bytes).map_err(|_| Errno(libc::EINVAL))?;
+    // There is room for two pids, and a NUL behind them.
+    let mut bytes = [0; 48];
+    write!(&mut bytes[..47], "{path}").map_err(|_| Errno(libc::ENAMETOOLONG))?;
+    let path = CStr::from_bytes_until_nul(&bytes).map_err(|_| Errno(libc::EINVAL))?;
     ProcStat::read(&Fd::open(path, libc::O_RDONLY, 0)?)
-}
-
-/// A path, put together without allocation; the last byte stays NUL. There is room for two pids.
-struct PathText {
-    bytes: [u8; 48],
-    len: usize,
-}
-
-impl fmt::Write for PathText {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        let end = self.len + text.len();
-        if end >= self.bytes.len() {
-            return Err(fmt::Error);
-        }
-        self.bytes[self.len..end].copy_from_slice(text.as_bytes());
-        self.len = end;
-        Ok(())
-    }
 }
 
 /// The name in the second field may hold anything, so fields are counted from the last `)`.
@@ -236,13 +227,10 @@ pub fn leave_namespaces_unknown() {
 
 fn look_at_namespaces() -> u64 {
     let inode = |path: &CStr| {
-        // SAFETY: stat is plain data, and all zeros is a value of it.
-        let mut st: libc::stat = unsafe { core::mem::zeroed() };
         // SAFETY: the path is a NUL-terminated string and `st` a live stat.
-        let rc = unsafe { libc::stat(path.as_ptr(), &mut st) };
-        (rc == 0).then_some(st.st_ino)
+        stat(|st| unsafe { libc::stat(path.as_ptr(), st) }).map(|st| st.st_ino)
     };
-    let Some(pids) = inode(c"/proc/self/ns/pid") else {
+    let Ok(pids) = inode(c"/proc/self/ns/pid") else {
         return 0;
     };
     // Kernels without time namespaces have but one clock. Inodes of namespaces have 32 bits.
