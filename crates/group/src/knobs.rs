@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use deckle_mm::{FaultOrder, Profile, Sizes, ThpMode, TunableError, Tunables};
 
 use crate::attach::Group;
-use crate::layout::{CAPS, load, store};
+use crate::layout::{load, store};
 
 /// The group's limits, pages; `u64::MAX` for none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -164,19 +164,16 @@ impl Group {
     }
 
     /// Records what the start-up self-test found, so that it runs once per group.
-    pub fn set_capabilities(&self, words: &[u64; CAPS]) {
+    pub fn set_capabilities(&self, bits: u64) {
         let page = self.page();
-        store(&page.caps, *words);
+        page.caps.store(bits, Relaxed);
         page.caps_valid.store(1, Release);
     }
 
     /// What the self-test found; `None` if nobody recorded it.
-    pub fn capabilities(&self) -> Option<[u64; CAPS]> {
+    pub fn capabilities(&self) -> Option<u64> {
         let page = self.page();
-        if page.caps_valid.load(Acquire) == 0 {
-            return None;
-        }
-        Some(load(&page.caps))
+        (page.caps_valid.load(Acquire) != 0).then(|| page.caps.load(Relaxed))
     }
 
     /// Counts a program of the tree that runs without management.

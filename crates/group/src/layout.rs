@@ -16,8 +16,6 @@ pub const VERSION: u32 = 12;
 pub const LINES: usize = 256;
 /// Slots per line between which the CPUs of a process are spread.
 pub const SLOTS: usize = 8;
-/// Words for the result of the start-up self-test; their meaning is the platform's.
-pub const CAPS: usize = 8;
 /// Words of knobs.
 pub const KNOBS: usize = 19;
 /// Sizes of folios that are counted apart.
@@ -108,7 +106,8 @@ pub struct Page {
     pub(crate) caps_valid: AtomicU32,
     /// CPU slots in use, 1..=SLOTS.
     pub(crate) slots: AtomicU32,
-    pub(crate) caps: Words<CAPS>,
+    /// The result of the start-up self-test; its meaning is the platform's.
+    pub(crate) caps: AtomicU64,
     // The supervisor.
     pub(crate) supervisor_pid: AtomicU32,
     /// Lines at and above this were never used.

@@ -153,12 +153,13 @@ impl Group {
     /// Of the processes that borrow from that of `sponsor` the smallest number of a fork; `None`
     /// if there are none. Dead ones count until they are [folded](Group::fold_stale).
     pub fn oldest_borrower(&self, sponsor: LineId) -> Option<u64> {
-        let word = word(sponsor);
-        let borrowers = self.lines().iter();
-        borrowers
-            .filter(|l| l.sponsor.load(SeqCst) == word)
-            .map(|l| l.fork.load(SeqCst))
-            .min()
+        let borrowers = self.borrowers(word(sponsor));
+        borrowers.map(|l| l.fork.load(SeqCst)).min()
+    }
+
+    fn borrowers(&self, word: u64) -> impl Iterator<Item = &Line> {
+        let lines = self.lines().iter();
+        lines.filter(move |l| l.sponsor.load(SeqCst) == word)
     }
 
     /// Resident pages that processes share at the charge of that of `sponsor`, each process
@@ -174,11 +175,7 @@ impl Group {
     }
 
     fn shared_at(&self, word: u64) -> u64 {
-        let borrowers = self.lines().iter();
-        borrowers
-            .filter(|l| l.sponsor.load(SeqCst) == word)
-            .map(Group::shared_of)
-            .sum()
+        self.borrowers(word).map(Group::shared_of).sum()
     }
 
     /// Charges everybody who borrows from a line that is about to be folded.

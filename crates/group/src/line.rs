@@ -92,36 +92,26 @@ impl Process {
     }
 }
 
-/// Why a process could not get a line.
+/// Why a process could not get a line: all belong to live processes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum JoinError {
-    /// All lines belong to live processes.
-    Full {
-        /// Number of lines.
-        lines: usize,
-    },
-}
+pub struct Full;
 
-impl fmt::Display for JoinError {
+impl fmt::Display for Full {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            JoinError::Full { lines } => {
-                write!(
-                    f,
-                    "the group has {lines} processes already, which is its maximum"
-                )
-            }
-        }
+        write!(
+            f,
+            "the group has {LINES} processes already, which is its maximum"
+        )
     }
 }
 
-impl core::error::Error for JoinError {}
+impl core::error::Error for Full {}
 
 impl Group {
     /// Gives process `pid` (of the caller's pid namespace) a line, all zero. A line that the
     /// same process had before it executed another program is folded first. `service` is the
     /// pid of its service, 0 if it has none yet.
-    pub fn join(&self, pid: u32, service: u32) -> Result<LineId, JoinError> {
+    pub fn join(&self, pid: u32, service: u32) -> Result<LineId, Full> {
         // Where /proc is of another pid namespace, or is not there, nobody can judge this process
         // by its start time; `deckle run` sees its end.
         let known = match namespaces() {
@@ -144,7 +134,7 @@ impl Group {
             Some(index) => index,
             None => {
                 self.fold_stale();
-                self.claim().ok_or(JoinError::Full { lines: LINES })?
+                self.claim().ok_or(Full)?
             }
         };
         let page = self.page();

@@ -61,11 +61,6 @@ pub fn is_gauge(item: Item) -> bool {
     item.name().starts_with("nr_")
 }
 
-/// The same of what is counted for each size.
-fn is_size_gauge(item: SizeItem) -> bool {
-    item.name().starts_with("nr_")
-}
-
 impl Group {
     /// Publishes gauges and counters of a process. Called by its service a few times a second
     /// and at its end; what was published survives the process.
@@ -73,15 +68,11 @@ impl Group {
         let Some(line) = self.line(id) else { return };
         store(&line.gauges, g.words().map(level));
         for item in Item::ALL {
-            let n = stats.get(*item);
-            let n = if is_gauge(*item) { level(n) } else { n };
-            line.counters[*item as usize].store(n, Relaxed);
+            line.counters[*item as usize].store(level(stats.get(*item)), Relaxed);
         }
         for (item, of) in SizeItem::ALL.iter().zip(&line.sizes) {
             for (order, to) in SIZE_ORDERS.zip(of) {
-                let n = stats.size(order, *item);
-                let n = if is_size_gauge(*item) { level(n) } else { n };
-                to.store(n, Relaxed);
+                to.store(level(stats.size(order, *item)), Relaxed);
             }
         }
         self.raise_peaks(&self.gauges());
@@ -129,7 +120,7 @@ impl Group {
             let from = &line.sizes[*item as usize];
             for (from, to) in from.iter().zip(&page.dead_sizes[*item as usize]) {
                 let n = from.swap(0, Relaxed);
-                if !is_size_gauge(*item) {
+                if !item.name().starts_with("nr_") {
                     to.fetch_add(n, Relaxed);
                 }
             }

@@ -204,13 +204,10 @@ fn manage(door: &Door, found: Found, link: Link, line: LineId) -> Result<&'stati
     let tunables = group.knobs().map_err(|e| e.to_string())?;
     let align_mappings = group.align_mappings();
     let account = Arc::new(Account::new(group, line));
-    let known = group.capabilities().map(|w| Capabilities::from_bits(w[0]));
+    let known = group.capabilities().map(Capabilities::from_bits);
     let capabilities = known.unwrap_or_else(deckle_live::self_test);
     if known.is_none() {
-        group.set_capabilities(&core::array::from_fn(|i| match i {
-            0 => capabilities.bits(),
-            _ => 0,
-        }));
+        group.set_capabilities(capabilities.bits());
     }
     let config = LiveConfig {
         capabilities: Some(capabilities),
