@@ -59,27 +59,14 @@ impl Process {
 
     /// Lets a child inherit what the program wants it to.
     fn bequeath(&self) -> Result<(), deckle_uffd::Errno> {
-        let mut run = (0, 0);
-        for vma in self
-            .all_mapped()
-            .iter()
-            .filter(|v| v.on_fork == OnFork::Copy)
-        {
-            let (start, end) = (vma.start.addr() as usize, vma.end().addr() as usize);
-            if start != run.1 {
-                self.bequeath_run(run)?;
-                run.0 = start;
-            }
-            run.1 = end;
+        let mut all = self.all_mapped();
+        all.retain(|v| v.on_fork == OnFork::Copy);
+        for run in all.chunk_by(|one, next| one.end() == next.start) {
+            let start = run[0].start.addr() as usize;
+            let bytes = run.iter().map(|v| v.pages as usize * sys::PAGE).sum();
+            self.pager.platform().inherit(start, bytes)?;
         }
-        self.bequeath_run(run)
-    }
-
-    fn bequeath_run(&self, (start, end): (usize, usize)) -> Result<(), deckle_uffd::Errno> {
-        match start < end {
-            true => self.pager.platform().inherit(start, end - start),
-            false => Ok(()),
-        }
+        Ok(())
     }
 
     /// For a child without a service: what the program wants wiped there the kernel wipes.
