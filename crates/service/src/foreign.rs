@@ -24,7 +24,7 @@ impl Calls {
     /// addresses stay taken.
     pub fn leave(&mut self, addr: usize, bytes: usize) -> Result<usize, i32> {
         let (mm, space) = self.process.memory();
-        self.process.rooms.forget(addr, bytes);
+        self.process.rooms.lock().remove(addr, bytes);
         for (start, len, foreign) in self.parts(addr, bytes) {
             if foreign {
                 continue;

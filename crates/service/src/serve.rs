@@ -236,7 +236,7 @@ impl Calls {
         let place = match flags & libc::MAP_FIXED_NOREPLACE != 0 {
             true => Place::Free(addr),
             false => {
-                self.process.rooms.forget(addr, bytes);
+                self.process.rooms.lock().remove(addr, bytes);
                 Place::At(addr)
             }
         };
@@ -275,7 +275,7 @@ impl Calls {
         let ((mm, space), at, n) = (self.process.memory(), vpn(addr), pages(bytes));
         let future = self.lock_future;
         if is_room(bytes, flags) {
-            self.process.rooms.note(addr, bytes);
+            self.process.rooms.lock().insert(addr, bytes);
         }
         if flags & libc::MAP_LOCKED != 0 || future.is_some() {
             let on_fault = future == Some(OnFault(true)) && flags & libc::MAP_LOCKED == 0;
@@ -307,8 +307,8 @@ impl Calls {
     /// munmap of what is managed and of what lies between, in the order of addresses.
     fn unmap(&mut self, addr: usize, bytes: usize) -> Result<usize, i32> {
         self.may_cut(addr, bytes)?;
-        self.process.rooms.forget(addr, bytes);
-        self.process.let_go(addr, bytes);
+        self.process.rooms.lock().remove(addr, bytes);
+        self.process.held.lock().remove(addr, bytes);
         for (start, len, foreign) in self.parts(addr, bytes) {
             if foreign {
                 raw(libc::SYS_munmap, [start, len])?;

@@ -12,6 +12,7 @@
 
 use crate::account::{Account, DONATION, Swap};
 use crate::end::{self, Last};
+use crate::locks::Noted;
 use crate::own::Own;
 use crate::process::{self, Process};
 use crate::sys::{self, PAGE};
@@ -228,8 +229,8 @@ fn manage(door: &Door, found: Found, link: Link, line: LineId) -> Result<&'stati
         watch,
         align_mappings,
         history: Mutex::default(),
-        rooms: crate::locks::Rooms::default(),
-        held: Mutex::default(),
+        rooms: Noted::default(),
+        held: Noted::default(),
         most_mappings: crate::mappings::most(),
         own,
     }));
