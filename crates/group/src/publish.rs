@@ -1,5 +1,6 @@
 //! What a service tells about its process: gauges, and the counters of its manager.
 
+use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
 
 use deckle_mm::{Item, SIZE_ORDERS, SizeItem, Stats};
@@ -87,24 +88,20 @@ impl Group {
     /// A counter (dead and live processes) or a gauge (live ones) of the whole group.
     pub fn counter(&self, item: Item) -> u64 {
         let i = item as usize;
-        let live = |l: &Line| l.counters[i].load(Relaxed);
-        self.lines()
-            .iter()
-            .map(live)
-            .fold(self.page().dead[i].load(Relaxed), u64::saturating_add)
+        self.total(&self.page().dead[i], |l| &l.counters[i])
     }
 
     /// The same of the folios of `order`; 0 for an order that is not counted apart.
     pub fn size_counter(&self, order: u8, item: SizeItem) -> u64 {
-        let Some(of) = SIZE_ORDERS.clone().position(|o| o == order) else {
-            return 0;
-        };
-        let live = |l: &Line| l.sizes[item as usize][of].load(Relaxed);
-        let dead = self.page().dead_sizes[item as usize][of].load(Relaxed);
-        self.lines()
-            .iter()
-            .map(live)
-            .fold(dead, u64::saturating_add)
+        let (i, mut orders) = (item as usize, SIZE_ORDERS.clone());
+        orders.position(|o| o == order).map_or(0, |of| {
+            self.total(&self.page().dead_sizes[i][of], |l| &l.sizes[i][of])
+        })
+    }
+
+    fn total(&self, dead: &AtomicU64, of: impl Fn(&Line) -> &AtomicU64) -> u64 {
+        let live = self.lines().iter().map(|line| of(line).load(Relaxed));
+        live.fold(dead.load(Relaxed), u64::saturating_add)
     }
 
     /// Moves the counters of a line whose process is gone to the totals of the dead.

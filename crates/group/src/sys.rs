@@ -272,27 +272,16 @@ pub fn is_ready(fd: i32, time: Duration) -> bool {
 /// Opens a pidfd, close-on-exec.
 pub fn pidfd_open(pid: u32) -> Result<Fd, Errno> {
     // SAFETY: a system call on numbers.
-    let raw = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
-    if raw < 0 {
-        Err(Errno::last())
-    } else {
-        Ok(Fd(raw as i32))
-    }
+    let made = unsafe { call(libc::SYS_pidfd_open, [pid as usize, 0]) };
+    made.map(|raw| Fd(raw as i32)).map_err(Errno)
 }
 
 /// Sends `signal` to the process behind `pidfd`. ESRCH when it is gone.
 pub fn pidfd_kill(pidfd: &Fd, signal: i32) -> Result<(), Errno> {
+    let args = [pidfd.raw() as usize, signal as usize, 0, 0];
     // SAFETY: a system call on numbers; the siginfo pointer may be null.
-    let rc = unsafe {
-        libc::syscall(
-            libc::SYS_pidfd_send_signal,
-            pidfd.raw(),
-            signal,
-            core::ptr::null::<libc::siginfo_t>(),
-            0,
-        )
-    };
-    if rc < 0 { Err(Errno::last()) } else { Ok(()) }
+    let sent = unsafe { call(libc::SYS_pidfd_send_signal, args) };
+    sent.map(drop).map_err(Errno)
 }
 
 /// Whether the process behind `pidfd` has ended (a zombie has).

@@ -6,10 +6,9 @@ use core::ffi::c_int;
 use deckle_mm::space::vma::OnFork;
 use deckle_mm::{Advice, CollapseError};
 
-/// Advice that the C library's names may not have yet, by the kernel's numbers.
-const POPULATE_READ: c_int = 22;
-const POPULATE_WRITE: c_int = 23;
+/// `MADV_COLLAPSE`, which has no name on musl yet.
 const COLLAPSE: c_int = 25;
+
 /// Who follows an advice on managed memory.
 enum By {
     /// The core.
@@ -43,8 +42,8 @@ fn sort(advice: c_int) -> By {
         COLLAPSE => By::Collapse,
         libc::MADV_HUGEPAGE => By::Core(Advice::HugePage),
         libc::MADV_NOHUGEPAGE => By::Core(Advice::NoHugePage),
-        POPULATE_READ => By::Core(Advice::PopulateRead),
-        POPULATE_WRITE => By::Core(Advice::PopulateWrite),
+        libc::MADV_POPULATE_READ => By::Core(Advice::PopulateRead),
+        libc::MADV_POPULATE_WRITE => By::Core(Advice::PopulateWrite),
         // MERGEABLE, guard pages, and what comes after us.
         _ => By::KernelAlone,
     }
