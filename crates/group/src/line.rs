@@ -8,6 +8,7 @@ use core::fmt;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 
 use deckle_door::futex::{Scope, wake_in};
+use deckle_door::sys::call;
 
 use crate::attach::Group;
 use crate::layout::{LINES, Line};
@@ -305,9 +306,7 @@ fn gone(line: &Line, state: u64, namespace: u64) -> bool {
         return false;
     }
     // SAFETY: signal 0 sends nothing.
-    let alive =
-        unsafe { libc::kill(pid as i32, 0) } == 0 || crate::sys::Errno::last().0 != libc::ESRCH;
-    if !alive {
+    if unsafe { call(libc::SYS_kill, [pid as usize, 0]) } == Err(libc::ESRCH) {
         return true;
     }
     if folding {

@@ -262,9 +262,9 @@ pub fn to_read(fd: i32) -> libc::pollfd {
 
 /// Waits until there is something to read, or the end, at most so long; false when there is not.
 pub fn is_ready(fd: i32, time: Duration) -> bool {
-    let (mut slot, time) = (to_read(fd), timespec(time));
-    let args = [&raw mut slot as usize, 1, &raw const time as usize];
-    // SAFETY: one slot and a time, both on this stack.
+    let (mut slot, mut time) = (to_read(fd), timespec(time));
+    let args = [&raw mut slot as usize, 1, &raw mut time as usize];
+    // SAFETY: one slot and a time, both on this stack: the kernel writes what is left of it.
     let done = unsafe { call(libc::SYS_ppoll, args) };
     done == Ok(1) && slot.revents & !libc::POLLNVAL != 0
 }
