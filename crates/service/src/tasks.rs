@@ -93,9 +93,9 @@ pub fn announce(door: &Door, group: Option<Group>) -> Result<(Found, Link, LineI
     };
     // A call that a filter refuses may be the end of who makes it: not even tried.
     let free = OPENING.iter().all(|number| door.may(*number));
-    let found = match free.then(|| open(door, name, group)) {
-        Some(Ok(found)) => found,
-        _ => get(door, name, group, &link, free)?,
+    let found = match free.then(|| open(door, name, group)).flatten() {
+        Some(found) => found,
+        None => get(door, name, group, &link, free)?,
     };
     let pid = door.pid.load(Relaxed);
     let line = found.group.join(pid as u32, std::process::id());
@@ -110,18 +110,17 @@ const OPENING: [libc::c_long; 4] = [
     libc::SYS_userfaultfd,
 ];
 
-/// Opens all by itself.
-fn open(door: &Door, name: Name, group: Option<Group>) -> Result<Found, String> {
+/// Opens all by itself, if that can be.
+fn open(door: &Door, name: Name, group: Option<Group>) -> Option<Found> {
     let (pid, left) = (door.pid.load(Relaxed), door.left.load(Relaxed));
-    let text = |e: &dyn core::fmt::Display| e.to_string();
-    let pidfd = deckle_group::sys::pidfd_open(pid as u32).map_err(|e| text(&e))?;
-    let stat = CString::new(format!("/proc/{pid}/stat")).map_err(|e| text(&e))?;
+    let pidfd = deckle_group::sys::pidfd_open(pid as u32).ok()?;
+    let stat = CString::new(format!("/proc/{pid}/stat")).ok()?;
     let stat = Fd::open(&stat, libc::O_RDONLY, 0).ok();
-    let group = group.map_or_else(|| Group::attach(name), Ok);
-    Uffd::open_any(false).map_err(|e| text(&e))?;
-    Ok(Found {
-        group: group.map_err(|e| text(&e))?,
-        own: Own::open().map_err(|e| text(&e))?,
+    let group = group.map_or_else(|| Group::attach(name), Ok).ok()?;
+    Uffd::open_any(false).ok()?;
+    Some(Found {
+        group,
+        own: Own::open().ok()?,
         watch: Watch::of(pid, left, pidfd, stat),
         opened: Opened::default(),
     })
