@@ -234,16 +234,28 @@ fn leak(group: Group, line: LineId) -> *mut GroupCharge {
     Box::into_raw(Box::new(GroupCharge::new(group, line)))
 }
 
+/// Functions of a trait that another value of it answers.
+macro_rules! forward {
+    ($to:ident: $($name:ident($($arg:ident: $kind:ty),*) $(-> $result:ty)?;)*) => {$(
+        fn $name(&self, $($arg: $kind),*) $(-> $result)? {
+            self.$to().$name($($arg),*)
+        }
+    )*};
+}
+
 impl Charge for Account {
-    fn try_charge(&self, pages: u64) -> Result<(), OverLimit> {
-        self.charge().try_charge(pages)
+    forward! {
+        charge:
+        try_charge(pages: u64) -> Result<(), OverLimit>;
+        force_charge(pages: u64);
+        uncharge(pages: u64);
+        try_charge_swap(pages: u64) -> Result<(), OverLimit>;
+        uncharge_swap(pages: u64);
+        usage() -> u64;
+        max() -> u64;
+        high() -> u64;
     }
-    fn force_charge(&self, pages: u64) {
-        self.charge().force_charge(pages);
-    }
-    fn uncharge(&self, pages: u64) {
-        self.charge().uncharge(pages);
-    }
+
     fn try_unshare(&self, pages: u64) -> Result<(), OverLimit> {
         let role = self.role.load(Acquire);
         if role == role::NONE || self.has_paid(role) {
@@ -263,21 +275,6 @@ impl Charge for Account {
     }
     fn unbacked(&self) -> u64 {
         self.ghost.load(Acquire)
-    }
-    fn try_charge_swap(&self, pages: u64) -> Result<(), OverLimit> {
-        self.charge().try_charge_swap(pages)
-    }
-    fn uncharge_swap(&self, pages: u64) {
-        self.charge().uncharge_swap(pages);
-    }
-    fn usage(&self) -> u64 {
-        self.charge().usage()
-    }
-    fn max(&self) -> u64 {
-        self.charge().max()
-    }
-    fn high(&self) -> u64 {
-        self.charge().high()
     }
 
     /// Asks the others, the one with most to give first, until one gives something.
@@ -381,25 +378,14 @@ impl Swap {
 }
 
 impl Store for Swap {
-    fn accepts(&self) -> bool {
-        self.inner().accepts()
-    }
-    fn put(&self, first: Slot, pages: &[u8]) -> Result<(), StoreError> {
-        self.inner().put(first, pages)
-    }
-    fn get(&self, first: Slot, pages: &mut [u8]) -> Result<(), StoreError> {
-        self.inner().get(first, pages)
-    }
-    fn free(&self, first: Slot, count: u32) {
-        self.inner().free(first, count);
-    }
-    fn ram_bytes(&self) -> u64 {
-        self.inner().ram_bytes()
-    }
-    fn charged_bytes(&self) -> u64 {
-        self.inner().charged_bytes()
-    }
-    fn stored_pages(&self) -> u64 {
-        self.inner().stored_pages()
+    forward! {
+        inner:
+        accepts() -> bool;
+        put(first: Slot, pages: &[u8]) -> Result<(), StoreError>;
+        get(first: Slot, pages: &mut [u8]) -> Result<(), StoreError>;
+        free(first: Slot, count: u32);
+        ram_bytes() -> u64;
+        charged_bytes() -> u64;
+        stored_pages() -> u64;
     }
 }

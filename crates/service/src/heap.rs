@@ -20,22 +20,18 @@ struct Raw;
 // SAFETY: mappings of the kernel, handed out once and given back whole or from the end.
 unsafe impl dlmalloc::Allocator for Raw {
     fn alloc(&self, size: usize) -> (*mut u8, usize, u32) {
-        match map_aligned(size, sys::PAGE) {
-            Ok(start) => (start as *mut u8, size, 0),
-            Err(_) => (core::ptr::null_mut(), 0, 0),
-        }
+        let made = map_aligned(size, sys::PAGE);
+        made.map_or((core::ptr::null_mut(), 0, 0), |at| (at as *mut u8, size, 0))
     }
 
     fn remap(&self, ptr: *mut u8, old: usize, new: usize, can_move: bool) -> *mut u8 {
         let how = if can_move { libc::MREMAP_MAYMOVE } else { 0 } as usize;
         // SAFETY: a mapping of this heap, whose owner asks for the change.
-        match unsafe { sys::call(libc::SYS_mremap, [ptr as usize, old, new, how]) } {
-            Ok(start) => {
-                mapped().fetch_add(new.wrapping_sub(old), Relaxed);
-                start as *mut u8
-            }
-            Err(_) => core::ptr::null_mut(),
-        }
+        let moved = unsafe { sys::call(libc::SYS_mremap, [ptr as usize, old, new, how]) };
+        moved.map_or(core::ptr::null_mut(), |start| {
+            mapped().fetch_add(new.wrapping_sub(old), Relaxed);
+            start as *mut u8
+        })
     }
 
     fn free_part(&self, ptr: *mut u8, old: usize, new: usize) -> bool {
