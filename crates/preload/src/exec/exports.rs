@@ -16,16 +16,6 @@ unsafe extern "C" {
     fn deckle_execle();
 }
 
-fn raw_execve(path: *const c_char, args: Args, env: Args) -> c_int {
-    // SAFETY: the program's own call, passed on.
-    c_result(unsafe {
-        sys::call(
-            libc::SYS_execve,
-            [path as usize, args as usize, env as usize],
-        )
-    }) as c_int
-}
-
 /// Makes a call that executes a program, if it may be executed, with an environment that keeps it
 /// inside.
 ///
@@ -42,26 +32,13 @@ unsafe fn execute(held: Result<Held, i32>, env: Args, call: impl FnOnce(Args) ->
 /// C's `execve`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn execve(path: *const c_char, args: Args, env: Args) -> c_int {
-    // SAFETY: the caller's promise: lists of strings.
+    // SAFETY: the caller's promise: lists of strings; the program's own call, passed on.
     unsafe {
         execute(outside::check(path, By::Me), env, |env| {
-            raw_execve(path, args, env)
+            let words = [path as usize, args as usize, env as usize];
+            c_result(sys::call(libc::SYS_execve, words)) as c_int
         })
     }
-}
-
-/// For the calls with variable arguments, written in C.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn deckle_execve(path: *const c_char, args: Args, env: Args) -> c_int {
-    // SAFETY: the caller's promise.
-    unsafe { execve(path, args, env) }
-}
-
-/// For the calls with variable arguments, written in C.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn deckle_execvpe(file: *const c_char, args: Args, env: Args) -> c_int {
-    // SAFETY: the caller's promise.
-    unsafe { execvpe(file, args, env) }
 }
 
 /// C's `execv`.
@@ -153,7 +130,7 @@ type Spawn = unsafe extern "C" fn(
 ) -> c_int;
 
 unsafe fn spawn(
-    name: &CStr,
+    (name, held): (&CStr, Result<Held, i32>),
     pid: *mut libc::pid_t,
     path: *const c_char,
     actions: *const c_void,
@@ -163,9 +140,11 @@ unsafe fn spawn(
 ) -> c_int {
     // SAFETY: its type; the caller's promise.
     unsafe {
-        match next::<Spawn>(name) {
-            Some(call) => with_ours(env, |env| call(pid, path, actions, attributes, args, env)),
-            None => libc::ENOSYS,
+        match (held, next::<Spawn>(name)) {
+            (Ok(_held), Some(call)) => {
+                with_ours(env, |env| call(pid, path, actions, attributes, args, env))
+            }
+            (held, _) => held.err().unwrap_or(libc::ENOSYS),
         }
     }
 }
@@ -182,10 +161,8 @@ pub unsafe extern "C" fn posix_spawn(
 ) -> c_int {
     // SAFETY: the caller's promise.
     unsafe {
-        match outside::check(path, By::Child) {
-            Ok(_held) => spawn(c"posix_spawn", pid, path, actions, attributes, args, env),
-            Err(errno) => errno,
-        }
+        let by = (c"posix_spawn", outside::check(path, By::Child));
+        spawn(by, pid, path, actions, attributes, args, env)
     }
 }
 
@@ -201,9 +178,7 @@ pub unsafe extern "C" fn posix_spawnp(
 ) -> c_int {
     // SAFETY: the caller's promise.
     unsafe {
-        match outside::check_in_path(file, By::Child) {
-            Ok(_held) => spawn(c"posix_spawnp", pid, file, actions, attributes, args, env),
-            Err(errno) => errno,
-        }
+        let by = (c"posix_spawnp", outside::check_in_path(file, By::Child));
+        spawn(by, pid, file, actions, attributes, args, env)
     }
 }
