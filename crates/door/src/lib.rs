@@ -10,6 +10,9 @@
 //! - [`Places`]: where managed memory may be;
 //! - [`request`]: calls of the program that the service carries out.
 //!
+//! Besides, both have the same small tools: system calls ([`sys`]), waiting ([`futex`]), a
+//! [`Lock`], a [`Text`], the way to `deckle run` ([`link`]).
+//!
 //! Nothing here allocates, takes a lock of a C library, writes `errno` or uses thread-local
 //! storage: it works in signal handlers, in a child between fork and the start of its own
 //! service, and while the program's threads hold whatever they hold.
@@ -26,10 +29,9 @@ pub mod lock;
 mod places;
 pub mod request;
 mod spin;
-mod sys;
+pub mod sys;
 
 pub use door::{Door, Mode, State, Text};
 pub use lock::{Guard, Lock};
 pub use places::Places;
 pub use request::Op;
-pub use sys::call;

@@ -57,12 +57,12 @@ fn connect_at(place: Where, group: &[u8]) -> Result<i32, i32> {
     // SAFETY: a new descriptor; an address of which that many bytes are used; closed by who has
     // made it.
     unsafe {
-        let fd = call(libc::SYS_socket, [libc::AF_UNIX as usize, kind, 0, 0, 0, 0])?;
+        let fd = call(libc::SYS_socket, [libc::AF_UNIX as usize, kind])?;
         let to = &raw const at as usize;
-        match call(libc::SYS_connect, [fd, to, len, 0, 0, 0]) {
+        match call(libc::SYS_connect, [fd, to, len]) {
             Ok(_) => Ok(fd as i32),
             Err(errno) => {
-                let _ = call(libc::SYS_close, [fd, 0, 0, 0, 0, 0]);
+                let _ = call(libc::SYS_close, [fd]);
                 Err(errno)
             }
         }

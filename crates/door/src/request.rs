@@ -52,34 +52,8 @@ pub enum Op {
     Limit,
 }
 
-const OPS: [Op; 17] = [
-    Op::Map,
-    Op::MapFixed,
-    Op::Unmap,
-    Op::Protect,
-    Op::Advise,
-    Op::Lock,
-    Op::Unlock,
-    Op::LockAll,
-    Op::UnlockAll,
-    Op::Remap,
-    Op::Leave,
-    Op::Surrender,
-    Op::Look,
-    Op::Hold,
-    Op::ForkBegin,
-    Op::ForkEnd,
-    Op::Limit,
-];
-
-// A slot holds the place of an operation in the list.
-const _: () = {
-    let mut place = 0;
-    while place < OPS.len() {
-        assert!(OPS[place] as usize == place);
-        place += 1;
-    }
-};
+/// The last of them: a slot holds their numbers.
+const LAST: Op = Op::Limit;
 
 /// Answer to a call on a range in which nothing is managed: it is the caller's to make, with its
 /// own rights and limits. No errno of the kernel's.
@@ -291,11 +265,9 @@ pub fn set_mask(mask: u64) -> u64 {
         &raw const mask as usize,
         &raw mut before as usize,
         size_of::<u64>(),
-        0,
-        0,
     ];
     // SAFETY: reads and writes a word each; cannot fail.
-    let _ = unsafe { crate::call(libc::SYS_rt_sigprocmask, args) };
+    let _ = unsafe { crate::sys::call(libc::SYS_rt_sigprocmask, args) };
     before
 }
 
@@ -307,7 +279,9 @@ pub struct Request<'a> {
 impl Request<'_> {
     /// What is asked.
     pub fn op(&self) -> Op {
-        OPS[self.slot.op.load(Relaxed) as usize % OPS.len()]
+        let number = self.slot.op.load(Relaxed).min(LAST as u32);
+        // SAFETY: the enum has this size, and a value for each number up to the last one's.
+        unsafe { core::mem::transmute::<u32, Op>(number) }
     }
 
     /// Its arguments.

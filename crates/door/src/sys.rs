@@ -4,7 +4,19 @@
 //! belongs to the program while we run on its thread.
 
 use core::arch::asm;
+use core::time::Duration;
 use libc::c_long;
+
+/// Bytes of a page.
+pub const PAGE: usize = 4096;
+
+/// The six words of a call's arguments, zeros behind those that are given.
+#[inline(always)]
+pub fn words<const N: usize>(args: [usize; N]) -> [usize; 6] {
+    let mut all = [0; 6];
+    all[..N].copy_from_slice(&args);
+    all
+}
 
 /// One system call.
 ///
@@ -16,8 +28,8 @@ use libc::c_long;
 ///
 /// As the call with these arguments demands.
 #[inline(always)]
-pub unsafe fn call(number: c_long, args: [usize; 6]) -> Result<usize, i32> {
-    let [a, b, c, d, e, f] = args;
+pub unsafe fn call<const N: usize>(number: c_long, args: [usize; N]) -> Result<usize, i32> {
+    let [a, b, c, d, e, f] = words(args);
     let ret: isize;
     // SAFETY: the kernel's calling convention: it changes rax, rcx and r11 only, besides what the
     // call itself writes, which the caller answers for.
@@ -32,5 +44,41 @@ pub unsafe fn call(number: c_long, args: [usize; 6]) -> Result<usize, i32> {
         Err(-ret as i32)
     } else {
         Ok(ret as usize)
+    }
+}
+
+/// Maps `bytes` of private anonymous memory at `hint`, or at an address of the kernel's choice.
+///
+/// # Errors
+/// The errno of mmap.
+pub fn map_anonymous(hint: usize, bytes: usize) -> Result<usize, i32> {
+    let prot = (libc::PROT_READ | libc::PROT_WRITE) as usize;
+    let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as usize;
+    // SAFETY: a new mapping, which changes no other.
+    unsafe { call(libc::SYS_mmap, [hint, bytes, prot, flags, usize::MAX]) }
+}
+
+/// Unmaps a range.
+///
+/// # Safety
+/// The range is the caller's, and nobody uses it any more.
+pub unsafe fn unmap(start: usize, bytes: usize) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe { call(libc::SYS_munmap, [start, bytes]) }.is_ok()
+}
+
+/// Ends the calling process: a program, or a service with all its tasks.
+pub fn exit_all(status: i32) -> ! {
+    loop {
+        // SAFETY: the end of this process.
+        let _ = unsafe { call(libc::SYS_exit_group, [status as usize]) };
+    }
+}
+
+/// A length of time, as the kernel takes it.
+pub fn timespec(time: Duration) -> libc::timespec {
+    libc::timespec {
+        tv_sec: time.as_secs().min(i64::MAX as u64) as i64,
+        tv_nsec: i64::from(time.subsec_nanos()),
     }
 }

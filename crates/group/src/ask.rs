@@ -7,9 +7,11 @@
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::time::Duration;
 
+use deckle_door::futex::{Scope, wait_in, wake_in};
+
 use crate::attach::Group;
 use crate::line::LineId;
-use crate::sys::{futex_wait, futex_wake_all, now};
+use crate::sys::now;
 
 /// A ring of somebody's doorbell, to be waited for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -49,7 +51,7 @@ impl Group {
         let l = self.line(line)?;
         l.request.fetch_add(pages.min(1 << 38), AcqRel);
         let number = l.doorbell.fetch_add(1, AcqRel).wrapping_add(1);
-        futex_wake_all(&l.doorbell);
+        wake_in(Scope::Shared, &l.doorbell, u32::MAX);
         Some(Ring { line, number })
     }
 
@@ -79,7 +81,7 @@ impl Group {
                     Answer::Late
                 };
             }
-            futex_wait(&l.answered, answered, left.min(LOOK));
+            wait_in(Scope::Shared, &l.answered, answered, Some(left.min(LOOK)));
             if self.is_gone(ring.line) {
                 return Answer::Gone;
             }
@@ -108,7 +110,8 @@ impl Group {
         }
         let l = self.line(me)?;
         // Nothing was asked when the doorbell showed what has been answered.
-        futex_wait(&l.doorbell, l.answered.load(Acquire), timeout);
+        let answered = l.answered.load(Acquire);
+        wait_in(Scope::Shared, &l.doorbell, answered, Some(timeout));
         self.take_request(me)
     }
 
@@ -117,6 +120,6 @@ impl Group {
         let Some(l) = self.line(me) else { return };
         l.answer.store(freed, Relaxed);
         l.answered.store(request.number, Release);
-        futex_wake_all(&l.answered);
+        wake_in(Scope::Shared, &l.answered, u32::MAX);
     }
 }

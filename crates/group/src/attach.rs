@@ -5,11 +5,12 @@ use core::fmt;
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
+use deckle_door::Text;
 use deckle_mm::{Item, Tunables};
 
 use crate::knobs::{Limits, SwapKind};
 use crate::layout::{LINES, Line, MAGIC, Page, SLOTS, VERSION};
-use crate::sys::{Errno, Fd};
+use crate::sys::{Errno, Fd, stat};
 
 const DIR: &[u8] = b"/dev/shm/deckle-";
 /// Longest name of a group, bytes.
@@ -49,10 +50,9 @@ impl Name {
     }
 
     fn with_path<T>(&self, f: impl FnOnce(&CStr) -> T) -> T {
-        let mut buf = [0u8; DIR.len() + NAME_MAX + 1];
-        buf[..DIR.len()].copy_from_slice(DIR);
-        buf[DIR.len()..DIR.len() + self.as_bytes().len()].copy_from_slice(self.as_bytes());
-        f(CStr::from_bytes_until_nul(&buf).unwrap_or(c""))
+        let path: Text<{ DIR.len() + NAME_MAX + 1 }> = Text::new();
+        path.set_all(&[DIR, self.as_bytes(), b"\0"]);
+        f(CStr::from_bytes_with_nul(path.get()).unwrap_or(c""))
     }
 }
 
@@ -139,18 +139,12 @@ impl Group {
         });
         let fd = fd.map_err(|e| AttachError::Call("create /dev/shm/deckle-NAME", e))?;
         // SAFETY: a system call on our own descriptor.
-        if unsafe { libc::ftruncate(fd.raw(), size_of::<Page>() as i64) } != 0 {
-            let e = Errno::last();
-            Group::unlink(name);
-            return Err(AttachError::Call("set size", e));
-        }
-        let group = match Group::map(&fd, name) {
-            Ok(g) => g,
-            Err(e) => {
-                Group::unlink(name);
-                return Err(e);
-            }
+        let sized = match unsafe { libc::ftruncate(fd.raw(), size_of::<Page>() as i64) } {
+            0 => Ok(()),
+            _ => Err(AttachError::Call("set size", Errno::last())),
         };
+        let group = sized.and_then(|()| Group::map(&fd, name));
+        let group = group.inspect_err(|_| Group::unlink(name))?;
         let page = group.page();
         page.items.store(Item::COUNT as u32, Relaxed);
         page.bytes.store(size_of::<Page>() as u64, Relaxed);
@@ -186,12 +180,9 @@ impl Group {
     /// # Errors
     /// See [`AttachError`].
     pub fn attach_by(fd: &Fd, name: Name) -> Result<Group, AttachError> {
-        // SAFETY: stat is plain data, and all zeros is a value of it.
-        let mut st: libc::stat = unsafe { core::mem::zeroed() };
         // SAFETY: our own descriptor and a live stat.
-        if unsafe { libc::fstat(fd.raw(), &mut st) } != 0 {
-            return Err(AttachError::Call("stat", Errno::last()));
-        }
+        let st = stat(|st| unsafe { libc::fstat(fd.raw(), st) })
+            .map_err(|e| AttachError::Call("stat", e))?;
         // The head is read before anything is mapped: a file of another size must not give SIGBUS.
         let mut head = [0u8; 24];
         let n = fd

@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use deckle_mm::{FaultOrder, Profile, Sizes, ThpMode, TunableError, Tunables};
 
 use crate::attach::Group;
-use crate::layout::CAPS;
+use crate::layout::{load, store};
 
 /// The group's limits, pages; `u64::MAX` for none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -62,81 +62,74 @@ impl Group {
     /// Sets the knobs that processes start with.
     pub fn set_knobs(&self, t: &Tunables, swap: SwapKind) {
         let page = self.page();
-        page.profile
-            .store(matches!(t.profile, Profile::Linux) as u32, Relaxed);
         let thp = match t.thp {
             ThpMode::Always => 0,
             ThpMode::Madvise => 1,
             ThpMode::Never => 2,
         };
-        page.thp.store(thp, Relaxed);
-        page.max_ptes_none
-            .store(u32::from(t.max_ptes_none), Relaxed);
-        page.max_ptes_swap
-            .store(u32::from(t.max_ptes_swap), Relaxed);
-        page.max_ptes_shared
-            .store(u32::from(t.max_ptes_shared), Relaxed);
-        page.khugepaged_pages_to_scan
-            .store(t.khugepaged_pages_to_scan, Relaxed);
-        page.khugepaged_scan_sleep
-            .store(t.khugepaged_scan_sleep, Relaxed);
-        page.khugepaged_alloc_sleep
-            .store(t.khugepaged_alloc_sleep, Relaxed);
-        page.khugepaged_defrag
-            .store(u32::from(t.khugepaged_defrag), Relaxed);
-        page.thp_waste_max.store(!t.thp_waste_max, Relaxed);
-        page.shrink_underused
-            .store(u32::from(t.shrink_underused), Relaxed);
-        page.oom_zero_drop
-            .store(u32::from(t.oom_zero_drop), Relaxed);
-        page.fault_max.store(t.fault_max, Relaxed);
-        page.fault_max_advised.store(t.fault_max_advised, Relaxed);
-        page.sizes.store(t.sizes.bits(), Relaxed);
-        page.fault_order
-            .store(u32::from(t.fault_order == FaultOrder::Auto), Relaxed);
-        page.fault_attempts
-            .store(u32::from(t.fault_attempts), Relaxed);
-        page.page_cluster.store(u32::from(t.page_cluster), Relaxed);
-        page.swap_cache.store(u32::from(t.swap_cache), Relaxed);
+        let words = [
+            u64::from(t.profile == Profile::Linux),
+            thp,
+            u64::from(t.max_ptes_none),
+            u64::from(t.max_ptes_swap),
+            u64::from(t.max_ptes_shared),
+            u64::from(t.khugepaged_pages_to_scan),
+            u64::from(t.khugepaged_scan_sleep),
+            u64::from(t.khugepaged_alloc_sleep),
+            u64::from(t.khugepaged_defrag),
+            // The complement, so that a page that nobody wrote to has no budget.
+            !t.thp_waste_max,
+            u64::from(t.shrink_underused),
+            u64::from(t.oom_zero_drop),
+            u64::from(t.fault_max),
+            u64::from(t.fault_max_advised),
+            u64::from(t.sizes.bits()),
+            u64::from(t.fault_order == FaultOrder::Auto),
+            u64::from(t.fault_attempts),
+            u64::from(t.page_cluster),
+            u64::from(t.swap_cache),
+        ];
+        store(&page.knobs, words);
         page.swap_kind.store(swap as u32, Relaxed);
     }
 
     /// The knobs. Fails if the page holds what no `deckle run` wrote.
     pub fn knobs(&self) -> Result<Tunables, TunableError> {
-        let page = self.page();
-        let narrow = |n: u32| n.min(u32::from(u16::MAX)) as u16;
-        let profile = if page.profile.load(Relaxed) == 1 {
-            Profile::Linux
-        } else {
-            Profile::Deckle
-        };
+        // In the order of `set_knobs`.
+        let w = load(&self.page().knobs);
+        // What is too large for a knob is so for `validate`, too.
+        let narrow = |word| u16::try_from(word).unwrap_or(u16::MAX);
+        let byte = |word| u8::try_from(word).unwrap_or(u8::MAX);
         let t = Tunables {
-            thp: match page.thp.load(Relaxed) {
+            thp: match w[1] {
                 0 => ThpMode::Always,
                 1 => ThpMode::Madvise,
                 _ => ThpMode::Never,
             },
-            max_ptes_none: narrow(page.max_ptes_none.load(Relaxed)),
-            max_ptes_swap: narrow(page.max_ptes_swap.load(Relaxed)),
-            max_ptes_shared: narrow(page.max_ptes_shared.load(Relaxed)),
-            khugepaged_pages_to_scan: page.khugepaged_pages_to_scan.load(Relaxed),
-            khugepaged_scan_sleep: page.khugepaged_scan_sleep.load(Relaxed),
-            khugepaged_alloc_sleep: page.khugepaged_alloc_sleep.load(Relaxed),
-            khugepaged_defrag: page.khugepaged_defrag.load(Relaxed) != 0,
-            thp_waste_max: !page.thp_waste_max.load(Relaxed),
-            shrink_underused: page.shrink_underused.load(Relaxed) != 0,
-            oom_zero_drop: page.oom_zero_drop.load(Relaxed) != 0,
-            fault_max: page.fault_max.load(Relaxed),
-            fault_max_advised: page.fault_max_advised.load(Relaxed),
-            sizes: Sizes::from_bits(page.sizes.load(Relaxed)),
-            fault_order: match page.fault_order.load(Relaxed) {
+            max_ptes_none: narrow(w[2]),
+            max_ptes_swap: narrow(w[3]),
+            max_ptes_shared: narrow(w[4]),
+            khugepaged_pages_to_scan: w[5] as u32,
+            khugepaged_scan_sleep: w[6] as u32,
+            khugepaged_alloc_sleep: w[7] as u32,
+            khugepaged_defrag: w[8] != 0,
+            thp_waste_max: !w[9],
+            shrink_underused: w[10] != 0,
+            oom_zero_drop: w[11] != 0,
+            fault_max: w[12] as u32,
+            fault_max_advised: w[13] as u32,
+            sizes: Sizes::from_bits(w[14] as u32),
+            fault_order: match w[15] {
                 1 => FaultOrder::Auto,
                 _ => FaultOrder::Fixed,
             },
-            fault_attempts: page.fault_attempts.load(Relaxed).min(255) as u8,
-            page_cluster: page.page_cluster.load(Relaxed).min(255) as u8,
-            swap_cache: page.swap_cache.load(Relaxed) != 0,
-            ..Tunables::of_profile(profile)
+            fault_attempts: byte(w[16]),
+            page_cluster: byte(w[17]),
+            swap_cache: w[18] != 0,
+            ..Tunables::of_profile(match w[0] {
+                1 => Profile::Linux,
+                _ => Profile::Deckle,
+            })
         };
         t.validate().map(|()| t)
     }
@@ -171,21 +164,16 @@ impl Group {
     }
 
     /// Records what the start-up self-test found, so that it runs once per group.
-    pub fn set_capabilities(&self, words: &[u64; CAPS]) {
+    pub fn set_capabilities(&self, bits: u64) {
         let page = self.page();
-        for (to, from) in page.caps.iter().zip(words) {
-            to.store(*from, Relaxed);
-        }
+        page.caps.store(bits, Relaxed);
         page.caps_valid.store(1, Release);
     }
 
     /// What the self-test found; `None` if nobody recorded it.
-    pub fn capabilities(&self) -> Option<[u64; CAPS]> {
+    pub fn capabilities(&self) -> Option<u64> {
         let page = self.page();
-        if page.caps_valid.load(Acquire) == 0 {
-            return None;
-        }
-        Some(core::array::from_fn(|i| page.caps[i].load(Relaxed)))
+        (page.caps_valid.load(Acquire) != 0).then(|| page.caps.load(Relaxed))
     }
 
     /// Counts a program of the tree that runs without management.

@@ -3,24 +3,39 @@
 //! Whoever may write the file can lie in it (it belongs to the tree's user, mode 0600), so
 //! nothing read from here is used as an index or a size without a check.
 
+use crate::publish::Gauges;
+use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicU32, AtomicU64};
 use deckle_mm::{Item, SIZE_ORDERS, SizeItem};
 
 /// "deckle" and the sort of file.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"deckleGP");
 /// Changed with every change of the layout.
-pub const VERSION: u32 = 11;
+pub const VERSION: u32 = 12;
 /// Processes of one group.
 pub const LINES: usize = 256;
 /// Slots per line between which the CPUs of a process are spread.
 pub const SLOTS: usize = 8;
-/// Words for the result of the start-up self-test; their meaning is the platform's.
-pub const CAPS: usize = 8;
+/// Words of knobs.
+pub const KNOBS: usize = 19;
 /// Sizes of folios that are counted apart.
 pub const SIZES: usize = (*SIZE_ORDERS.end() - *SIZE_ORDERS.start()) as usize + 1;
 
+/// Words that belong together, but are read and written one by one.
+pub(crate) type Words<const N: usize> = [AtomicU64; N];
+
+pub(crate) fn load<const N: usize>(from: &Words<N>) -> [u64; N] {
+    from.each_ref().map(|word| word.load(Relaxed))
+}
+
+pub(crate) fn store<const N: usize>(to: &Words<N>, words: [u64; N]) {
+    for (to, word) in to.iter().zip(words) {
+        to.store(word, Relaxed);
+    }
+}
+
 /// Counters of every size of folio.
-pub(crate) type SizeCounters = [[AtomicU64; SIZES]; SizeItem::COUNT];
+pub(crate) type SizeCounters = [Words<SIZES>; SizeItem::COUNT];
 
 /// One CPU slot of a line, alone in its cache line: `charged << 24 | unspent`, where
 /// `charged` is signed (pages may be returned on another slot than they were charged on).
@@ -58,16 +73,8 @@ pub struct Line {
     pub(crate) shared: AtomicU64,
     /// Pages charged here that only those have who share them with it, see `lend`.
     pub(crate) unbacked: AtomicU64,
-    // Gauges, published by the service.
-    pub(crate) resident: AtomicU64,
-    pub(crate) inactive: AtomicU64,
-    pub(crate) droppable: AtomicU64,
-    pub(crate) swapped: AtomicU64,
-    pub(crate) stored_pages: AtomicU64,
-    pub(crate) stored_bytes: AtomicU64,
-    pub(crate) oldest_inactive: AtomicU64,
-    pub(crate) refaults: AtomicU64,
-    pub(crate) unmanaged_anon: AtomicU64,
+    /// Published by the service.
+    pub(crate) gauges: Words<{ Gauges::COUNT }>,
     // Cross-process reclaim.
     pub(crate) request: AtomicU64,
     pub(crate) answer: AtomicU64,
@@ -75,7 +82,7 @@ pub struct Line {
     pub(crate) doorbell: AtomicU32,
     /// Futex word: number of the last request answered.
     pub(crate) answered: AtomicU32,
-    pub(crate) counters: [AtomicU64; Item::COUNT],
+    pub(crate) counters: Words<{ Item::COUNT }>,
     pub(crate) sizes: SizeCounters,
     pub(crate) slots: [Slot; SLOTS],
 }
@@ -91,34 +98,16 @@ pub struct Page {
     pub(crate) max: AtomicU64,
     pub(crate) high: AtomicU64,
     pub(crate) swap_max: AtomicU64,
-    // Knobs.
-    /// The complement, so that a page that nobody wrote to has no budget.
-    pub(crate) thp_waste_max: AtomicU64,
-    pub(crate) profile: AtomicU32,
-    pub(crate) thp: AtomicU32,
-    pub(crate) max_ptes_none: AtomicU32,
-    pub(crate) max_ptes_swap: AtomicU32,
-    pub(crate) max_ptes_shared: AtomicU32,
-    pub(crate) khugepaged_pages_to_scan: AtomicU32,
-    pub(crate) khugepaged_scan_sleep: AtomicU32,
-    pub(crate) khugepaged_alloc_sleep: AtomicU32,
-    pub(crate) khugepaged_defrag: AtomicU32,
-    pub(crate) shrink_underused: AtomicU32,
-    pub(crate) oom_zero_drop: AtomicU32,
-    pub(crate) fault_max: AtomicU32,
-    pub(crate) fault_max_advised: AtomicU32,
-    pub(crate) sizes: AtomicU32,
-    pub(crate) fault_order: AtomicU32,
-    pub(crate) fault_attempts: AtomicU32,
-    pub(crate) page_cluster: AtomicU32,
-    pub(crate) swap_cache: AtomicU32,
+    /// See `knobs`.
+    pub(crate) knobs: Words<KNOBS>,
     pub(crate) swap_kind: AtomicU32,
     pub(crate) strict: AtomicU32,
     pub(crate) align_mappings: AtomicU32,
     pub(crate) caps_valid: AtomicU32,
     /// CPU slots in use, 1..=SLOTS.
     pub(crate) slots: AtomicU32,
-    pub(crate) caps: [AtomicU64; CAPS],
+    /// The result of the start-up self-test; its meaning is the platform's.
+    pub(crate) caps: AtomicU64,
     // The supervisor.
     pub(crate) supervisor_pid: AtomicU32,
     /// Lines at and above this were never used.
@@ -126,17 +115,14 @@ pub struct Page {
     // Peaks.
     pub(crate) peak: AtomicU64,
     pub(crate) swap_peak: AtomicU64,
-    pub(crate) resident_peak: AtomicU64,
-    pub(crate) stored_bytes_peak: AtomicU64,
-    pub(crate) swapped_peak: AtomicU64,
-    pub(crate) unmanaged_anon_peak: AtomicU64,
+    pub(crate) peaks: Words<{ Gauges::COUNT }>,
     // Of the whole life of the group.
     pub(crate) oom_kills: AtomicU64,
     pub(crate) joins: AtomicU64,
     pub(crate) generation: AtomicU32,
     pub(crate) unmanaged_programs: AtomicU32,
     /// Counters of processes that are gone.
-    pub(crate) dead: [AtomicU64; Item::COUNT],
+    pub(crate) dead: Words<{ Item::COUNT }>,
     pub(crate) dead_sizes: SizeCounters,
     pub(crate) lines: [Line; LINES],
 }

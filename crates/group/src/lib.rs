@@ -32,6 +32,6 @@ pub use attach::{AttachError, Group, Name};
 pub use charge::GroupCharge;
 pub use estimate::{History, droppable};
 pub use knobs::{Limits, SwapKind};
-pub use line::{JoinError, LineId, Process};
+pub use line::{Full, LineId, Process};
 pub use oom::{Asked, Members, THRASHING};
 pub use publish::{Gauges, is_gauge};

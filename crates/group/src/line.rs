@@ -7,10 +7,13 @@
 use core::fmt;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 
+use deckle_door::futex::{Scope, wake_in};
+use deckle_door::sys::call;
+
 use crate::attach::Group;
 use crate::layout::{LINES, Line};
 use crate::publish::Gauges;
-use crate::sys::{futex_wake_all, namespaces, proc_stat};
+use crate::sys::{namespaces, proc_stat};
 
 const FREE: u64 = 0;
 const JOINING: u64 = 1;
@@ -43,6 +46,10 @@ impl LineId {
         index: u16::MAX,
         generation: 0,
     };
+
+    pub(crate) fn words(self) -> [u32; 2] {
+        [self.index.into(), self.generation]
+    }
 
     /// Number of the line.
     pub fn index(self) -> u16 {
@@ -86,36 +93,26 @@ impl Process {
     }
 }
 
-/// Why a process could not get a line.
+/// Why a process could not get a line: all belong to live processes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum JoinError {
-    /// All lines belong to live processes.
-    Full {
-        /// Number of lines.
-        lines: usize,
-    },
-}
+pub struct Full;
 
-impl fmt::Display for JoinError {
+impl fmt::Display for Full {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            JoinError::Full { lines } => {
-                write!(
-                    f,
-                    "the group has {lines} processes already, which is its maximum"
-                )
-            }
-        }
+        write!(
+            f,
+            "the group has {LINES} processes already, which is its maximum"
+        )
     }
 }
 
-impl core::error::Error for JoinError {}
+impl core::error::Error for Full {}
 
 impl Group {
     /// Gives process `pid` (of the caller's pid namespace) a line, all zero. A line that the
     /// same process had before it executed another program is folded first. `service` is the
     /// pid of its service, 0 if it has none yet.
-    pub fn join(&self, pid: u32, service: u32) -> Result<LineId, JoinError> {
+    pub fn join(&self, pid: u32, service: u32) -> Result<LineId, Full> {
         // Where /proc is of another pid namespace, or is not there, nobody can judge this process
         // by its start time; `deckle run` sees its end.
         let known = match namespaces() {
@@ -138,7 +135,7 @@ impl Group {
             Some(index) => index,
             None => {
                 self.fold_stale();
-                self.claim().ok_or(JoinError::Full { lines: LINES })?
+                self.claim().ok_or(Full)?
             }
         };
         let page = self.page();
@@ -253,27 +250,16 @@ impl Group {
             slot.word.store(0, SeqCst);
         }
         line.swap.store(0, SeqCst);
-        for gauge in [
-            &line.resident,
-            &line.inactive,
-            &line.droppable,
-            &line.swapped,
-            &line.stored_pages,
-            &line.stored_bytes,
-            &line.oldest_inactive,
-            &line.refaults,
-            &line.unmanaged_anon,
-            &line.unbacked,
-            &line.request,
-        ] {
-            gauge.store(0, Relaxed);
+        let gauges = line.gauges.iter();
+        for word in gauges.chain([&line.unbacked, &line.request]) {
+            word.store(0, Relaxed);
         }
         self.count_as_dead(line);
         line.namespace.store(0, Relaxed);
         line.state.store(FREE, Release);
         // Whoever waits for an answer of the one that is gone looks again.
         line.answered.store(line.doorbell.load(Acquire), Release);
-        futex_wake_all(&line.answered);
+        wake_in(Scope::Shared, &line.answered, u32::MAX);
         true
     }
 
@@ -297,17 +283,7 @@ impl Group {
                 unbacked,
                 settled,
                 swap: line.swap.load(Relaxed),
-                gauges: Gauges {
-                    resident: line.resident.load(Relaxed),
-                    inactive: line.inactive.load(Relaxed),
-                    droppable: line.droppable.load(Relaxed),
-                    swapped: line.swapped.load(Relaxed),
-                    stored_pages: line.stored_pages.load(Relaxed),
-                    stored_bytes: line.stored_bytes.load(Relaxed),
-                    oldest_inactive: line.oldest_inactive.load(Relaxed),
-                    refaults: line.refaults.load(Relaxed),
-                    unmanaged_anon: line.unmanaged_anon.load(Relaxed),
-                },
+                gauges: Gauges::read(&line.gauges),
                 killed: line.killed.load(Relaxed) != 0,
             })
         })
@@ -330,9 +306,7 @@ fn gone(line: &Line, state: u64, namespace: u64) -> bool {
         return false;
     }
     // SAFETY: signal 0 sends nothing.
-    let alive =
-        unsafe { libc::kill(pid as i32, 0) } == 0 || crate::sys::Errno::last().0 != libc::ESRCH;
-    if !alive {
+    if unsafe { call(libc::SYS_kill, [pid as usize, 0]) } == Err(libc::ESRCH) {
         return true;
     }
     if folding {
@@ -345,31 +319,5 @@ fn gone(line: &Line, state: u64, namespace: u64) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{Limits, Name, SwapKind};
-
-    /// The old service of a process that executes another program ends while the new one joins.
-    #[test]
-    fn p22_who_looked_at_a_tenancy_does_not_end_the_next_one_of_the_same_process() {
-        let name = Name::new(format!("test-line-{}", std::process::id()).as_bytes()).unwrap();
-        let limits = Limits {
-            max: 100,
-            high: 100,
-            swap_max: 100,
-        };
-        let tunables = deckle_mm::Tunables::default();
-        let group = Group::create(name, limits, &tunables, SwapKind::Lz4).unwrap();
-        Group::unlink(group.name());
-        let old = group.join(std::process::id(), 0).unwrap();
-        let line = group.line(old).unwrap();
-        let seen = line.state.load(Acquire);
-        let new = group.join(std::process::id(), 0).unwrap();
-        assert_eq!(old.index, new.index, "the same line again");
-        assert!(!group.fold(line, seen));
-        group.leave(old);
-        assert!(group.is_current(new) && !group.is_current(old));
-        group.leave(new);
-        assert!(!group.is_current(new));
-    }
-}
+#[path = "../tests/unit/line.rs"]
+mod tests;

@@ -35,11 +35,21 @@ const NAMED: usize = 16;
 
 impl fmt::Display for Members<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(
-            f,
-            "{:>9} {:>12} {:>12} {:>12} {:>12} {:>12}",
-            "pid", "charged kB", "resident kB", "store kB", "borrowed kB", "unbacked kB"
-        )?;
+        let mut row = |pid: &dyn fmt::Display, others: [&dyn fmt::Display; 5]| {
+            write!(f, "{pid:>9}")?;
+            others
+                .iter()
+                .try_for_each(|cell| write!(f, " {cell:>12}"))?;
+            f.write_str("\n")
+        };
+        let names = [
+            "charged kB",
+            "resident kB",
+            "store kB",
+            "borrowed kB",
+            "unbacked kB",
+        ];
+        row(&"pid", names.each_ref().map(|name| name as _))?;
         // Largest first without memory of our own: each time the largest below the last one.
         let key = |p: &Process| (p.charged, p.pid);
         let mut last = None;
@@ -51,16 +61,9 @@ impl fmt::Display for Members<'_> {
             let Some(p) = rest.max_by_key(key) else {
                 return Ok(());
             };
-            writeln!(
-                f,
-                "{:>9} {:>12} {:>12} {:>12} {:>12} {:>12}",
-                p.pid,
-                p.charged * 4,
-                p.gauges.resident * 4,
-                p.gauges.stored_bytes / 1024,
-                p.borrowed * 4,
-                p.unbacked * 4
-            )?;
+            let (held, stored) = (p.gauges.resident * 4, p.gauges.stored_bytes / 1024);
+            let others = [p.charged * 4, held, stored, p.borrowed * 4, p.unbacked * 4];
+            row(&p.pid, others.each_ref().map(|cell| cell as _))?;
             last = Some(key(&p));
         }
         f.write_str("(smaller ones not shown)\n")

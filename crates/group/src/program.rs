@@ -6,7 +6,7 @@
 use core::ffi::CStr;
 use core::fmt;
 
-use crate::sys::{Errno, Fd};
+use crate::sys::{Errno, Fd, stat};
 
 /// Longest path looked at.
 pub const PATH_MAX: usize = 4096;
@@ -160,15 +160,11 @@ fn inspect_at(path: &CStr, depth: u32) -> Result<Verdict, ProgramError> {
 
 /// Whether `path` is a file that may be executed.
 pub fn executable(path: &CStr) -> Result<(), ProgramError> {
-    // SAFETY: stat is plain data, and all zeros is a value of it.
-    let mut st: libc::stat = unsafe { core::mem::zeroed() };
-    // SAFETY: `path` is NUL-terminated, `st` live.
-    if unsafe { libc::stat(path.as_ptr(), &mut st) } != 0 {
-        return Err(match Errno::last() {
-            Errno(libc::ENOENT | libc::ENOTDIR) => ProgramError::NotFound,
-            e => ProgramError::NotExecutable(e),
-        });
-    }
+    // SAFETY: `path` is NUL-terminated, and `st` live.
+    let st = stat(|st| unsafe { libc::stat(path.as_ptr(), st) }).map_err(|e| match e {
+        Errno(libc::ENOENT | libc::ENOTDIR) => ProgramError::NotFound,
+        e => ProgramError::NotExecutable(e),
+    })?;
     match st.st_mode & libc::S_IFMT {
         libc::S_IFREG => {}
         libc::S_IFDIR => return Err(ProgramError::NotExecutable(Errno(libc::EISDIR))),
@@ -244,12 +240,8 @@ fn interpreter<'a>(head: &[u8], buf: &'a mut [u8; 256]) -> Option<&'a CStr> {
 /// Whether the loader will see AT_SECURE: another user's or group's set-id bit, or file
 /// capabilities for a user who is not root.
 fn privileged(file: &Fd) -> Result<bool, Errno> {
-    // SAFETY: stat is plain data, and all zeros is a value of it.
-    let mut st: libc::stat = unsafe { core::mem::zeroed() };
     // SAFETY: an open descriptor and a live stat.
-    if unsafe { libc::fstat(file.raw(), &mut st) } != 0 {
-        return Err(Errno::last());
-    }
+    let st = stat(|st| unsafe { libc::fstat(file.raw(), st) })?;
     // SAFETY: calls without arguments.
     let (user, group) = unsafe { (libc::getuid(), libc::getgid()) };
     let set_user = st.st_mode & libc::S_ISUID != 0 && st.st_uid != user;
@@ -267,45 +259,28 @@ fn privileged(file: &Fd) -> Result<bool, Errno> {
     Ok(set_user || set_group || (caps && user != 0))
 }
 
-const PT_INTERP: u32 = 3;
-const PT_NOTE: u32 = 4;
-#[cfg(target_arch = "x86_64")]
-const MACHINE: u16 = 62;
-#[cfg(target_arch = "aarch64")]
-const MACHINE: u16 = 183;
-#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-const MACHINE: u16 = 0;
-
 fn elf(file: &Fd, head: &[u8], path: &CStr) -> Result<Verdict, ProgramError> {
     let unmanaged = |r| Ok(Verdict::Unmanaged(r));
-    let u16_at =
-        |b: &[u8], at: usize| Some(u16::from_le_bytes(b.get(at..at + 2)?.try_into().ok()?));
-    let u64_at =
-        |b: &[u8], at: usize| Some(u64::from_le_bytes(b.get(at..at + 8)?.try_into().ok()?));
     if !head.starts_with(b"\x7fELF") {
         return unmanaged(Reason::Format);
     }
-    if head.get(4) == Some(&1) {
+    if head.get(4) == Some(&libc::ELFCLASS32) {
         return unmanaged(Reason::Bits32);
     }
-    let fields = (
-        u16_at(head, 18),
-        u64_at(head, 32),
-        u16_at(head, 54),
-        u16_at(head, 56),
-    );
-    let (Some(machine), Some(table), Some(size), Some(count)) = fields else {
+    if head.len() < 58 {
         return unmanaged(Reason::Format);
-    };
-    if machine != MACHINE && MACHINE != 0 {
+    }
+    let u16_at = |at: usize| u16::from_le_bytes([head[at], head[at + 1]]);
+    let u64_at = |b: &[u8], at: usize| b[at..].first_chunk().map_or(0, |n| u64::from_le_bytes(*n));
+    if u16_at(18) != libc::EM_X86_64 {
         return unmanaged(Reason::Machine);
     }
-    if usize::from(size) != 56 {
+    let (mut entry, table) = ([0u8; 56], u64_at(head, 32));
+    if usize::from(u16_at(54)) != entry.len() {
         return unmanaged(Reason::Format);
     }
     let (mut dynamic, mut go) = (false, false);
-    for i in 0..u64::from(count) {
-        let mut entry = [0u8; 56];
+    for i in 0..u64::from(u16_at(56)) {
         let at = table.saturating_add(i * 56);
         if at > i64::MAX as u64 {
             return unmanaged(Reason::Format);
@@ -314,41 +289,34 @@ fn elf(file: &Fd, head: &[u8], path: &CStr) -> Result<Verdict, ProgramError> {
         if n < entry.len() {
             return unmanaged(Reason::Format);
         }
-        if entry[..4] == PT_NOTE.to_le_bytes() {
+        // The segment, as far as there is room for it.
+        let read = |to: &mut [u8]| {
+            let at = u64_at(&entry, 8).min(i64::MAX as u64);
+            let len = u64_at(&entry, 32).min(to.len() as u64) as usize;
+            file.read_at(&mut to[..len], at).map_err(ProgramError::Read)
+        };
+        if entry[..4] == libc::PT_NOTE.to_le_bytes() {
             let mut notes = [0u8; 512];
-            let at = u64_at(&entry, 8).unwrap_or(0).min(i64::MAX as u64);
-            let len = u64_at(&entry, 32).unwrap_or(0).min(notes.len() as u64) as usize;
-            let read = file.read_at(&mut notes[..len], at);
             // Each: length of the name, of the text, kind (build id), name.
             let is_go = |n: &[u8]| n[..4] == [4, 0, 0, 0] && n[8..] == *b"\x04\0\0\0Go\0\0";
-            let n = read.map_err(ProgramError::Read)?;
+            let n = read(&mut notes)?;
             go |= notes[..n].windows(16).step_by(4).any(is_go);
         }
-        if entry[..4] != PT_INTERP.to_le_bytes() {
-            continue;
+        if entry[..4] == libc::PT_INTERP.to_le_bytes() {
+            let mut loader = [0u8; 255];
+            let n = read(&mut loader)?;
+            if loader[..n].windows(7).any(|w| w == b"ld-musl") {
+                return Ok(Verdict::Injected(Reason::Musl));
+            }
+            dynamic = true;
         }
-        let mut loader = [0u8; 256];
-        let at = u64_at(&entry, 8).unwrap_or(0).min(i64::MAX as u64);
-        let len = u64_at(&entry, 32).unwrap_or(0).min(255) as usize;
-        let n = file
-            .read_at(&mut loader[..len], at)
-            .map_err(ProgramError::Read)?;
-        let musl = loader[..n].windows(7).any(|w| w == b"ld-musl");
-        if musl {
-            return Ok(Verdict::Injected(Reason::Musl));
-        }
-        dynamic = true;
-    }
-    if go || dynamic {
-        return Ok(match go {
-            true => Verdict::Injected(Reason::Go),
-            false => Verdict::Managed,
-        });
     }
     // The loader itself has no interpreter, and loads the library all the same.
     let name = path.to_bytes().rsplit(|&b| b == b'/').next().unwrap_or(b"");
-    if name.starts_with(b"ld-linux") || name == b"ld.so" {
-        return Ok(Verdict::Managed);
-    }
-    Ok(Verdict::Injected(Reason::Static))
+    let is_loader = name.starts_with(b"ld-linux") || name == b"ld.so";
+    Ok(match dynamic || is_loader {
+        _ if go => Verdict::Injected(Reason::Go),
+        true => Verdict::Managed,
+        false => Verdict::Injected(Reason::Static),
+    })
 }

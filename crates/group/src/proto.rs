@@ -14,7 +14,7 @@ use deckle_door::link::{self, EXEC, UNMANAGED, Where};
 
 use crate::attach::Name;
 use crate::line::LineId;
-use crate::socket::{self, FDS_MAX, receive, send, wait};
+use crate::socket::{self, FDS_MAX, Received, receive, send, wait};
 use crate::sys::{Errno, Fd};
 
 /// Longest packet.
@@ -158,7 +158,7 @@ impl Link {
     /// `deckle run` is gone, or knows nothing of the caller.
     pub fn ask(&self) -> Result<Given, Errno> {
         let mut buf = [0; 8];
-        let got = self.answer(ASK, &mut buf)?;
+        let got = self.answer(&[&[ASK]], &mut buf)?;
         let there = *got.packet.get(1).ok_or(Errno(libc::EPERM))?;
         let mut fds = got.fds.into_iter().flatten();
         let mut next = |bit: u8| (there >> bit & 1 == 1).then(|| fds.next()).flatten();
@@ -180,12 +180,12 @@ impl Link {
     /// # Errors
     /// `deckle run` is gone, or has none.
     pub fn spare(&self) -> Result<Fd, Errno> {
-        let [spare, ..] = self.answer(SPARE, &mut [0; 8])?.fds;
+        let [spare, ..] = self.answer(&[&[SPARE]], &mut [0; 8])?.fds;
         spare.ok_or(Errno(libc::EMFILE))
     }
 
-    fn answer<'a>(&self, question: u8, buf: &'a mut [u8]) -> Result<socket::Received<'a>, Errno> {
-        send(&self.0, &[&[question]], &[])?;
+    fn answer<'a>(&self, question: &[&[u8]], buf: &'a mut [u8]) -> Result<Received<'a>, Errno> {
+        send(&self.0, question, &[])?;
         wait(&self.0, PATIENCE)?;
         receive(&self.0, buf)
     }
@@ -198,10 +198,8 @@ impl Link {
     /// `deckle run` is gone.
     pub fn announce(&self, tid: u32, child: bool) -> Result<bool, Errno> {
         let id = tid.to_le_bytes();
-        send(&self.0, &[&[EXEC], &id, &[0, u8::from(child)]], &[])?;
-        let mut buf = [0; 8];
-        wait(&self.0, PATIENCE)?;
-        Ok(receive(&self.0, &mut buf)?.packet.first() == Some(&1))
+        let question = [&[EXEC], &id[..], &[0, u8::from(child)]];
+        Ok(self.answer(&question, &mut [0; 8])?.packet.first() == Some(&1))
     }
 
     /// Gives the descriptor away.
@@ -221,12 +219,9 @@ impl Link {
         line: LineId,
         fds: &[i32],
     ) -> Result<(), Errno> {
-        let words = [pid, service, u32::from(line.index), line.generation];
-        let mut packet = [0u8; 16];
-        for (to, word) in packet.as_chunks_mut::<4>().0.iter_mut().zip(words) {
-            *to = word.to_le_bytes();
-        }
-        send(&self.0, &[&[HELLO], &packet], fds)
+        let [index, generation] = line.words();
+        let words = [pid, service, index, generation].map(u32::to_le_bytes);
+        send(&self.0, &[&[HELLO], words.as_flattened()], fds)
     }
 
     /// Has `deckle run` kill this service's own program.
@@ -237,23 +232,17 @@ impl Link {
     /// Has `deckle run` kill the process of `victim` and print `text`, unless one is being killed
     /// or was since the caller has looked, when `kills` had been.
     pub fn out_of_memory(&self, victim: LineId, kills: u64, text: &[u8]) -> Result<(), Errno> {
-        let mut packet = [0u8; 17];
-        packet[0] = OOM;
-        packet[1..5].copy_from_slice(&u32::from(victim.index).to_le_bytes());
-        packet[5..9].copy_from_slice(&victim.generation.to_le_bytes());
-        packet[9..17].copy_from_slice(&kills.to_le_bytes());
-        let text = &text[..text.len().min(PACKET_MAX - packet.len())];
-        send(&self.0, &[&packet, text], &[])
+        let line = victim.words().map(u32::to_le_bytes);
+        let text = &text[..text.len().min(PACKET_MAX - 17)];
+        let parts = [&[OOM], line.as_flattened(), &kills.to_le_bytes(), text];
+        send(&self.0, &parts, &[])
     }
 
     /// Has `deckle run` print `text` (whole lines) on its standard error. Cut at the longest
     /// packet.
     pub fn say(&self, text: &[u8]) -> Result<(), Errno> {
-        send(
-            &self.0,
-            &[&[SAY], &text[..text.len().min(PACKET_MAX - 1)]],
-            &[],
-        )
+        let text = &text[..text.len().min(PACKET_MAX - 1)];
+        send(&self.0, &[&[SAY], text], &[])
     }
 
     /// Reports a program that will run without management.
@@ -269,24 +258,18 @@ impl Link {
     }
 }
 
-/// What `deckle run` gives to a service that asks.
-#[derive(Default)]
+/// What `deckle run` gives to a service that asks, each if it has it: the group's page,
+/// `/dev/userfaultfd`, a pidfd of the program and its `stat` in /proc; of the service's own files
+/// there `maps`, `status`, `pagemap` and `mem`.
+#[allow(missing_docs)]
 pub struct Given {
-    /// The group's page.
     pub page: Option<Fd>,
-    /// `/dev/userfaultfd`.
     pub device: Option<Fd>,
-    /// A pidfd of the program.
     pub program: Option<Fd>,
-    /// `/proc/PID/stat` of the program.
     pub stat: Option<Fd>,
-    /// Of the files of the service in /proc: `maps`.
     pub maps: Option<Fd>,
-    /// `status`.
     pub status: Option<Fd>,
-    /// `pagemap`.
     pub pagemap: Option<Fd>,
-    /// `mem`.
     pub memory: Option<Fd>,
 }
 

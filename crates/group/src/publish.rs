@@ -1,55 +1,65 @@
 //! What a service tells about its process: gauges, and the counters of its manager.
 
+use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
 
 use deckle_mm::{Item, SIZE_ORDERS, SizeItem, Stats};
 
 use crate::attach::Group;
-use crate::layout::Line;
+use crate::layout::{Line, Words, load, store};
 use crate::line::LineId;
 
-/// What a service publishes about its process from time to time.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Gauges {
+macro_rules! gauges {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// What a service publishes about its process from time to time.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+        pub struct Gauges { $($(#[$doc])* pub $name: u64,)* }
+
+        impl Gauges {
+            /// How many there are.
+            pub(crate) const COUNT: usize = [$(stringify!($name)),*].len();
+
+            /// In the order of the page.
+            fn words(&self) -> [u64; Gauges::COUNT] {
+                [$(self.$name),*]
+            }
+
+            fn of([$($name),*]: [u64; Gauges::COUNT]) -> Gauges {
+                Gauges { $($name),* }
+            }
+
+            /// Those that the page holds.
+            pub(crate) fn read(words: &Words<{ Gauges::COUNT }>) -> Gauges {
+                Gauges::of(load(words))
+            }
+        }
+    };
+}
+
+gauges! {
     /// Pages resident: mapped and inactive.
-    pub resident: u64,
+    resident,
     /// Of these, inactive (resident but unmapped).
-    pub inactive: u64,
+    inactive,
     /// Zero-filled subpages that a split would free, as far as known.
-    pub droppable: u64,
+    droppable,
     /// Pages that the program sees as its own but that are in the store (logical swap).
-    pub swapped: u64,
+    swapped,
     /// RAM that the store uses, pages.
-    pub stored_pages: u64,
+    stored_pages,
     /// Bytes of compressed data in the store.
-    pub stored_bytes: u64,
+    stored_bytes,
     /// Age of the oldest inactive folio, in reclaim rounds.
-    pub oldest_inactive: u64,
+    oldest_inactive,
     /// Pages that come back for each hundred that are evicted (see `Mm::refault_percent`).
-    pub refaults: u64,
+    refaults,
     /// Anonymous memory of the process that is not managed (stacks, .bss, shared), pages.
-    pub unmanaged_anon: u64,
+    unmanaged_anon,
 }
 
 /// Whether `item` is a gauge, which ends with its process, and not a counter, which stays.
 pub fn is_gauge(item: Item) -> bool {
-    matches!(
-        item,
-        Item::NrAnon
-            | Item::NrInactive
-            | Item::NrThp
-            | Item::NrZero
-            | Item::NrSwapped
-            | Item::NrSwapcached
-            | Item::NrShared
-            | Item::NrAnonPartiallyMapped
-            | Item::NrThpWaste
-    )
-}
-
-/// The same of what is counted for each size.
-fn is_size_gauge(item: SizeItem) -> bool {
-    matches!(item, SizeItem::NrAnon | SizeItem::NrAnonPartiallyMapped)
+    item.name().starts_with("nr_")
 }
 
 impl Group {
@@ -57,57 +67,41 @@ impl Group {
     /// and at its end; what was published survives the process.
     pub fn publish(&self, id: LineId, g: &Gauges, stats: &Stats) {
         let Some(line) = self.line(id) else { return };
-        line.resident.store(level(g.resident), Relaxed);
-        line.inactive.store(level(g.inactive), Relaxed);
-        line.droppable.store(level(g.droppable), Relaxed);
-        line.swapped.store(level(g.swapped), Relaxed);
-        line.stored_pages.store(level(g.stored_pages), Relaxed);
-        line.stored_bytes.store(level(g.stored_bytes), Relaxed);
-        line.oldest_inactive.store(g.oldest_inactive, Relaxed);
-        line.refaults.store(g.refaults, Relaxed);
-        line.unmanaged_anon.store(level(g.unmanaged_anon), Relaxed);
+        store(&line.gauges, g.words().map(level));
         for item in Item::ALL {
-            let n = stats.get(*item);
-            let n = if is_gauge(*item) { level(n) } else { n };
-            line.counters[*item as usize].store(n, Relaxed);
+            line.counters[*item as usize].store(level(stats.get(*item)), Relaxed);
         }
         for (item, of) in SizeItem::ALL.iter().zip(&line.sizes) {
             for (order, to) in SIZE_ORDERS.zip(of) {
-                let n = stats.size(order, *item);
-                let n = if is_size_gauge(*item) { level(n) } else { n };
-                to.store(n, Relaxed);
+                to.store(level(stats.size(order, *item)), Relaxed);
             }
         }
-        let sum = self.gauges();
-        let page = self.page();
-        page.resident_peak.fetch_max(sum.resident, Relaxed);
-        page.stored_bytes_peak.fetch_max(sum.stored_bytes, Relaxed);
-        page.swapped_peak.fetch_max(sum.swapped, Relaxed);
-        page.unmanaged_anon_peak
-            .fetch_max(sum.unmanaged_anon, Relaxed);
+        self.raise_peaks(&self.gauges());
+    }
+
+    fn raise_peaks(&self, sums: &Gauges) {
+        for (peak, sum) in self.page().peaks.iter().zip(sums.words()) {
+            peak.fetch_max(sum, Relaxed);
+        }
     }
 
     /// A counter (dead and live processes) or a gauge (live ones) of the whole group.
     pub fn counter(&self, item: Item) -> u64 {
         let i = item as usize;
-        let live = |l: &Line| l.counters[i].load(Relaxed);
-        self.lines()
-            .iter()
-            .map(live)
-            .fold(self.page().dead[i].load(Relaxed), u64::saturating_add)
+        self.total(&self.page().dead[i], |l| &l.counters[i])
     }
 
     /// The same of the folios of `order`; 0 for an order that is not counted apart.
     pub fn size_counter(&self, order: u8, item: SizeItem) -> u64 {
-        let Some(of) = SIZE_ORDERS.clone().position(|o| o == order) else {
-            return 0;
-        };
-        let live = |l: &Line| l.sizes[item as usize][of].load(Relaxed);
-        let dead = self.page().dead_sizes[item as usize][of].load(Relaxed);
-        self.lines()
-            .iter()
-            .map(live)
-            .fold(dead, u64::saturating_add)
+        let (i, mut orders) = (item as usize, SIZE_ORDERS.clone());
+        orders.position(|o| o == order).map_or(0, |of| {
+            self.total(&self.page().dead_sizes[i][of], |l| &l.sizes[i][of])
+        })
+    }
+
+    fn total(&self, dead: &AtomicU64, of: impl Fn(&Line) -> &AtomicU64) -> u64 {
+        let live = self.lines().iter().map(|line| of(line).load(Relaxed));
+        live.fold(dead.load(Relaxed), u64::saturating_add)
     }
 
     /// Moves the counters of a line whose process is gone to the totals of the dead.
@@ -123,7 +117,7 @@ impl Group {
             let from = &line.sizes[*item as usize];
             for (from, to) in from.iter().zip(&page.dead_sizes[*item as usize]) {
                 let n = from.swap(0, Relaxed);
-                if !is_size_gauge(*item) {
+                if !item.name().starts_with("nr_") {
                     to.fetch_add(n, Relaxed);
                 }
             }
@@ -136,21 +130,18 @@ impl Group {
             .fold(Gauges::default(), |sum, p| sum.plus(&p.gauges))
     }
 
-    /// Peaks of the sums: those of resident, swapped and stored bytes and of unmanaged memory.
+    /// Peaks of the sums.
     pub fn peak_gauges(&self) -> Gauges {
-        let page = self.page();
-        Gauges {
-            resident: page.resident_peak.load(Relaxed),
-            swapped: page.swapped_peak.load(Relaxed),
-            stored_bytes: page.stored_bytes_peak.load(Relaxed),
-            unmanaged_anon: page.unmanaged_anon_peak.load(Relaxed),
-            ..Gauges::default()
-        }
+        Gauges::read(&self.page().peaks)
     }
 
     /// Raises the peak of unmanaged anonymous memory, pages: for a supervisor that measures it.
     pub fn note_unmanaged_anon(&self, pages: u64) {
-        self.page().unmanaged_anon_peak.fetch_max(pages, Relaxed);
+        let of = Gauges {
+            unmanaged_anon: pages,
+            ..Gauges::default()
+        };
+        self.raise_peaks(&of);
     }
 }
 
@@ -162,16 +153,11 @@ fn level(n: u64) -> u64 {
 
 impl Gauges {
     fn plus(&self, o: &Gauges) -> Gauges {
+        let (a, b) = (self.words(), o.words());
         Gauges {
-            resident: self.resident.saturating_add(o.resident),
-            inactive: self.inactive.saturating_add(o.inactive),
-            droppable: self.droppable.saturating_add(o.droppable),
-            swapped: self.swapped.saturating_add(o.swapped),
-            stored_pages: self.stored_pages.saturating_add(o.stored_pages),
-            stored_bytes: self.stored_bytes.saturating_add(o.stored_bytes),
             oldest_inactive: self.oldest_inactive.max(o.oldest_inactive),
             refaults: self.refaults.max(o.refaults),
-            unmanaged_anon: self.unmanaged_anon.saturating_add(o.unmanaged_anon),
+            ..Gauges::of(core::array::from_fn(|i| a[i].saturating_add(b[i])))
         }
     }
 }

@@ -5,6 +5,9 @@ use core::fmt;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU32, AtomicU64};
 use core::time::Duration;
+use std::io::Write;
+
+use deckle_door::sys::{call, timespec};
 
 /// A system call's error number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -110,29 +113,14 @@ impl Drop for Fd {
     }
 }
 
-/// Sleeps while `word` holds `expected`, at most for `timeout`. Spurious returns happen.
-/// The word may be shared between processes.
-pub fn futex_wait(word: &AtomicU32, expected: u32, timeout: Duration) {
-    let wait = libc::timespec {
-        tv_sec: timeout.as_secs().min(i64::MAX as u64) as i64,
-        tv_nsec: i64::from(timeout.subsec_nanos()),
-    };
-    // SAFETY: the word is live and aligned for the whole call; `wait` outlives it.
-    unsafe {
-        libc::syscall(
-            libc::SYS_futex,
-            word.as_ptr(),
-            libc::FUTEX_WAIT,
-            expected,
-            &wait as *const libc::timespec,
-        )
-    };
-}
-
-/// Wakes every sleeper on `word`, in all processes.
-pub fn futex_wake_all(word: &AtomicU32) {
-    // SAFETY: FUTEX_WAKE only uses the address of the word as a key.
-    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
+/// What one of the stat family writes.
+pub(crate) fn stat(call: impl FnOnce(*mut libc::stat) -> i32) -> Result<libc::stat, Errno> {
+    // SAFETY: stat is plain data, and all zeros is a value of it.
+    let mut st: libc::stat = unsafe { core::mem::zeroed() };
+    match call(&raw mut st) {
+        0 => Ok(st),
+        _ => Err(Errno::last()),
+    }
 }
 
 /// Monotonic time.
@@ -159,6 +147,17 @@ pub struct ProcStat {
     pub threads: u64,
     /// Start time in clock ticks since boot: with the pid it names a process for good.
     pub start: u64,
+    /// Bytes of address space; 0 if it has left its memory.
+    pub memory: u64,
+}
+
+impl ProcStat {
+    /// Reads such a file. Errors: ESRCH when the process is gone.
+    pub fn read(file: &Fd) -> Result<ProcStat, Errno> {
+        let mut text = [0u8; 1024];
+        let n = file.read_at(&mut text, 0)?;
+        parse_stat(&text[..n]).ok_or(Errno(libc::ESRCH))
+    }
 }
 
 /// Reads `/proc/PID/stat`. Errors: ENOENT or ESRCH when there is no such process.
@@ -172,34 +171,11 @@ pub fn task_stat(pid: u32, tid: u32) -> Result<ProcStat, Errno> {
 }
 
 fn read_stat(path: fmt::Arguments<'_>) -> Result<ProcStat, Errno> {
-    let mut text = PathText {
-        bytes: [0; 48],
-        len: 0,
-    };
-    fmt::write(&mut text, path).map_err(|_| Errno(libc::ENAMETOOLONG))?;
-    let path = CStr::from_bytes_until_nul(&text.bytes).map_err(|_| Errno(libc::EINVAL))?;
-    let file = Fd::open(path, libc::O_RDONLY, 0)?;
-    let mut buf = [0u8; 1024];
-    let n = file.read_at(&mut buf, 0)?;
-    parse_stat(&buf[..n]).ok_or(Errno(libc::ESRCH))
-}
-
-/// A path, put together without allocation; the last byte stays NUL. There is room for two pids.
-struct PathText {
-    bytes: [u8; 48],
-    len: usize,
-}
-
-impl fmt::Write for PathText {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        let end = self.len + text.len();
-        if end >= self.bytes.len() {
-            return Err(fmt::Error);
-        }
-        self.bytes[self.len..end].copy_from_slice(text.as_bytes());
-        self.len = end;
-        Ok(())
-    }
+    // There is room for two pids, and a NUL behind them.
+    let mut bytes = [0; 48];
+    write!(&mut bytes[..47], "{path}").map_err(|_| Errno(libc::ENAMETOOLONG))?;
+    let path = CStr::from_bytes_until_nul(&bytes).map_err(|_| Errno(libc::EINVAL))?;
+    ProcStat::read(&Fd::open(path, libc::O_RDONLY, 0)?)
 }
 
 /// The name in the second field may hold anything, so fields are counted from the last `)`.
@@ -222,6 +198,7 @@ fn parse_stat(text: &[u8]) -> Option<ProcStat> {
         cpu: number(4)?.checked_add(number(0)?)?, // fields 14 and 15
         threads: number(4)?,                      // field 20
         start: number(1)?,                        // field 22
+        memory: number(0)?,                       // field 23
     })
 }
 
@@ -250,13 +227,10 @@ pub fn leave_namespaces_unknown() {
 
 fn look_at_namespaces() -> u64 {
     let inode = |path: &CStr| {
-        // SAFETY: stat is plain data, and all zeros is a value of it.
-        let mut st: libc::stat = unsafe { core::mem::zeroed() };
         // SAFETY: the path is a NUL-terminated string and `st` a live stat.
-        let rc = unsafe { libc::stat(path.as_ptr(), &mut st) };
-        (rc == 0).then_some(st.st_ino)
+        stat(|st| unsafe { libc::stat(path.as_ptr(), st) }).map(|st| st.st_ino)
     };
-    let Some(pids) = inode(c"/proc/self/ns/pid") else {
+    let Ok(pids) = inode(c"/proc/self/ns/pid") else {
         return 0;
     };
     // Kernels without time namespaces have but one clock. Inodes of namespaces have 32 bits.
@@ -286,83 +260,35 @@ pub fn to_read(fd: i32) -> libc::pollfd {
     }
 }
 
+/// Waits until there is something to read, or the end, at most so long; false when there is not.
+pub fn is_ready(fd: i32, time: Duration) -> bool {
+    let (mut slot, mut time) = (to_read(fd), timespec(time));
+    let args = [&raw mut slot as usize, 1, &raw mut time as usize];
+    // SAFETY: one slot and a time, both on this stack: the kernel writes what is left of it.
+    let done = unsafe { call(libc::SYS_ppoll, args) };
+    done == Ok(1) && slot.revents & !libc::POLLNVAL != 0
+}
+
 /// Opens a pidfd, close-on-exec.
 pub fn pidfd_open(pid: u32) -> Result<Fd, Errno> {
     // SAFETY: a system call on numbers.
-    let raw = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
-    if raw < 0 {
-        Err(Errno::last())
-    } else {
-        Ok(Fd(raw as i32))
-    }
+    let made = unsafe { call(libc::SYS_pidfd_open, [pid as usize, 0]) };
+    made.map(|raw| Fd(raw as i32)).map_err(Errno)
 }
 
 /// Sends `signal` to the process behind `pidfd`. ESRCH when it is gone.
 pub fn pidfd_kill(pidfd: &Fd, signal: i32) -> Result<(), Errno> {
+    let args = [pidfd.raw() as usize, signal as usize, 0, 0];
     // SAFETY: a system call on numbers; the siginfo pointer may be null.
-    let rc = unsafe {
-        libc::syscall(
-            libc::SYS_pidfd_send_signal,
-            pidfd.raw(),
-            signal,
-            core::ptr::null::<libc::siginfo_t>(),
-            0,
-        )
-    };
-    if rc < 0 { Err(Errno::last()) } else { Ok(()) }
+    let sent = unsafe { call(libc::SYS_pidfd_send_signal, args) };
+    sent.map(drop).map_err(Errno)
 }
 
 /// Whether the process behind `pidfd` has ended (a zombie has).
 pub fn pidfd_ended(pidfd: &Fd) -> bool {
-    let mut p = to_read(pidfd.raw());
-    // SAFETY: one live pollfd, no waiting.
-    unsafe { libc::poll(&mut p, 1, 0) > 0 }
+    is_ready(pidfd.raw(), Duration::ZERO)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn stat_is_read_past_a_name_with_spaces_and_brackets() {
-        let text = b"42 (a) b (c)) S 7 42 42 0 -1 4194560 1 0 0 0 25 75 8 9 20 0 3 0 98765 1 2\n";
-        let got = parse_stat(text).unwrap();
-        assert_eq!(
-            got,
-            ProcStat {
-                state: b'S',
-                parent: 7,
-                exiting: false,
-                cpu: 100,
-                threads: 3,
-                start: 98765
-            }
-        );
-        let ends = b"7 (a) R (b) S 1 7 7 0 -1 4194308 0 0 0 0 25 75 0 0 39 19 3 0 99\n";
-        assert!(parse_stat(ends).unwrap().exiting);
-        for cut in [
-            "42 (cut",
-            "42 (cut) S 1 2",
-            "42 (cut) S 7 42 42 0 -1 4194560 1 0 0 0 25",
-        ] {
-            assert_eq!(parse_stat(cut.as_bytes()), None);
-        }
-    }
-
-    #[test]
-    fn own_stat_can_be_read_and_an_absent_pid_cannot() {
-        let pid = std::process::id();
-        let me = proc_stat(pid).unwrap();
-        assert!(me.start > 0 && me.threads > 0 && !me.exiting);
-        // SAFETY: a system call without arguments.
-        let tid = unsafe { libc::gettid() } as u32;
-        let task = task_stat(pid, tid).unwrap();
-        // The task that asks runs.
-        assert_eq!((task.state, task.exiting), (b'R', false));
-        assert_eq!(task.parent, me.parent);
-        // The longest path there is.
-        for absent in [proc_stat(u32::MAX), task_stat(u32::MAX, u32::MAX)] {
-            assert_eq!(absent, Err(Errno(libc::ENOENT)));
-        }
-    }
-}
+#[path = "../tests/unit/sys.rs"]
+mod tests;

@@ -45,17 +45,13 @@ type Call = unsafe extern "C" fn(c_long, usize, usize, usize, usize, usize, usiz
 /// One that makes a process, or a thread. By libc's own function, from whose place a child on
 /// another stack goes on.
 unsafe fn forks(number: c_long, args: [usize; 6]) -> c_long {
-    let found = hooks::next(c"syscall");
-    let [a, b, c, d, e, f] = args;
-    // SAFETY: libc's function of that signature, with the program's own arguments.
-    let call = || unsafe {
-        let real = core::mem::transmute::<*mut core::ffi::c_void, Call>(found);
-        real(number, a, b, c, d, e, f)
+    // SAFETY: its type.
+    let Some(real) = (unsafe { hooks::next::<Call>(c"syscall") }) else {
+        return sys::failed(libc::ENOSYS, -1);
     };
-    if found.is_null() {
-        sys::set_errno(libc::ENOSYS);
-        return -1;
-    }
+    let [a, b, c, d, e, f] = args;
+    // SAFETY: the program's own call.
+    let call = || unsafe { real(number, a, b, c, d, e, f) };
     match fork::Clone::of(number, args).is_some() {
         true => hooks::through_window(-1, call),
         false => call(),

@@ -44,7 +44,7 @@ impl Action {
     pub fn set(&self) -> Result<Action, i32> {
         let mut old = Action::DEFAULT;
         let (new, to) = (core::ptr::from_ref(self) as usize, &raw mut old as usize);
-        let args = [libc::SIGSYS as usize, new, to, size_of::<u64>(), 0, 0];
+        let args = [libc::SIGSYS as usize, new, to, size_of::<u64>()];
         // SAFETY: reads and writes one structure each; the handler is ours or the program's own.
         unsafe { sys::call(libc::SYS_rt_sigaction, args) }.map(|_| old)
     }
@@ -61,7 +61,7 @@ pub fn die() {
     let _ = Action::DEFAULT.set();
     let args = [sys::getpid(), sys::gettid(), libc::SIGSYS as u32].map(|n| n as usize);
     // SAFETY: a signal to this thread, which is blocked until then.
-    let _ = unsafe { sys::call(libc::SYS_tgkill, [args[0], args[1], args[2], 0, 0, 0]) };
+    let _ = unsafe { sys::call(libc::SYS_tgkill, [args[0], args[1], args[2]]) };
 }
 
 /// The kernel's `siginfo` for SIGSYS, as far as it is looked at.

@@ -108,11 +108,9 @@ pub fn preload_entry(list: &[u8]) -> Option<&'static CStr> {
 pub fn with_image_path<T>(work: impl FnOnce(&CStr) -> T) -> Option<T> {
     let library = library_path()?;
     let dir = library.strip_suffix(LIBRARY)?;
-    let mut path = [0_u8; 4096];
-    path.get_mut(..dir.len())?.copy_from_slice(dir);
-    let name = path.get_mut(dir.len()..dir.len() + IMAGE.len())?;
-    name.copy_from_slice(IMAGE);
-    Some(work(CStr::from_bytes_until_nul(&path).ok()?))
+    let path: Text<4096> = Text::new();
+    path.set_all(&[dir, IMAGE, b"\0"]);
+    Some(work(CStr::from_bytes_with_nul(path.get()).ok()?))
 }
 
 /// The entries of a value of LD_PRELOAD.

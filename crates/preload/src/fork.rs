@@ -82,12 +82,11 @@ impl Clone {
     unsafe fn make(&self) -> Result<usize, i32> {
         let (number, args) = match self {
             Clone::Old([flags, parent, child, area], _) => {
-                (libc::SYS_clone, [*flags, 0, *parent, *child, *area, 0])
+                (libc::SYS_clone, [*flags, 0, *parent, *child, *area])
             }
-            Clone::New(words, bytes, _) => (
-                libc::SYS_clone3,
-                [words.as_ptr() as usize, *bytes, 0, 0, 0, 0],
-            ),
+            Clone::New(words, bytes, _) => {
+                (libc::SYS_clone3, [words.as_ptr() as usize, *bytes, 0, 0, 0])
+            }
         };
         // SAFETY: the caller's promise; no stack is given.
         unsafe { sys::call(number, args) }
@@ -189,7 +188,7 @@ fn make(call: &Clone, by: host::Caller, number: Option<u32>) -> Result<usize, i3
                 .store(link.as_ref().map_or(-1, host::Link::raw), Relaxed);
             let alone = usize::from(link.is_none());
             let why = hindrance.map_or(0, |call| call as usize + 1);
-            gate::request(Op::ForkBegin, [alone, why, 0, 0, 0, 0]).map(|_| word)
+            gate::request(Op::ForkBegin, [alone, why]).map(|_| word)
         });
         match begun {
             Ok(shared) => word = Some((shared, number)),
@@ -228,7 +227,7 @@ fn shared_word() -> Result<&'static AtomicU32, i32> {
         let prot = (libc::PROT_READ | libc::PROT_WRITE) as usize;
         let flags = (libc::MAP_SHARED | libc::MAP_ANONYMOUS) as usize;
         // SAFETY: a new mapping, which changes no other.
-        let at = unsafe { sys::call(libc::SYS_mmap, [0, sys::PAGE, prot, flags, usize::MAX, 0]) };
+        let at = unsafe { sys::call(libc::SYS_mmap, [0, sys::PAGE, prot, flags, usize::MAX]) };
         SHARED.store(at.map_err(|_| libc::ENOMEM)?, Relaxed);
     }
     // SAFETY: our own mapping, never undone.
@@ -251,7 +250,7 @@ fn in_child(alone: bool) {
         let me = sys::getpid() as usize;
         let kill = libc::SIGKILL as usize;
         // SAFETY: ends this process, whose memory is not all there.
-        let _ = unsafe { sys::call(libc::SYS_kill, [me, kill, 0, 0, 0, 0]) };
+        let _ = unsafe { sys::call(libc::SYS_kill, [me, kill]) };
         sys::exit_all(1)
     }
 }
@@ -277,7 +276,7 @@ pub fn is_dead(pid: i32) -> bool {
     // SAFETY: plain data, for which zeros are a value.
     let mut info: libc::siginfo_t = unsafe { core::mem::zeroed() };
     let to = &raw mut info as usize;
-    let args = [libc::P_PID as usize, pid as usize, to, how as usize, 0, 0];
+    let args = [libc::P_PID as usize, pid as usize, to, how as usize];
     // SAFETY: writes one structure.
     match unsafe { sys::call(libc::SYS_waitid, args) } {
         // SAFETY: filled in by the call; zero if no child has ended.
@@ -285,7 +284,7 @@ pub fn is_dead(pid: i32) -> bool {
         // It is nobody we may wait for, or is gone.
         Err(libc::ECHILD) => {
             // SAFETY: signal 0 sends nothing.
-            let there = unsafe { sys::call(libc::SYS_kill, [pid as usize, 0, 0, 0, 0, 0]) };
+            let there = unsafe { sys::call(libc::SYS_kill, [pid as usize, 0]) };
             there == Err(libc::ESRCH)
         }
         Err(_) => false,

@@ -60,8 +60,8 @@ pub fn may_hold(start: usize, bytes: usize) -> bool {
 ///
 /// # Errors
 /// The errno that the call shall fail with.
-pub fn request(op: Op, args: [usize; 6]) -> Result<usize, i32> {
-    let result = DOOR.requests.ask(op, args);
+pub fn request<const N: usize>(op: Op, args: [usize; N]) -> Result<usize, i32> {
+    let result = DOOR.requests.ask(op, sys::words(args));
     if limits::is_raised() && !matches!(op, Op::ForkBegin | Op::ForkEnd | Op::Limit) {
         limits::follow();
     }
@@ -74,10 +74,10 @@ static COPIED: AtomicUsize = AtomicUsize::new(0);
 /// Makes sure that a child of which nobody has heard (made by an instruction of the program's
 /// own) knows: it has no service, and would wait for its answers for ever.
 fn note_start() {
-    let Ok(page) = sys::map_anonymous(sys::PAGE) else {
+    let Ok(page) = sys::map_anonymous(0, sys::PAGE) else {
         return;
     };
-    let wipe = [page, sys::PAGE, libc::MADV_WIPEONFORK as usize, 0, 0, 0];
+    let wipe = [page, sys::PAGE, libc::MADV_WIPEONFORK as usize];
     // SAFETY: our own new page.
     if unsafe { sys::call(libc::SYS_madvise, wipe) }.is_ok() {
         COPIED.store(page, Release);

@@ -18,7 +18,7 @@ fn hold(start: usize, bytes: usize) {
     if gate::is_managed() {
         let first = start & !(sys::PAGE - 1);
         let end = (start + bytes).next_multiple_of(sys::PAGE);
-        let _ = gate::request(Op::Hold, [first, end - first, 0, 0, 0, 0]);
+        let _ = gate::request(Op::Hold, [first, end - first]);
     }
 }
 
@@ -30,14 +30,14 @@ pub unsafe extern "C" fn pthread_mutex_init(
     mutex: *mut pthread_mutex_t,
     attributes: *const pthread_mutexattr_t,
 ) -> c_int {
-    let real = hooks::next(c"pthread_mutex_init");
-    if real.is_null() {
+    // SAFETY: its type.
+    let Some(real) = (unsafe { hooks::next::<Init>(c"pthread_mutex_init") }) else {
         return libc::ENOSYS;
-    }
+    };
     // SAFETY: libc's function of that signature with the program's own arguments; the attributes
     // are read as libc reads them.
     unsafe {
-        let done = core::mem::transmute::<*mut c_void, Init>(real)(mutex, attributes);
+        let done = real(mutex, attributes);
         if done == 0 && !attributes.is_null() {
             let (mut protocol, mut robust) = (0, 0);
             libc::pthread_mutexattr_getprotocol(attributes, &raw mut protocol);
@@ -62,10 +62,10 @@ pub unsafe extern "C" fn pthread_create(
     entry: Entry,
     argument: *mut c_void,
 ) -> c_int {
-    let real = hooks::next(c"pthread_create");
-    if real.is_null() {
+    // SAFETY: its type.
+    let Some(real) = (unsafe { hooks::next::<Create>(c"pthread_create") }) else {
         return libc::EAGAIN;
-    }
+    };
     // SAFETY: libc's function of that signature with the program's own arguments; the attributes
     // are read as libc reads them.
     unsafe {
@@ -79,6 +79,6 @@ pub unsafe extern "C" fn pthread_create(
                 hold(end - RECORD, RECORD);
             }
         }
-        core::mem::transmute::<*mut c_void, Create>(real)(thread, attributes, entry, argument)
+        real(thread, attributes, entry, argument)
     }
 }

@@ -34,13 +34,19 @@ pub fn register() {
     }
 }
 
-/// The definition behind ours, of libc.
-pub fn next(name: &CStr) -> *mut c_void {
+/// The definition behind ours, of libc, as a function of type `F`.
+///
+/// # Safety
+/// `F` is the type of a pointer to that function.
+pub unsafe fn next<F>(name: &CStr) -> Option<F> {
+    const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
     let known = REAL.iter().find(|(known, _)| *known == name);
-    match known.map_or(0, |(_, at)| at.load(Acquire)) {
+    let found = match known.map_or(0, |(_, at)| at.load(Acquire)) {
         0 => look_up(name),
         at => at as *mut c_void,
-    }
+    };
+    // SAFETY: libc's function, of this type, says the caller.
+    (!found.is_null()).then(|| unsafe { core::mem::transmute_copy(&found) })
 }
 
 fn look_up(name: &CStr) -> *mut c_void {
@@ -58,18 +64,12 @@ unsafe extern "C" fn done() {
     window::close();
 }
 
-fn real(name: &CStr) -> Option<Fork> {
-    let found = next(name);
-    // SAFETY: libc's function of that signature.
-    (!found.is_null()).then(|| unsafe { core::mem::transmute::<*mut c_void, Fork>(found) })
-}
-
 /// C's `fork`: the handlers do the work.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fork() -> libc::pid_t {
-    let Some(real) = real(c"fork") else {
-        sys::set_errno(libc::ENOSYS);
-        return -1;
+    // SAFETY: its type.
+    let Some(real) = (unsafe { next::<Fork>(c"fork") }) else {
+        return sys::failed(libc::ENOSYS, -1);
     };
     if is_unseen() {
         return -1;
@@ -91,14 +91,12 @@ fn is_unseen() -> bool {
 /// POSIX's `_Fork`, which runs no handlers.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _Fork() -> libc::pid_t {
-    let Some(real) = real(c"_Fork") else {
-        sys::set_errno(libc::ENOSYS);
-        return -1;
+    // SAFETY: its type.
+    let Some(real) = (unsafe { next::<Fork>(c"_Fork") }) else {
+        return sys::failed(libc::ENOSYS, -1);
     };
-    through_window(-1, || {
-        // SAFETY: the program's own call.
-        unsafe { real() }
-    })
+    // SAFETY: the program's own call.
+    through_window(-1, || unsafe { real() })
 }
 
 /// Calls what forks, with the calling thread's window open; `failed` and `errno` if that cannot be.
@@ -137,16 +135,12 @@ pub unsafe extern "C" fn clone(
     area: *mut c_void,
     child: *mut c_void,
 ) -> c_int {
-    let found = next(c"clone");
-    if found.is_null() {
-        sys::set_errno(libc::ENOSYS);
-        return -1;
-    }
-    // SAFETY: libc's function of that signature, with the program's own arguments.
-    let call = || unsafe {
-        let real = core::mem::transmute::<*mut c_void, CloneFn>(found);
-        real(entry, stack, flags, argument, parent, area, child)
+    // SAFETY: its type.
+    let Some(real) = (unsafe { next::<CloneFn>(c"clone") }) else {
+        return sys::failed(libc::ENOSYS, -1);
     };
+    // SAFETY: the program's own call.
+    let call = || unsafe { real(entry, stack, flags, argument, parent, area, child) };
     match flags & libc::CLONE_VM {
         0 => through_window(-1, call),
         _ => call(),

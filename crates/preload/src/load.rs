@@ -12,12 +12,14 @@
 use crate::sys::{self, PAGE};
 use crate::{DOOR, config, fork, host};
 use core::arch::asm;
+use core::ffi::c_int;
 use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::time::Duration;
-use deckle_door::futex::{self, Wait};
+use deckle_door::futex;
 use deckle_door::request::set_mask;
 use deckle_door::{Mode, State};
+use libc::{Elf64_Ehdr, Elf64_Phdr};
 
 /// Bytes of the first task's stack.
 const STACK: usize = 256 << 10;
@@ -37,53 +39,22 @@ pub fn map_file() {
         let how = (libc::O_RDONLY | libc::O_CLOEXEC) as usize;
         let here = libc::AT_FDCWD as usize;
         // SAFETY: a path that ends in NUL.
-        unsafe {
-            sys::call(
-                libc::SYS_openat,
-                [here, path.as_ptr() as usize, how, 0, 0, 0],
-            )
-        }
+        unsafe { sys::call(libc::SYS_openat, [here, path.as_ptr() as usize, how]) }
     }) else {
         return;
     };
     // SAFETY: asks for the length; a new read-only mapping; closes what was opened here.
     unsafe {
         let end = libc::SEEK_END as usize;
-        if let Ok(bytes) = sys::call(libc::SYS_lseek, [fd, 0, end, 0, 0, 0]) {
+        if let Ok(bytes) = sys::call(libc::SYS_lseek, [fd, 0, end]) {
             let (prot, flags) = (libc::PROT_READ as usize, libc::MAP_PRIVATE as usize);
-            if let Ok(at) = sys::call(libc::SYS_mmap, [0, bytes, prot, flags, fd, 0]) {
+            if let Ok(at) = sys::call(libc::SYS_mmap, [0, bytes, prot, flags, fd]) {
                 FILE[1].store(bytes, Relaxed);
                 FILE[0].store(at, Release);
             }
         }
-        let _ = sys::call(libc::SYS_close, [fd, 0, 0, 0, 0, 0]);
+        let _ = sys::call(libc::SYS_close, [fd]);
     }
-}
-
-const PT_LOAD: u32 = 1;
-const PF_X: u32 = 1;
-const PF_W: u32 = 2;
-
-/// A program header of a 64-bit ELF file.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Header {
-    kind: u32,
-    flags: u32,
-    offset: usize,
-    addr: usize,
-    _physical: usize,
-    file_bytes: usize,
-    memory_bytes: usize,
-    align: usize,
-}
-
-/// What of an ELF file's head is needed.
-#[derive(Clone, Copy)]
-struct Elf {
-    entry: usize,
-    table: usize,
-    count: usize,
 }
 
 fn down(at: usize) -> usize {
@@ -98,17 +69,13 @@ fn up(at: usize) -> usize {
 ///
 /// # Safety
 /// A page of an ELF file is mapped there.
-unsafe fn elf(at: usize) -> Result<Elf, &'static str> {
-    // SAFETY: within the first page.
-    let word = |offset: usize| unsafe { ((at + offset) as *const u64).read() as usize };
-    let magic = u64::from_le_bytes(*b"\x7fELF\x02\x01\x01\0") as usize;
-    let elf = Elf {
-        entry: word(24),
-        table: word(32),
-        count: word(56) & 0xffff,
-    };
-    let size = word(48) >> 48;
-    match word(0) == magic && size == size_of::<Header>() && elf.table + elf.count * size <= PAGE {
+unsafe fn elf(at: usize) -> Result<Elf64_Ehdr, &'static str> {
+    // SAFETY: within the first page, and any bytes are a value.
+    let elf = unsafe { (at as *const Elf64_Ehdr).read() };
+    let (size, table) = (usize::from(elf.e_phentsize), elf.e_phoff as usize);
+    let in_page = table + usize::from(elf.e_phnum) * size <= PAGE;
+    let magic = elf.e_ident[..8] == *b"\x7fELF\x02\x01\x01\0";
+    match magic && size == size_of::<Elf64_Phdr>() && in_page {
         true => Ok(elf),
         false => Err("its service image is no such image"),
     }
@@ -118,12 +85,36 @@ unsafe fn elf(at: usize) -> Result<Elf, &'static str> {
 ///
 /// # Safety
 /// As [`elf`], which has accepted it.
-unsafe fn segments(at: usize, elf: Elf) -> impl Iterator<Item = Header> {
-    let table = (at + elf.table) as *const Header;
-    (0..elf.count)
+unsafe fn segments(at: usize, elf: &Elf64_Ehdr) -> impl Iterator<Item = Segment> {
+    let table = (at + elf.e_phoff as usize) as *const Elf64_Phdr;
+    (0..usize::from(elf.e_phnum))
         // SAFETY: within the first page; the table is aligned to a word.
         .map(move |i| unsafe { table.add(i).read() })
-        .filter(|h| h.kind == PT_LOAD)
+        .filter(|h| h.p_type == libc::PT_LOAD)
+        .map(|h| {
+            let right = |flag, prot| if h.p_flags & flag != 0 { prot } else { 0 };
+            let (write, exec) = (libc::PROT_WRITE, libc::PROT_EXEC);
+            let prot = libc::PROT_READ | right(libc::PF_W, write) | right(libc::PF_X, exec);
+            let words = [h.p_offset, h.p_vaddr, h.p_filesz, h.p_memsz];
+            (words.map(|word| word as usize), prot)
+        })
+}
+
+/// Offset in the file, address from the image's base on, bytes in the file and in memory; rights.
+type Segment = ([usize; 4], c_int);
+
+fn is_writable((_, prot): &Segment) -> bool {
+    prot & libc::PROT_WRITE != 0
+}
+
+/// Sets the rights of a part of what we have mapped.
+///
+/// # Safety
+/// Nobody uses it otherwise.
+unsafe fn protect(start: usize, bytes: usize, prot: c_int) -> Result<(), &'static str> {
+    // SAFETY: the caller's promise.
+    let done = unsafe { sys::call(libc::SYS_mprotect, [start, bytes, prot as usize]) };
+    done.map(drop).map_err(|_| REFUSED)
 }
 
 const REFUSED: &str = "the system refuses memory for its service";
@@ -141,43 +132,31 @@ fn place() -> Result<usize, &'static str> {
     // SAFETY: the file is mapped there, a page at least or the access fails like any other.
     let elf = unsafe { elf(file) }?;
     // SAFETY: as above.
-    let all = || unsafe { segments(file, elf) };
+    let all = || unsafe { segments(file, &elf) };
     let span = all()
-        .map(|h| up(h.addr + h.memory_bytes))
+        .map(|([_, addr, _, memory], _)| up(addr + memory))
         .max()
         .unwrap_or(0);
     let base = host::reserve_image(span).map_err(|_| REFUSED)?;
-    for h in all() {
-        let from = down(h.offset);
-        let to = base + down(h.addr);
-        let len = up(h.offset + h.file_bytes) - from;
+    for segment in all() {
+        let ([offset, addr, in_file, in_memory], prot) = segment;
+        let (from, to) = (down(offset), base + down(addr));
+        let len = up(offset + in_file) - from;
         if from + len > up(bytes) {
             return Err("its service image is cut off");
         }
-        let how = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | MREMAP_DONTUNMAP;
-        let args = [file + from, len, len, how as usize, to, 0];
-        let mut prot = libc::PROT_READ;
-        prot |= if h.flags & PF_W != 0 {
-            libc::PROT_WRITE
-        } else {
-            0
-        };
-        prot |= if h.flags & PF_X != 0 {
-            libc::PROT_EXEC
-        } else {
-            0
-        };
-        // SAFETY: a part of our file's mapping, moved over our reservation; the rights of it.
+        // The old place stays: two segments may share a page of the file.
+        let how = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
+        let end = base + up(addr + in_memory);
+        // SAFETY: a part of our file's mapping, moved over our reservation; the rights of it; the
+        // end of our reservation, which nobody uses yet.
         unsafe {
+            let args = [file + from, len, len, how as usize, to];
             sys::call(libc::SYS_mremap, args).map_err(|_| REFUSED)?;
-            let rights = [to, len, prot as usize, 0, 0, 0];
-            sys::call(libc::SYS_mprotect, rights).map_err(|_| REFUSED)?;
-        }
-        let end = base + up(h.addr + h.memory_bytes);
-        if h.flags & PF_W != 0 && end > to + len {
-            let rights = [to + len, end - to - len, prot as usize, 0, 0, 0];
-            // SAFETY: the end of our reservation, which nobody uses yet.
-            unsafe { sys::call(libc::SYS_mprotect, rights) }.map_err(|_| REFUSED)?;
+            protect(to, len, prot)?;
+            if is_writable(&segment) && end > to + len {
+                protect(to + len, end - to - len, prot)?;
+            }
         }
     }
     // SAFETY: our mapping of the file, all needed parts of which are elsewhere now.
@@ -185,39 +164,28 @@ fn place() -> Result<usize, &'static str> {
     FILE[0].store(0, Relaxed);
     BASE.store(base, Release);
     let stack = sys::reserve(0, GUARD + STACK).map_err(|_| REFUSED)?;
-    let rights = [
-        stack + GUARD,
-        STACK,
-        (libc::PROT_READ | libc::PROT_WRITE) as usize,
-        0,
-        0,
-        0,
-    ];
     // SAFETY: our own mapping.
-    unsafe { sys::call(libc::SYS_mprotect, rights) }.map_err(|_| REFUSED)?;
+    unsafe { protect(stack + GUARD, STACK, libc::PROT_READ | libc::PROT_WRITE) }?;
     STACK_TOP.store(stack + GUARD + STACK, Relaxed);
     DOOR.image.store(span + GUARD + STACK, Relaxed);
     Ok(base)
 }
 
-/// `MREMAP_DONTUNMAP`: two segments may share a page of the file.
-const MREMAP_DONTUNMAP: i32 = 4;
-
 /// Gives the writable segments the bytes that the file has, and zeros behind them.
 ///
 /// # Safety
 /// The image is at `base`, and no task runs in it.
-unsafe fn renew(base: usize) -> Result<Elf, &'static str> {
+unsafe fn renew(base: usize) -> Result<Elf64_Ehdr, &'static str> {
     // SAFETY: the image's first page; what lies in its writable segments is not needed, as
     // no task runs, and their last page of the file is the image's alone.
     unsafe {
         let elf = elf(base)?;
-        for h in segments(base, elf).filter(|h| h.flags & PF_W != 0) {
-            let (start, end) = (base + h.addr, base + h.addr + h.memory_bytes);
+        for ([_, addr, in_file, in_memory], _) in segments(base, &elf).filter(is_writable) {
+            let (start, end) = (base + addr, base + addr + in_memory);
             let drop = libc::MADV_DONTNEED as usize;
-            let args = [down(start), up(end) - down(start), drop, 0, 0, 0];
+            let args = [down(start), up(end) - down(start), drop];
             sys::call(libc::SYS_madvise, args).map_err(|_| REFUSED)?;
-            let tail = start + h.file_bytes;
+            let tail = start + in_file;
             core::ptr::write_bytes(tail as *mut u8, 0, up(tail) - tail);
         }
         Ok(elf)
@@ -249,8 +217,8 @@ pub fn start(mode: Mode) -> Result<(), &'static str> {
     let mask = set_mask(u64::MAX);
     // SAFETY: the stack is the first task's, which does not run yet; the image is whole.
     let made = unsafe {
-        let stack = prepare_stack(top, base, elf);
-        clone_into(stack, base + elf.entry)
+        let stack = prepare_stack(top, base, &elf);
+        clone_into(stack, base + elf.e_entry as usize)
     };
     set_mask(mask);
     made.map_err(|_| "the system refuses a task for its service")?;
@@ -274,10 +242,10 @@ fn wait() -> Result<(), &'static str> {
             }
             State::Pending => {
                 let time = Duration::from_millis(50);
-                let woken = futex::wait(&DOOR.state, State::Pending as u32, Some(time));
+                let in_time = futex::wait(&DOOR.state, State::Pending as u32, Some(time));
                 // The kernel does not clear its word for who is ended by a filter.
                 let task = DOOR.task.load(Acquire) as i32;
-                if woken == Wait::TimedOut && task != 0 && fork::is_dead(task) {
+                if !in_time && task != 0 && fork::is_dead(task) {
                     DOOR.task.store(0, Release);
                 }
             }
@@ -290,15 +258,7 @@ fn wait() -> Result<(), &'static str> {
 ///
 /// # Safety
 /// At least a page below `top` is writable and unused; the image is at `base`.
-unsafe fn prepare_stack(top: usize, base: usize, elf: Elf) -> usize {
-    const AT_PHDR: usize = 3;
-    const AT_PHENT: usize = 4;
-    const AT_PHNUM: usize = 5;
-    const AT_PAGESZ: usize = 6;
-    const AT_ENTRY: usize = 9;
-    const AT_HWCAP: usize = 16;
-    const AT_RANDOM: usize = 25;
-    const AT_SYSINFO_EHDR: usize = 33;
+unsafe fn prepare_stack(top: usize, base: usize, elf: &Elf64_Ehdr) -> usize {
     let words = [
         2,
         c"deckle".as_ptr() as usize,
@@ -306,23 +266,23 @@ unsafe fn prepare_stack(top: usize, base: usize, elf: Elf) -> usize {
         0,
         // No environment.
         0,
-        AT_PHDR,
-        base + elf.table,
-        AT_PHENT,
-        size_of::<Header>(),
-        AT_PHNUM,
-        elf.count,
-        AT_PAGESZ,
+        libc::AT_PHDR as usize,
+        base + elf.e_phoff as usize,
+        libc::AT_PHENT as usize,
+        elf.e_phentsize.into(),
+        libc::AT_PHNUM as usize,
+        elf.e_phnum.into(),
+        libc::AT_PAGESZ as usize,
         PAGE,
-        AT_ENTRY,
-        base + elf.entry,
-        AT_HWCAP,
-        host::auxiliary(AT_HWCAP),
+        libc::AT_ENTRY as usize,
+        base + elf.e_entry as usize,
+        libc::AT_HWCAP as usize,
+        host::auxiliary(libc::AT_HWCAP as usize),
         // Sixteen bytes that nobody outside can guess: for its stack guard.
-        AT_RANDOM,
-        host::auxiliary(AT_RANDOM),
-        AT_SYSINFO_EHDR,
-        host::auxiliary(AT_SYSINFO_EHDR),
+        libc::AT_RANDOM as usize,
+        host::auxiliary(libc::AT_RANDOM as usize),
+        libc::AT_SYSINFO_EHDR as usize,
+        host::auxiliary(libc::AT_SYSINFO_EHDR as usize),
         0,
         0,
     ];

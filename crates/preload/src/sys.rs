@@ -3,10 +3,7 @@
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;
 
-/// Bytes of a page.
-pub const PAGE: usize = 4096;
-
-pub use deckle_door::call;
+pub use deckle_door::sys::{PAGE, call, exit_all, map_anonymous, unmap, words};
 
 /// Sets the caller's `errno`.
 #[cfg(target_env = "gnu")]
@@ -22,15 +19,19 @@ pub fn errno() -> i32 {
     unsafe { *libc::__errno_location() }
 }
 
+/// What a function of C's returns that fails with `errno`.
+#[cfg(target_env = "gnu")]
+pub fn failed<T>(errno: i32, value: T) -> T {
+    set_errno(errno);
+    value
+}
+
 /// The result of an interposed call in C's way: -1 and `errno` on failure.
 #[cfg(target_env = "gnu")]
 pub fn c_result(result: Result<usize, i32>) -> usize {
     match result {
         Ok(value) => value,
-        Err(errno) => {
-            set_errno(errno);
-            usize::MAX
-        }
+        Err(errno) => failed(errno, usize::MAX),
     }
 }
 
@@ -41,19 +42,8 @@ pub fn has_capability(number: u32) -> bool {
     let mut data = [0_u32; 6];
     let (head, data_at) = (head.as_ptr() as usize, data.as_mut_ptr() as usize);
     // SAFETY: reads the one, and writes the other, which is as long as this version's answer.
-    let asked = unsafe { call(libc::SYS_capget, [head, data_at, 0, 0, 0, 0]) };
+    let asked = unsafe { call(libc::SYS_capget, [head, data_at]) };
     asked.is_ok() && data[0] >> number & 1 == 1
-}
-
-/// Maps `bytes` of private anonymous memory at an address of the kernel's choice.
-///
-/// # Errors
-/// The errno of mmap.
-pub fn map_anonymous(bytes: usize) -> Result<usize, i32> {
-    let prot = (libc::PROT_READ | libc::PROT_WRITE) as usize;
-    let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as usize;
-    // SAFETY: a new mapping, which changes no other.
-    unsafe { call(libc::SYS_mmap, [0, bytes, prot, flags, usize::MAX, 0]) }
 }
 
 /// Reserves `bytes` of address space without access, which no core dump looks at: at `place`, if
@@ -68,11 +58,8 @@ pub fn reserve(place: usize, bytes: usize) -> Result<usize, i32> {
     }
     // SAFETY: a new mapping, which changes no other; advice that changes no byte.
     unsafe {
-        let at = call(libc::SYS_mmap, [place, bytes, 0, flags, usize::MAX, 0])?;
-        let _ = call(
-            libc::SYS_madvise,
-            [at, bytes, libc::MADV_DONTDUMP as usize, 0, 0, 0],
-        );
+        let at = call(libc::SYS_mmap, [place, bytes, 0, flags, usize::MAX])?;
+        let _ = call(libc::SYS_madvise, [at, bytes, libc::MADV_DONTDUMP as usize]);
         Ok(at)
     }
 }
@@ -95,7 +82,7 @@ pub fn main_thread_word() -> usize {
     const PR_GET_TID_ADDRESS: usize = 40;
     static OURS: AtomicU32 = AtomicU32::new(0);
     let mut word = 0_usize;
-    let args = [PR_GET_TID_ADDRESS, &raw mut word as usize, 0, 0, 0, 0];
+    let args = [PR_GET_TID_ADDRESS, &raw mut word as usize];
     // SAFETY: writes one word.
     let told = unsafe { call(libc::SYS_prctl, args) };
     if told.is_ok() && word != 0 {
@@ -104,25 +91,8 @@ pub fn main_thread_word() -> usize {
     OURS.store(gettid(), Relaxed);
     let own = OURS.as_ptr() as usize;
     // SAFETY: a word that lives as long as the memory, which the kernel may write to.
-    let _ = unsafe { call(libc::SYS_set_tid_address, [own, 0, 0, 0, 0, 0]) };
+    let _ = unsafe { call(libc::SYS_set_tid_address, [own]) };
     own
-}
-
-/// Ends the calling process.
-pub fn exit_all(status: i32) -> ! {
-    loop {
-        // SAFETY: the end of this process.
-        let _ = unsafe { call(libc::SYS_exit_group, [status as usize, 0, 0, 0, 0, 0]) };
-    }
-}
-
-/// Unmaps a range.
-///
-/// # Safety
-/// The range is the caller's, and nobody uses it any more.
-pub unsafe fn unmap(start: usize, bytes: usize) -> bool {
-    // SAFETY: the caller's promise.
-    unsafe { call(libc::SYS_munmap, [start, bytes, 0, 0, 0, 0]) }.is_ok()
 }
 
 /// Writes a line to the standard error, as far as it goes: a last word, not a channel.
@@ -136,10 +106,5 @@ pub fn say(parts: &[&[u8]]) {
     }
     line[len] = b'\n';
     // SAFETY: reads a buffer on this stack.
-    let _ = unsafe {
-        call(
-            libc::SYS_write,
-            [2, line.as_ptr() as usize, len + 1, 0, 0, 0],
-        )
-    };
+    let _ = unsafe { call(libc::SYS_write, [2, line.as_ptr() as usize, len + 1]) };
 }

@@ -103,9 +103,8 @@ impl Window {
     /// Gives the thread back what the program has set. It is not in the handler.
     fn restore_stack(&self) {
         let stack = self.alternate();
-        let args = [&raw const stack as usize, 0, 0, 0, 0, 0];
         // SAFETY: reads one structure, which the kernel has written.
-        let _ = unsafe { sys::call(libc::SYS_sigaltstack, args) };
+        let _ = unsafe { sys::call(libc::SYS_sigaltstack, [&raw const stack as usize, 0]) };
     }
 }
 
@@ -136,8 +135,8 @@ fn dispatch(on: bool) -> bool {
     const PR_SET_SYSCALL_USER_DISPATCH: usize = 59;
     let (start, end) = (&raw const __ehdr_start as usize, &raw const _etext as usize);
     let args = match on {
-        true => [PR_SET_SYSCALL_USER_DISPATCH, 1, start, end - start, 0, 0],
-        false => [PR_SET_SYSCALL_USER_DISPATCH, 0, 0, 0, 0, 0],
+        true => [PR_SET_SYSCALL_USER_DISPATCH, 1, start, end - start],
+        false => [PR_SET_SYSCALL_USER_DISPATCH, 0, 0, 0],
     };
     // SAFETY: concerns system calls of this thread alone, outside this library.
     unsafe { sys::call(libc::SYS_prctl, args) }.is_ok()

@@ -99,7 +99,7 @@ impl Account {
     /// In a child: `sponsor` pays for what is shared with it, of the store and of what is
     /// resident. If it is gone, nothing counts as shared.
     pub fn borrow_from(&self, line: LineId, sponsor: LineId, mm: &Manager) {
-        let stored = bytes_to_pages(mm.store().borrow_lent());
+        let stored = bytes_to_pages(mm.store().ram(Ram::borrow_lent));
         let resident = mm.stats().get(Item::NrShared);
         self.ghost.store(0, Relaxed);
         self.lending.store(false, Relaxed);
@@ -111,7 +111,7 @@ impl Account {
             self.role.store(role::BORROWER, Release);
         } else {
             self.role.store(role::NONE, Release);
-            mm.store().own();
+            mm.store().ram(Ram::own);
             mm.unshare_all();
         }
     }
@@ -128,7 +128,7 @@ impl Account {
         }
         self.group.settle_shared(self.line());
         let pages = self.borrowed.swap(0, Relaxed);
-        mm.store().own();
+        mm.store().ram(Ram::own);
         mm.settle_store();
         if !self.group.stop_borrowing(self.line()) && pages > 0 {
             // Whoever returned the lender's charge has charged all of it.
@@ -142,7 +142,7 @@ impl Account {
     /// charge.
     pub fn lend(&self, mm: &Manager) {
         self.stop_borrowing(mm, true);
-        self.forks.store(mm.store().lend(), Relaxed);
+        self.forks.store(mm.store().ram(Ram::lend), Relaxed);
         self.lending.store(true, Relaxed);
         self.role.store(role::SPONSOR, Release);
     }
@@ -170,7 +170,7 @@ impl Account {
         better |= vain > 0;
         let oldest = self.group.oldest_borrower(self.line());
         self.lending.store(oldest.is_some(), Relaxed);
-        mm.store().unlend(oldest);
+        mm.store().ram(|ram| ram.unlend(oldest));
         mm.settle_store() < 0 || better
     }
 
@@ -234,16 +234,28 @@ fn leak(group: Group, line: LineId) -> *mut GroupCharge {
     Box::into_raw(Box::new(GroupCharge::new(group, line)))
 }
 
+/// Functions of a trait that another value of it answers.
+macro_rules! forward {
+    ($to:ident: $($name:ident($($arg:ident: $kind:ty),*) $(-> $result:ty)?;)*) => {$(
+        fn $name(&self, $($arg: $kind),*) $(-> $result)? {
+            self.$to().$name($($arg),*)
+        }
+    )*};
+}
+
 impl Charge for Account {
-    fn try_charge(&self, pages: u64) -> Result<(), OverLimit> {
-        self.charge().try_charge(pages)
+    forward! {
+        charge:
+        try_charge(pages: u64) -> Result<(), OverLimit>;
+        force_charge(pages: u64);
+        uncharge(pages: u64);
+        try_charge_swap(pages: u64) -> Result<(), OverLimit>;
+        uncharge_swap(pages: u64);
+        usage() -> u64;
+        max() -> u64;
+        high() -> u64;
     }
-    fn force_charge(&self, pages: u64) {
-        self.charge().force_charge(pages);
-    }
-    fn uncharge(&self, pages: u64) {
-        self.charge().uncharge(pages);
-    }
+
     fn try_unshare(&self, pages: u64) -> Result<(), OverLimit> {
         let role = self.role.load(Acquire);
         if role == role::NONE || self.has_paid(role) {
@@ -263,21 +275,6 @@ impl Charge for Account {
     }
     fn unbacked(&self) -> u64 {
         self.ghost.load(Acquire)
-    }
-    fn try_charge_swap(&self, pages: u64) -> Result<(), OverLimit> {
-        self.charge().try_charge_swap(pages)
-    }
-    fn uncharge_swap(&self, pages: u64) {
-        self.charge().uncharge_swap(pages);
-    }
-    fn usage(&self) -> u64 {
-        self.charge().usage()
-    }
-    fn max(&self) -> u64 {
-        self.charge().max()
-    }
-    fn high(&self) -> u64 {
-        self.charge().high()
     }
 
     /// Asks the others, the one with most to give first, until one gives something.
@@ -371,72 +368,24 @@ impl Swap {
         }
     }
 
-    /// Bytes of compressed data.
-    pub fn live_bytes(&self) -> u64 {
+    /// What compressed RAM answers; nothing where there is none.
+    pub fn ram<T: Default>(&self, ask: impl FnOnce(&Ram<Mapped>) -> T) -> T {
         match self {
-            Swap::Off(_) => 0,
-            Swap::Ram(store) => store.counts().live_bytes,
-        }
-    }
-
-    /// See [`Ram::lend`].
-    pub fn lend(&self) -> u64 {
-        match self {
-            Swap::Off(_) => 0,
-            Swap::Ram(store) => store.lend(),
-        }
-    }
-
-    /// See [`Ram::unlend`].
-    pub fn unlend(&self, oldest: Option<u64>) {
-        if let Swap::Ram(store) = self {
-            store.unlend(oldest);
-        }
-    }
-
-    /// See [`Ram::borrow_lent`].
-    pub fn borrow_lent(&self) -> u64 {
-        match self {
-            Swap::Off(_) => 0,
-            Swap::Ram(store) => store.borrow_lent(),
-        }
-    }
-
-    /// See [`Ram::own`].
-    pub fn own(&self) {
-        if let Swap::Ram(store) = self {
-            store.own();
-        }
-    }
-
-    /// Gives back what compaction can win.
-    pub fn compact(&self) {
-        if let Swap::Ram(store) = self {
-            store.compact(1 << 20);
+            Swap::Off(_) => T::default(),
+            Swap::Ram(store) => ask(store),
         }
     }
 }
 
 impl Store for Swap {
-    fn accepts(&self) -> bool {
-        self.inner().accepts()
-    }
-    fn put(&self, first: Slot, pages: &[u8]) -> Result<(), StoreError> {
-        self.inner().put(first, pages)
-    }
-    fn get(&self, first: Slot, pages: &mut [u8]) -> Result<(), StoreError> {
-        self.inner().get(first, pages)
-    }
-    fn free(&self, first: Slot, count: u32) {
-        self.inner().free(first, count);
-    }
-    fn ram_bytes(&self) -> u64 {
-        self.inner().ram_bytes()
-    }
-    fn charged_bytes(&self) -> u64 {
-        self.inner().charged_bytes()
-    }
-    fn stored_pages(&self) -> u64 {
-        self.inner().stored_pages()
+    forward! {
+        inner:
+        accepts() -> bool;
+        put(first: Slot, pages: &[u8]) -> Result<(), StoreError>;
+        get(first: Slot, pages: &mut [u8]) -> Result<(), StoreError>;
+        free(first: Slot, count: u32);
+        ram_bytes() -> u64;
+        charged_bytes() -> u64;
+        stored_pages() -> u64;
     }
 }

@@ -6,10 +6,9 @@ use core::ffi::c_int;
 use deckle_mm::space::vma::OnFork;
 use deckle_mm::{Advice, CollapseError};
 
-/// Advice that the C library's names may not have yet, by the kernel's numbers.
-const POPULATE_READ: c_int = 22;
-const POPULATE_WRITE: c_int = 23;
+/// `MADV_COLLAPSE`, which has no name on musl yet.
 const COLLAPSE: c_int = 25;
+
 /// Who follows an advice on managed memory.
 enum By {
     /// The core.
@@ -43,8 +42,8 @@ fn sort(advice: c_int) -> By {
         COLLAPSE => By::Collapse,
         libc::MADV_HUGEPAGE => By::Core(Advice::HugePage),
         libc::MADV_NOHUGEPAGE => By::Core(Advice::NoHugePage),
-        POPULATE_READ => By::Core(Advice::PopulateRead),
-        POPULATE_WRITE => By::Core(Advice::PopulateWrite),
+        libc::MADV_POPULATE_READ => By::Core(Advice::PopulateRead),
+        libc::MADV_POPULATE_WRITE => By::Core(Advice::PopulateWrite),
         // MERGEABLE, guard pages, and what comes after us.
         _ => By::KernelAlone,
     }
@@ -81,7 +80,7 @@ impl Calls {
         let [addr, bytes, word, ..] = args;
         let advice = word as c_int;
         // Of no length: only whether the kernel knows it.
-        raw(libc::SYS_madvise, [addr, 0, word, 0, 0, 0])?;
+        raw(libc::SYS_madvise, [addr, 0, word])?;
         let by = match advice {
             // Holes in files: there is none here.
             libc::MADV_REMOVE => return Err(libc::EINVAL),
@@ -90,10 +89,7 @@ impl Calls {
         self.refuse_locked(addr, bytes, advice)?;
         let kernel = |_: &crate::process::Manager, _, start: deckle_mm::Vpn, n: u64| {
             let bytes = n as usize * sys::PAGE;
-            let _ = raw(
-                libc::SYS_madvise,
-                [start.addr() as usize, bytes, word, 0, 0, 0],
-            );
+            let _ = raw(libc::SYS_madvise, [start.addr() as usize, bytes, word]);
             Ok(())
         };
         match by {
@@ -133,7 +129,7 @@ impl Calls {
             }
             By::KernelAlone => {
                 self.surrender(addr, bytes)?;
-                raw(libc::SYS_madvise, [addr, bytes, word, 0, 0, 0])
+                raw(libc::SYS_madvise, [addr, bytes, word])
             }
         }
     }
@@ -144,7 +140,7 @@ impl Calls {
         let (mm, space) = process.memory();
         for (start, len, foreign) in self.parts(addr, bytes) {
             if foreign {
-                let args = [start, len, COLLAPSE as usize, 0, 0, 0];
+                let args = [start, len, COLLAPSE as usize];
                 raw(libc::SYS_madvise, args)?;
             } else {
                 let done = mm.collapse_range(space, vpn(start), pages(len));

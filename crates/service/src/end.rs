@@ -94,7 +94,7 @@ pub fn destroy(process: &Process) {
     let (number, signal) = (libc::SYS_pidfd_send_signal, libc::SIGKILL as usize);
     let pidfd = process.watch.pidfd() as usize;
     // SAFETY: a signal to the program; touches no memory of ours.
-    let sent = unsafe { sys::call(number, [pidfd, signal, 0, 0, 0, 0]) };
+    let sent = unsafe { sys::call(number, [pidfd, signal, 0, 0]) };
     if sent.is_err() {
         for (start, bytes) in process.pager.platform().managed().ranges() {
             // SAFETY: the program's memory, which is lost with this service.

@@ -24,7 +24,7 @@ impl Calls {
     /// addresses stay taken.
     pub fn leave(&mut self, addr: usize, bytes: usize) -> Result<usize, i32> {
         let (mm, space) = self.process.memory();
-        self.process.rooms.forget(addr, bytes);
+        self.process.rooms.lock().remove(addr, bytes);
         for (start, len, foreign) in self.parts(addr, bytes) {
             if foreign {
                 continue;
@@ -55,10 +55,7 @@ impl Calls {
             unsafe { self.process.pager.platform().leave(start, len) }.map_err(|e| e.0)?;
             for part in parts.iter().filter(|part| part.locked) {
                 let bytes = part.pages as usize * PAGE;
-                raw(
-                    libc::SYS_mlock,
-                    [part.start.addr() as usize, bytes, 0, 0, 0, 0],
-                )?;
+                raw(libc::SYS_mlock, [part.start.addr() as usize, bytes])?;
             }
         }
         Ok(0)
@@ -70,7 +67,7 @@ impl Calls {
         for (start, len, foreign) in self.parts(addr, bytes) {
             if foreign {
                 // Does nothing but look.
-                raw(libc::SYS_msync, [start, len, how, 0, 0, 0])?;
+                raw(libc::SYS_msync, [start, len, how])?;
             }
         }
         Ok(0)

@@ -15,6 +15,7 @@ use crate::{heap, sys, tasks};
 use core::sync::atomic::Ordering::{Relaxed, Release};
 use core::sync::atomic::{AtomicBool, AtomicU32};
 use deckle_door::Door;
+use deckle_door::futex::{self, Scope};
 use deckle_live::Place;
 use deckle_mm::space::vma::OnFork;
 use deckle_mm::{Charge, Item, MapError};
@@ -58,27 +59,14 @@ impl Process {
 
     /// Lets a child inherit what the program wants it to.
     fn bequeath(&self) -> Result<(), deckle_uffd::Errno> {
-        let mut run = (0, 0);
-        for vma in self
-            .all_mapped()
-            .iter()
-            .filter(|v| v.on_fork == OnFork::Copy)
-        {
-            let (start, end) = (vma.start.addr() as usize, vma.end().addr() as usize);
-            if start != run.1 {
-                self.bequeath_run(run)?;
-                run.0 = start;
-            }
-            run.1 = end;
+        let mut all = self.all_mapped();
+        all.retain(|v| v.on_fork == OnFork::Copy);
+        for run in all.chunk_by(|one, next| one.end() == next.start) {
+            let start = run[0].start.addr() as usize;
+            let bytes = run.iter().map(|v| v.pages as usize * sys::PAGE).sum();
+            self.pager.platform().inherit(start, bytes)?;
         }
-        self.bequeath_run(run)
-    }
-
-    fn bequeath_run(&self, (start, end): (usize, usize)) -> Result<(), deckle_uffd::Errno> {
-        match start < end {
-            true => self.pager.platform().inherit(start, end - start),
-            false => Ok(()),
-        }
+        Ok(())
     }
 
     /// For a child without a service: what the program wants wiped there the kernel wipes.
@@ -86,7 +74,7 @@ impl Process {
         let all = self.all_mapped();
         for v in all.iter().filter(|v| v.on_fork == OnFork::Wipe) {
             let (start, bytes) = (v.start.addr() as usize, v.pages as usize * sys::PAGE);
-            let words = [start, bytes, advice as usize, 0, 0, 0];
+            let words = [start, bytes, advice as usize];
             // SAFETY: says what a fork does; no byte of this process changes.
             unsafe { sys::call(libc::SYS_madvise, words) }.map_err(deckle_uffd::Errno)?;
             self.pager.platform().inherit(start, bytes)?;
@@ -200,19 +188,19 @@ fn rebuild(process: &mut Process, door: &Door) -> Result<(), String> {
         filled.map_err(|e| e.to_string())?;
     }
     let group = *process.account.group();
-    let said = tasks::announce(door, Some(group))?;
+    let (found, link, line) = tasks::announce(door, Some(group))?;
     let lender = process.account.line();
     // Before the parent may go on: from here on it pays for what both share.
     let mm = process.pager.mm();
-    process.account.borrow_from(said.line, lender, mm);
+    process.account.borrow_from(line, lender, mm);
     // The old descriptors mean nothing here: not closed.
-    core::mem::forget(core::mem::replace(&mut process.watch, said.watch));
-    core::mem::forget(core::mem::replace(&mut process.link, said.link));
-    core::mem::forget(core::mem::replace(&mut process.own, said.own));
+    core::mem::forget(core::mem::replace(&mut process.watch, found.watch));
+    core::mem::forget(core::mem::replace(&mut process.link, link));
+    core::mem::forget(core::mem::replace(&mut process.own, found.own));
     process.pid = door.pid.load(Relaxed);
     process.pager.set_program(process.pid);
     // SAFETY: in a child, by its first task; the parent's pager was frozen over the fork.
-    unsafe { process.pager.after_fork(said.opened) }.map_err(|e| e.to_string())?;
+    unsafe { process.pager.after_fork(found.opened) }.map_err(|e| e.to_string())?;
     // Not before what is away is a fault: the parent may look into its child's memory.
     release_parent(door);
     let mm = process.pager.mm();
@@ -223,7 +211,7 @@ fn rebuild(process: &mut Process, door: &Door) -> Result<(), String> {
     let shared = gauge(Item::NrShared);
     let pages = (mm.frames_used() + mm.recount_store()).saturating_sub(shared);
     let swapped = gauge(Item::NrSwapped) + gauge(Item::NrSwapcached);
-    process.account.move_to(said.line, pages, swapped);
+    process.account.move_to(line, pages, swapped);
     process.forget_locks().map_err(|e| e.to_string())?;
     process.hold_again();
     process.disinherit().map_err(|e| e.to_string())?;
@@ -238,5 +226,5 @@ fn release_parent(door: &Door) {
     // SAFETY: a word of a shared mapping that the program's side made before the fork and keeps.
     let word = unsafe { AtomicU32::from_ptr(word) };
     word.store(door.fork.load(Relaxed), Release);
-    deckle_group::sys::futex_wake_all(word);
+    futex::wake_in(Scope::Shared, word, u32::MAX);
 }

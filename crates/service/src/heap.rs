@@ -20,43 +20,28 @@ struct Raw;
 // SAFETY: mappings of the kernel, handed out once and given back whole or from the end.
 unsafe impl dlmalloc::Allocator for Raw {
     fn alloc(&self, size: usize) -> (*mut u8, usize, u32) {
-        match map_far(size, sys::PAGE) {
-            Ok(start) => {
-                mapped().fetch_add(size, Relaxed);
-                (start as *mut u8, size, 0)
-            }
-            Err(_) => (core::ptr::null_mut(), 0, 0),
-        }
+        let made = map_aligned(size, sys::PAGE);
+        made.map_or((core::ptr::null_mut(), 0, 0), |at| (at as *mut u8, size, 0))
     }
 
     fn remap(&self, ptr: *mut u8, old: usize, new: usize, can_move: bool) -> *mut u8 {
         let how = if can_move { libc::MREMAP_MAYMOVE } else { 0 } as usize;
         // SAFETY: a mapping of this heap, whose owner asks for the change.
-        match unsafe { sys::call(libc::SYS_mremap, [ptr as usize, old, new, how, 0, 0]) } {
-            Ok(start) => {
-                mapped().fetch_add(new.wrapping_sub(old), Relaxed);
-                start as *mut u8
-            }
-            Err(_) => core::ptr::null_mut(),
-        }
+        let moved = unsafe { sys::call(libc::SYS_mremap, [ptr as usize, old, new, how]) };
+        moved.map_or(core::ptr::null_mut(), |start| {
+            mapped().fetch_add(new.wrapping_sub(old), Relaxed);
+            start as *mut u8
+        })
     }
 
     fn free_part(&self, ptr: *mut u8, old: usize, new: usize) -> bool {
         // SAFETY: the end of a mapping of this heap, which the heap does not use any more.
-        let done = unsafe { sys::unmap(ptr as usize + new, old - new) };
-        if done {
-            mapped().fetch_sub(old - new, Relaxed);
-        }
-        done
+        unsafe { give_back(ptr as usize + new, old - new) }
     }
 
     fn free(&self, ptr: *mut u8, size: usize) -> bool {
         // SAFETY: a mapping of this heap, which the heap does not use any more.
-        let done = unsafe { sys::unmap(ptr as usize, size) };
-        if done {
-            mapped().fetch_sub(size, Relaxed);
-        }
-        done
+        unsafe { give_back(ptr as usize, size) }
     }
 
     fn can_release_part(&self, _flags: u32) -> bool {
@@ -174,7 +159,7 @@ pub const HUGE: usize = 2 << 20;
 /// The errno of mmap.
 pub fn map_huge(bytes: usize) -> Result<usize, i32> {
     let at = map_aligned(bytes, HUGE)?;
-    let words = [at, bytes, libc::MADV_HUGEPAGE as usize, 0, 0, 0];
+    let words = [at, bytes, libc::MADV_HUGEPAGE as usize];
     // SAFETY: the advice changes no byte of the mapping, which is ours.
     let _ = unsafe { sys::call(libc::SYS_madvise, words) };
     Ok(at)
@@ -223,16 +208,17 @@ fn map_far(bytes: usize, align: usize) -> Result<usize, i32> {
     Ok(at)
 }
 
-/// Gives a large block back.
+/// Unmaps what [`map_aligned`] has mapped, or a part of it.
 ///
 /// # Safety
-/// A block of [`map_large`] with this layout, not used any more.
-unsafe fn unmap_large(ptr: *mut u8, layout: Layout) {
-    let bytes = layout.size().next_multiple_of(sys::PAGE);
+/// Nobody uses it any more.
+unsafe fn give_back(start: usize, bytes: usize) -> bool {
     // SAFETY: the caller's promise.
-    if unsafe { sys::unmap(ptr as usize, bytes) } {
+    let done = unsafe { sys::unmap(start, bytes) };
+    if done {
         mapped().fetch_sub(bytes, Relaxed);
     }
+    done
 }
 
 // SAFETY: mappings of their own, or dlmalloc under a lock; both align as asked and keep blocks
@@ -258,7 +244,8 @@ unsafe impl GlobalAlloc for Internal {
         // SAFETY: as above.
         unsafe {
             if layout.size() >= LARGE {
-                return unmap_large(ptr, layout);
+                give_back(ptr as usize, layout.size().next_multiple_of(sys::PAGE));
+                return;
             }
             root().heap.lock().free(ptr, layout.size(), layout.align());
         }
@@ -296,12 +283,8 @@ extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
     let Some(bytes) = count.checked_mul(size) else {
         return core::ptr::null_mut();
     };
-    let block = malloc(bytes);
-    if !block.is_null() {
-        // SAFETY: a new block of so many bytes.
-        unsafe { block.write_bytes(0, bytes) };
-    }
-    block
+    // SAFETY: any size; a block that is freed by `c_free` like any other.
+    unsafe { root().heap.lock().calloc(bytes, 16).cast() }
 }
 
 /// C's `free`.
@@ -310,10 +293,8 @@ extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
 /// Null, or a live block of this family.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn free(block: *mut c_void) {
-    if !block.is_null() {
-        // SAFETY: the caller's promise.
-        unsafe { root().heap.lock().c_free(block.cast()) }
-    }
+    // SAFETY: the caller's promise.
+    unsafe { root().heap.lock().c_free(block.cast()) }
 }
 
 /// C's `realloc`.
@@ -322,31 +303,23 @@ unsafe extern "C" fn free(block: *mut c_void) {
 /// As [`free`].
 #[unsafe(no_mangle)]
 unsafe extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void {
-    if block.is_null() {
-        return malloc(size);
-    }
     // SAFETY: the caller's promise.
     unsafe { root().heap.lock().c_realloc(block.cast(), size).cast() }
 }
 
-/// C's `aligned_alloc`.
-#[unsafe(no_mangle)]
-extern "C" fn aligned_alloc(align: usize, size: usize) -> *mut c_void {
-    // SAFETY: any size; a block that is freed by `c_free` like any other.
-    unsafe { root().heap.lock().malloc(size, align.max(16)).cast() }
-}
-
-/// POSIX's `posix_memalign`.
+/// POSIX's `posix_memalign`, for Rust's standard library where it passes our allocator by.
 ///
 /// # Safety
 /// `out` can be written.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn posix_memalign(out: *mut *mut c_void, align: usize, size: usize) -> c_int {
-    let block = aligned_alloc(align, size);
-    if block.is_null() {
-        return libc::ENOMEM;
+    // SAFETY: any size; a block that is freed by `c_free` like any other; the caller's promise.
+    unsafe {
+        let block = root().heap.lock().c_memalign(align, size);
+        if block.is_null() {
+            return libc::ENOMEM;
+        }
+        out.write(block.cast());
     }
-    // SAFETY: the caller's promise.
-    unsafe { out.write(block) };
     0
 }

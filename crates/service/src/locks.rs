@@ -16,28 +16,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// needed, which is how allocators map: mlockall and MCL_FUTURE lock its pages as they come.
 const ROOM: usize = 32 << 20;
 
-/// What is room. A forked child has its parent's.
+/// Ranges that one of the calls notes and others ask for. A forked child has its parent's.
 #[derive(Default)]
-pub struct Rooms(Mutex<Ranges>);
+pub struct Noted(Mutex<Ranges>);
 
-impl Rooms {
-    fn lock(&self) -> MutexGuard<'_, Ranges> {
+impl Noted {
+    pub fn lock(&self) -> MutexGuard<'_, Ranges> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// A mapping that is room.
-    pub fn note(&self, start: usize, bytes: usize) {
-        self.lock().insert(start, bytes);
-    }
-
-    /// The range is unmapped, or something else is mapped there.
-    pub fn forget(&self, start: usize, bytes: usize) {
-        self.lock().remove(start, bytes);
-    }
-
-    /// A range in parts: start, bytes, and whether the part is no room.
-    fn cut(&self, start: usize, bytes: usize) -> Vec<(usize, usize, bool)> {
-        self.lock().parts(start, bytes)
     }
 }
 
@@ -59,11 +44,7 @@ impl Process {
 
     /// Keeps the managed parts of a range resident, as long as they are mapped.
     pub fn hold(&self, addr: usize, bytes: usize) -> Result<usize, i32> {
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        if !held.contains(&(addr, bytes)) {
-            held.push((addr, bytes));
-        }
-        drop(held);
+        self.held.lock().insert(addr, bytes);
         self.lock_parts(addr, bytes);
         Ok(0)
     }
@@ -78,25 +59,14 @@ impl Process {
 
     /// Whether a mapping is locked for the kernel's sake, not the program's.
     pub fn is_held(&self, v: &Vma) -> bool {
-        let (start, end) = (
-            v.start.addr() as usize,
-            v.start.add(v.pages).addr() as usize,
-        );
-        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        held.iter().any(|(at, n)| *at <= start && end <= at + n)
-    }
-
-    /// A range is unmapped: nothing is held there.
-    pub fn let_go(&self, addr: usize, bytes: usize) {
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        held.retain(|(at, n)| at + n <= addr || addr + bytes <= *at);
+        let (start, bytes) = (v.start.addr() as usize, v.pages as usize * PAGE);
+        self.held.lock().contains(start, bytes)
     }
 
     /// What a forked child's parent kept resident, the child keeps too.
     pub fn hold_again(&self) {
-        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        for (addr, bytes) in held.iter() {
-            self.lock_parts(*addr, *bytes);
+        for (addr, bytes) in self.held.lock().iter() {
+            self.lock_parts(addr, bytes);
         }
     }
 
@@ -204,7 +174,7 @@ impl Calls {
             for (start, bytes) in self.outside() {
                 // As with the kernel's: a mapping that cannot be locked is none of the
                 // caller's (the kernel's own pages).
-                let _ = raw(libc::SYS_mlock2, [start, bytes, how, 0, 0, 0]);
+                let _ = raw(libc::SYS_mlock2, [start, bytes, how]);
             }
         }
         self.lock_future = (flags & libc::MCL_FUTURE != 0).then_some(on_fault);
@@ -215,8 +185,9 @@ impl Calls {
         let (mm, space) = self.process.memory();
         let lock = |v: &Vma| -> Result<usize, i32> {
             let (start, bytes) = (v.start.addr() as usize, v.pages as usize * PAGE);
-            for (start, bytes, full) in self.process.rooms.cut(start, bytes) {
-                let args = [start, bytes, usize::from(on_fault.0), 0, 0, 0];
+            let parts = self.process.rooms.lock().parts(start, bytes);
+            for (start, bytes, full) in parts {
+                let args = [start, bytes, usize::from(on_fault.0)];
                 self.on(libc::SYS_mlock2, args, |mm, space, at, n| match full {
                     _ if on_fault.0 => mm.lock_present(space, at, n),
                     false => mm.lock_contents(space, at, n),
@@ -239,7 +210,7 @@ impl Calls {
         self.lock_future = None;
         for v in self.process.all_mapped() {
             let bytes = v.pages as usize * PAGE;
-            let args = [v.start.addr() as usize, bytes, 0, 0, 0, 0];
+            let args = [v.start.addr() as usize, bytes];
             self.on(libc::SYS_munlock, args, |mm, space, start, n| {
                 mm.munlock(space, start, n)
             })?;

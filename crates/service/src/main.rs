@@ -14,7 +14,6 @@ mod advise;
 mod end;
 mod foreign;
 mod fork;
-mod gauges;
 mod heap;
 mod limit;
 mod locks;
@@ -25,7 +24,6 @@ mod remap;
 mod segments;
 mod serve;
 mod shed;
-mod sys;
 mod tasks;
 mod threads;
 mod watch;
@@ -33,7 +31,7 @@ mod watch;
 use core::ffi::{c_char, c_int};
 use core::sync::atomic::AtomicPtr;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use deckle_door::{Door, Mode};
+use deckle_door::{Door, Mode, sys};
 
 #[global_allocator]
 static GLOBAL: heap::Internal = heap::Internal;
@@ -97,7 +95,7 @@ fn begin(door: &Door) -> Result<(), &'static str> {
 /// locks, which belong to its table, stay.
 fn close_all_but(keep: i32) -> bool {
     let close = |from: u32, to: u32| {
-        let args = [from as usize, to as usize, 0, 0, 0, 0];
+        let args = [from as usize, to as usize];
         // SAFETY: descriptors of this task alone, none of which anybody uses.
         from > to || unsafe { sys::call(libc::SYS_close_range, args) }.is_ok()
     };

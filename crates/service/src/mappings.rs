@@ -47,24 +47,20 @@ impl Mappings {
     /// Whether the kernel has hardly a mapping left.
     pub fn is_full(&mut self, process: &Process) -> bool {
         let (mm, space) = process.memory();
-        !self.has_room(mm.mappings(space), || process.own.count_mappings())
-    }
-
-    /// The same for a number of mappings in the core's tree.
-    fn has_room(&mut self, tree: usize, count: impl FnOnce() -> usize) -> bool {
+        let tree = mm.mappings(space);
         // Between two of the core's mappings there may be one without access.
         if 2 * tree < self.most / 2 {
-            return true;
+            return false;
         }
         let fits = |m: &Mappings| m.counted + 2 * tree.saturating_sub(m.tree) + 2 < m.most;
         self.age += 1;
         match fits(self) {
-            true if self.age < OLD => return true,
-            false if self.age < OLD_FULL && tree == self.tree => return false,
+            true if self.age < OLD => return false,
+            false if self.age < OLD_FULL && tree == self.tree => return true,
             _ => {}
         }
-        (self.counted, self.tree, self.age) = (count(), tree, 0);
-        fits(self)
+        (self.counted, self.tree, self.age) = (process.own.count_mappings(), tree, 0);
+        !fits(self)
     }
 }
 

@@ -1,7 +1,7 @@
 //! The managed process, as its service sees it.
 
 use crate::account::{Account, Swap};
-use crate::locks::Rooms;
+use crate::locks::Noted;
 use crate::own::Own;
 use crate::serve;
 use crate::watch::Watch;
@@ -29,12 +29,12 @@ pub struct Process {
     /// What the age of inactive memory is told from.
     pub history: Mutex<deckle_group::History>,
     /// What is mapped as room for its owner to fill.
-    pub rooms: Rooms,
+    pub rooms: Noted,
     pub own: Own,
     /// Mappings that the kernel allows a process (`vm.max_map_count`).
     pub most_mappings: usize,
-    /// What stays resident because the kernel touches it where it cannot wait: start and bytes.
-    pub held: Mutex<Vec<(usize, usize)>>,
+    /// What stays resident because the kernel touches it where it cannot wait.
+    pub held: Noted,
 }
 
 impl Process {

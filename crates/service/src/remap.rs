@@ -81,12 +81,12 @@ impl Calls {
         let at = at.addr() as usize;
         crate::door().places.note(at, size);
         if fixed {
-            self.process.rooms.forget(to, size);
+            self.process.rooms.lock().remove(to, size);
         }
         if at != addr && !leave {
-            self.process.rooms.forget(addr, whole);
+            self.process.rooms.lock().remove(addr, whole);
         } else if size < whole {
-            self.process.rooms.forget(addr + size, whole - size);
+            self.process.rooms.lock().remove(addr + size, whole - size);
         }
         Ok(at)
     }

@@ -34,12 +34,7 @@ unsafe impl Segments for Mapped {
         let whole = libc::MADV_POPULATE_WRITE as usize;
         // SAFETY: changes no byte of the mapping, which is ours. Where it is refused, pages come
         // when they are touched.
-        let _ = unsafe {
-            crate::sys::call(
-                libc::SYS_madvise,
-                [base.addr().get(), bytes, whole, 0, 0, 0],
-            )
-        };
+        let _ = unsafe { crate::sys::call(libc::SYS_madvise, [base.addr().get(), bytes, whole]) };
         Some(base)
     }
 

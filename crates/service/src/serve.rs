@@ -72,7 +72,7 @@ fn prot(word: usize) -> Prot {
 }
 
 /// A call of the program that is the kernel's to answer, made by the service in its name.
-pub fn raw(number: c_long, args: [usize; 6]) -> Result<usize, i32> {
+pub fn raw<const N: usize>(number: c_long, args: [usize; N]) -> Result<usize, i32> {
     // SAFETY: what the program asked for, on memory of its own.
     unsafe { sys::call(number, args) }
 }
@@ -174,18 +174,19 @@ impl Calls {
     }
 
     /// Calls `work` on the managed parts of a range and the system call `number` (its range
-    /// first, then `args[2]`) on the others.
-    pub fn on(
+    /// first, then the third argument) on the others.
+    pub fn on<const N: usize>(
         &self,
         number: c_long,
-        args: [usize; 6],
+        args: [usize; N],
         work: impl Fn(&Manager, deckle_mm::SpaceId, Vpn, u64) -> Result<(), MapError>,
     ) -> Result<usize, i32> {
         let (mm, space) = self.process.memory();
         let mut result = Ok(0);
-        for (start, bytes, foreign) in self.parts(args[0], args[1]) {
+        let [addr, bytes, word, ..] = sys::words(args);
+        for (start, bytes, foreign) in self.parts(addr, bytes) {
             if foreign {
-                match raw(number, [start, bytes, args[2], 0, 0, 0]) {
+                match raw(number, [start, bytes, word]) {
                     // As the kernel: the rest is done, and the hole told.
                     Err(libc::ENOMEM) if number == libc::SYS_madvise => {
                         result = Err(libc::ENOMEM);
@@ -235,7 +236,7 @@ impl Calls {
         let place = match flags & libc::MAP_FIXED_NOREPLACE != 0 {
             true => Place::Free(addr),
             false => {
-                self.process.rooms.forget(addr, bytes);
+                self.process.rooms.lock().remove(addr, bytes);
                 Place::At(addr)
             }
         };
@@ -258,7 +259,7 @@ impl Calls {
         if self.undumped && matches!(place, Place::At(_)) {
             // What was there before may have been advised; this has not asked for it.
             let advice = libc::MADV_DODUMP as usize;
-            let _ = raw(libc::SYS_madvise, [addr, bytes, advice, 0, 0, 0]);
+            let _ = raw(libc::SYS_madvise, [addr, bytes, advice]);
         }
         self.populate(addr, bytes, rights, flags)
     }
@@ -274,7 +275,7 @@ impl Calls {
         let ((mm, space), at, n) = (self.process.memory(), vpn(addr), pages(bytes));
         let future = self.lock_future;
         if is_room(bytes, flags) {
-            self.process.rooms.note(addr, bytes);
+            self.process.rooms.lock().insert(addr, bytes);
         }
         if flags & libc::MAP_LOCKED != 0 || future.is_some() {
             let on_fault = future == Some(OnFault(true)) && flags & libc::MAP_LOCKED == 0;
@@ -306,11 +307,11 @@ impl Calls {
     /// munmap of what is managed and of what lies between, in the order of addresses.
     fn unmap(&mut self, addr: usize, bytes: usize) -> Result<usize, i32> {
         self.may_cut(addr, bytes)?;
-        self.process.rooms.forget(addr, bytes);
-        self.process.let_go(addr, bytes);
+        self.process.rooms.lock().remove(addr, bytes);
+        self.process.held.lock().remove(addr, bytes);
         for (start, len, foreign) in self.parts(addr, bytes) {
             if foreign {
-                raw(libc::SYS_munmap, [start, len, 0, 0, 0, 0])?;
+                raw(libc::SYS_munmap, [start, len])?;
             } else {
                 // SAFETY: what the program asked for.
                 let done = unsafe { self.process.pager.unmap(vpn(start), pages(len)) };

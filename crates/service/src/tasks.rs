@@ -12,6 +12,7 @@
 
 use crate::account::{Account, DONATION, Swap};
 use crate::end::{self, Last};
+use crate::locks::Noted;
 use crate::own::Own;
 use crate::process::{self, Process};
 use crate::sys::{self, PAGE};
@@ -21,13 +22,13 @@ use core::sync::atomic::Ordering::Relaxed;
 use core::time::Duration;
 use deckle_door::Door;
 use deckle_group::proto::Link;
-use deckle_group::sys::Fd;
-use deckle_group::{Group, Name};
+use deckle_group::sys::{Fd, is_ready};
+use deckle_group::{Group, LineId, Name, droppable};
 use deckle_live::{Capabilities, Forcing, LiveConfig, Opened, Pager};
 use deckle_uffd::Uffd;
 use std::ffi::CString;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::{shed, threads};
 
@@ -73,28 +74,18 @@ pub fn run(process: &'static Process) -> ! {
     }
 }
 
-/// A process in its group.
-pub struct Announced {
-    pub group: Group,
-    /// What the manager cannot open.
-    pub opened: Opened,
-    pub own: Own,
-    pub watch: Watch,
-    pub link: Link,
-    pub line: deckle_group::LineId,
-}
-
 /// What a service needs of its system: opened here, or where the program's credentials or a filter
 /// do not give that, by `deckle run`.
-struct Found {
-    group: Group,
-    own: Own,
-    watch: Watch,
-    opened: Opened,
+pub struct Found {
+    pub group: Group,
+    pub own: Own,
+    pub watch: Watch,
+    /// What the manager cannot open.
+    pub opened: Opened,
 }
 
 /// Joins the group, which may be known already, and connects to `deckle run`.
-pub fn announce(door: &Door, group: Option<Group>) -> Result<Announced, String> {
+pub fn announce(door: &Door, group: Option<Group>) -> Result<(Found, Link, LineId), String> {
     let name = Name::new(door.group.get()).map_err(|e| e.to_string())?;
     let link = match door.link.load(Relaxed) {
         -1 => Link::connect(name).map_err(|e| format!("no connection to deckle run: {e}"))?,
@@ -102,27 +93,13 @@ pub fn announce(door: &Door, group: Option<Group>) -> Result<Announced, String> 
     };
     // A call that a filter refuses may be the end of who makes it: not even tried.
     let free = OPENING.iter().all(|number| door.may(*number));
-    let Found {
-        group,
-        own,
-        watch,
-        opened,
-    } = match free.then(|| open(door, name, group)) {
-        Some(Ok(found)) => found,
-        _ => get(door, name, group, &link, free)?,
+    let found = match free.then(|| open(door, name, group)).flatten() {
+        Some(found) => found,
+        None => get(door, name, group, &link, free)?,
     };
     let pid = door.pid.load(Relaxed);
-    let line = group
-        .join(pid as u32, std::process::id())
-        .map_err(|e| e.to_string())?;
-    Ok(Announced {
-        group,
-        opened,
-        own,
-        watch,
-        link,
-        line,
-    })
+    let line = found.group.join(pid as u32, std::process::id());
+    Ok((found, link, line.map_err(|e| e.to_string())?))
 }
 
 /// What [`open`] and the manager need for opening.
@@ -133,18 +110,17 @@ const OPENING: [libc::c_long; 4] = [
     libc::SYS_userfaultfd,
 ];
 
-/// Opens all by itself.
-fn open(door: &Door, name: Name, group: Option<Group>) -> Result<Found, String> {
+/// Opens all by itself, if that can be.
+fn open(door: &Door, name: Name, group: Option<Group>) -> Option<Found> {
     let (pid, left) = (door.pid.load(Relaxed), door.left.load(Relaxed));
-    let text = |e: &dyn core::fmt::Display| e.to_string();
-    let pidfd = deckle_group::sys::pidfd_open(pid as u32).map_err(|e| text(&e))?;
-    let stat = CString::new(format!("/proc/{pid}/stat")).map_err(|e| text(&e))?;
+    let pidfd = deckle_group::sys::pidfd_open(pid as u32).ok()?;
+    let stat = CString::new(format!("/proc/{pid}/stat")).ok()?;
     let stat = Fd::open(&stat, libc::O_RDONLY, 0).ok();
-    let group = group.map_or_else(|| Group::attach(name), Ok);
-    Uffd::open_any(false).map_err(|e| text(&e))?;
-    Ok(Found {
-        group: group.map_err(|e| text(&e))?,
-        own: Own::open().map_err(|e| text(&e))?,
+    let group = group.map_or_else(|| Group::attach(name), Ok).ok()?;
+    Uffd::open_any(false).ok()?;
+    Some(Found {
+        group,
+        own: Own::open().ok()?,
         watch: Watch::of(pid, left, pidfd, stat),
         opened: Opened::default(),
     })
@@ -163,12 +139,14 @@ fn get(
     if !free {
         deckle_group::sys::leave_namespaces_unknown();
     }
-    let page = || given.page.as_ref().ok_or("it has no page of the group");
     let group = match group {
         Some(group) => group,
         // The calls by which the page is looked at.
         None if !door.may(libc::SYS_fstat) => return Err("its filter hinders it".to_owned()),
-        None => Group::attach_by(page()?, name).map_err(|e| e.to_string())?,
+        None => {
+            let page = given.page.ok_or("it has no page of the group")?;
+            Group::attach_by(&page, name).map_err(|e| e.to_string())?
+        }
     };
     let (pid, left) = (door.pid.load(Relaxed), door.left.load(Relaxed));
     let pidfd = given.program.ok_or("deckle run does not see its program")?;
@@ -205,9 +183,9 @@ fn hello(process: &Process) -> Result<(), String> {
 }
 
 fn set_up(door: &Door) -> Result<&'static Process, String> {
-    let announced = announce(door, None)?;
-    let (group, line) = (announced.group, announced.line);
-    let made = manage(door, announced);
+    let (found, link, line) = announce(door, None)?;
+    let group = found.group;
+    let made = manage(door, found, link, line);
     if made.is_err() {
         // Nobody shall wait for an answer of ours.
         group.leave(line);
@@ -216,25 +194,20 @@ fn set_up(door: &Door) -> Result<&'static Process, String> {
 }
 
 /// Makes the manager.
-fn manage(door: &Door, announced: Announced) -> Result<&'static Process, String> {
-    let Announced {
+fn manage(door: &Door, found: Found, link: Link, line: LineId) -> Result<&'static Process, String> {
+    let Found {
         group,
-        opened,
         own,
         watch,
-        link,
-        line,
-    } = announced;
+        opened,
+    } = found;
     let tunables = group.knobs().map_err(|e| e.to_string())?;
     let align_mappings = group.align_mappings();
     let account = Arc::new(Account::new(group, line));
-    let known = group.capabilities().map(|w| Capabilities::from_bits(w[0]));
+    let known = group.capabilities().map(Capabilities::from_bits);
     let capabilities = known.unwrap_or_else(deckle_live::self_test);
     if known.is_none() {
-        group.set_capabilities(&core::array::from_fn(|i| match i {
-            0 => capabilities.bits(),
-            _ => 0,
-        }));
+        group.set_capabilities(capabilities.bits());
     }
     let config = LiveConfig {
         capabilities: Some(capabilities),
@@ -255,8 +228,8 @@ fn manage(door: &Door, announced: Announced) -> Result<&'static Process, String>
         watch,
         align_mappings,
         history: Mutex::default(),
-        rooms: crate::locks::Rooms::default(),
-        held: Mutex::default(),
+        rooms: Noted::default(),
+        held: Noted::default(),
         most_mappings: crate::mappings::most(),
         own,
     }));
@@ -300,24 +273,12 @@ fn look_after(process: &'static Process) -> ! {
                 sys::exit_all(1)
             }
         }
-        if run_is_gone(process) {
-            // Nobody else is left to end the program.
+        if is_ready(process.link.fd().raw(), Duration::ZERO) {
+            // `deckle run` has ended: nobody else is left to end the program.
             end::destroy(process);
             sys::exit_all(1)
         }
     }
-}
-
-/// Whether `deckle run` has closed the connection, that is, ended.
-fn run_is_gone(process: &Process) -> bool {
-    let mut slot = libc::pollfd {
-        fd: process.link.fd().raw(),
-        events: libc::POLLIN,
-        revents: 0,
-    };
-    // SAFETY: one valid entry, no waiting.
-    let ready = unsafe { libc::poll(&raw mut slot, 1, 0) };
-    ready > 0 && slot.revents & (libc::POLLIN | libc::POLLHUP | libc::POLLERR) != 0
 }
 
 /// `DECKLE_FAULT=force:SEED:MILLISECS`: what is done to huge pages at random.
@@ -390,21 +351,30 @@ impl Process {
             true => stats.get(Item::NrShared),
             false => 0,
         };
+        let mut history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
         let gauges = deckle_group::Gauges {
             resident: stats.get(Item::NrAnon).saturating_sub(borrowed),
             inactive: stats.get(Item::NrInactive),
-            droppable: self.droppable(),
+            droppable: droppable(
+                mm.queued(),
+                stats.get(Item::ThpSplitUnmap),
+                stats.get(Item::ThpUnderusedScan),
+            ),
             swapped: stats.get(Item::NrSwapped),
             stored_pages: mm.store_charged(),
-            stored_bytes: mm.store().live_bytes(),
-            oldest_inactive: self.oldest_inactive(),
+            stored_bytes: mm.store().ram(|ram| ram.counts().live_bytes),
+            oldest_inactive: history.age(
+                u64::from(mm.reclaim_rounds()),
+                stats.get(Item::Pgdeactivate),
+                stats.get(Item::NrInactive),
+            ),
             refaults: u64::from(mm.refault_percent()),
             // `deckle run` measures it for the whole tree.
             unmanaged_anon: 0,
         };
-        self.account
-            .group()
-            .publish(self.account.line(), &gauges, stats);
+        drop(history);
+        let line = self.account.line();
+        self.account.group().publish(line, &gauges, stats);
     }
 
     /// Brings the charge of our own metadata up to date.
@@ -416,7 +386,7 @@ impl Process {
         self.account.group().note_settled(self.account.line());
         if self.pager.mm().stats().get(deckle_mm::Item::NrSwapped) > 0 {
             // What it gives back is not charged any more, though nobody faults.
-            store.compact();
+            store.ram(|ram| ram.compact(1 << 20));
             self.pager.mm().settle_store();
         }
     }

@@ -14,7 +14,7 @@ use core::fmt;
 use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
 use deckle_door::futex::{self, Scope};
-use deckle_group::sys::Fd;
+use deckle_group::sys::{Fd, ProcStat, is_ready};
 
 const KCMP_VM: usize = 1;
 
@@ -28,14 +28,7 @@ pub fn same_memory(pid: i32) -> Result<bool, i32> {
     if !crate::door().may(libc::SYS_kcmp) {
         return Err(libc::EPERM);
     }
-    let args = [
-        std::process::id() as i32 as usize,
-        pid as usize,
-        KCMP_VM,
-        0,
-        0,
-        0,
-    ];
+    let args = [std::process::id() as i32 as usize, pid as usize, KCMP_VM];
     // SAFETY: compares, changes nothing.
     unsafe { sys::call(libc::SYS_kcmp, args) }.map(|order| order == 0)
 }
@@ -106,7 +99,7 @@ impl Watch {
     ///
     /// [`Unknown`].
     pub fn state(&self) -> Result<State, Unknown> {
-        if self.dead() {
+        if self.poll(Duration::ZERO) {
             return Ok(State::Ended);
         }
         match same_memory(self.pid) {
@@ -153,8 +146,12 @@ impl Watch {
         if kcmp.is_err() && self.poll(Duration::from_millis(5)) {
             return Ok(State::Ended);
         }
-        match self.stat.as_ref().and_then(Stat::read) {
-            Some(stat) if stat.memory_pages > 0 => Ok(State::Execed),
+        match self
+            .stat
+            .as_ref()
+            .and_then(|file| ProcStat::read(file).ok())
+        {
+            Some(stat) if stat.memory > 0 => Ok(State::Execed),
             // No memory: all of it is dying, or only the main thread has ended.
             Some(stat) if stat.threads > 1 => Ok(State::Running),
             Some(_) => Ok(State::Ended),
@@ -164,56 +161,8 @@ impl Watch {
         }
     }
 
-    fn dead(&self) -> bool {
-        self.poll(Duration::ZERO)
-    }
-
     /// Waits for the pidfd; whether it is readable.
     fn poll(&self, timeout: Duration) -> bool {
-        let mut slot = libc::pollfd {
-            fd: self.pidfd.raw(),
-            events: libc::POLLIN,
-            revents: 0,
-        };
-        let time = libc::timespec {
-            tv_sec: timeout.as_secs().min(i64::MAX as u64) as i64,
-            tv_nsec: i64::from(timeout.subsec_nanos()),
-        };
-        let args = [&raw mut slot as usize, 1, &raw const time as usize, 0, 0, 0];
-        // SAFETY: one slot and a time, both on this stack.
-        let done = unsafe { sys::call(libc::SYS_ppoll, args) };
-        done == Ok(1) && slot.revents & (libc::POLLIN | libc::POLLHUP) != 0
-    }
-}
-
-/// Two figures of /proc/PID/stat, which everybody may read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Stat {
-    threads: u64,
-    /// Size of the main thread's memory; 0 if it has none.
-    memory_pages: u64,
-}
-
-impl Stat {
-    fn read(file: &Fd) -> Option<Stat> {
-        let mut text = [0_u8; 1024];
-        let length = file.read_at(&mut text, 0).ok()?;
-        Stat::parse(&text[..length])
-    }
-
-    /// The name, in parentheses, may hold anything: fields are counted from its end.
-    fn parse(text: &[u8]) -> Option<Stat> {
-        let name_end = text.iter().rposition(|b| *b == b')')?;
-        let mut fields = text[name_end + 1..]
-            .split(|b| *b == b' ')
-            .filter(|f| !f.is_empty());
-        let number = |field: &[u8]| core::str::from_utf8(field).ok()?.trim().parse::<u64>().ok();
-        // Field 3 (state) comes first here; 20 is the number of threads, 23 the size in bytes.
-        let threads = number(fields.nth(17)?)?;
-        let bytes = number(fields.nth(2)?)?;
-        Some(Stat {
-            threads,
-            memory_pages: bytes / 4096,
-        })
+        is_ready(self.pidfd.raw(), timeout)
     }
 }

@@ -107,9 +107,7 @@ fn supervisor(
     group.set_strict(settings.strict);
     group.set_align_mappings(settings.align_mappings);
     if let Some(found) = found {
-        group.set_capabilities(&std::array::from_fn(
-            |i| if i == 0 { found.bits() } else { 0 },
-        ));
+        group.set_capabilities(found.bits());
     }
     if matches!(verdict, Verdict::Unmanaged(_)) || args.unmanaged {
         group.count_unmanaged_program();

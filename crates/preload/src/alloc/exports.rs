@@ -6,34 +6,8 @@ use crate::sys::{self, PAGE};
 use core::ffi::{c_int, c_void};
 use libmimalloc_sys as mi;
 
-/// Whose heap a call is served from.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Heap {
-    Boot,
-    Program,
-}
-
-#[inline]
-fn heap() -> Heap {
-    if gate::is_small() {
-        Heap::Boot
-    } else {
-        Heap::Program
-    }
-}
-
-#[inline]
-fn heap_of(ptr: *mut c_void) -> Heap {
-    if boot::owns(ptr.cast()) {
-        Heap::Boot
-    } else {
-        Heap::Program
-    }
-}
-
 fn no_memory() -> *mut c_void {
-    sys::set_errno(libc::ENOMEM);
-    core::ptr::null_mut()
+    sys::failed(libc::ENOMEM, core::ptr::null_mut())
 }
 
 /// A block; `align` is a power of two.
@@ -41,22 +15,18 @@ fn alloc(size: usize, align: usize, zeroed: bool) -> *mut c_void {
     if size > isize::MAX as usize {
         return no_memory();
     }
-    let got = match heap() {
-        Heap::Program => from_program(size, align, zeroed),
-        Heap::Boot => {
-            let got = match size < boot::BYTES {
-                true => boot::HEAP.alloc(size, align),
-                false => core::ptr::null_mut(),
-            };
-            match got.is_null() {
-                false => small(got, size, zeroed),
-                true => {
-                    gate::outgrown();
-                    from_program(size, align, zeroed)
-                }
-            }
+    let mut got = core::ptr::null_mut();
+    if gate::is_small() {
+        if size < boot::BYTES {
+            got = small(boot::HEAP.alloc(size, align), size, zeroed);
         }
-    };
+        if got.is_null() {
+            gate::outgrown();
+        }
+    }
+    if got.is_null() {
+        got = from_program(size, align, zeroed);
+    }
     match got.is_null() {
         true => no_memory(),
         false => got,
@@ -110,15 +80,13 @@ pub unsafe extern "C" fn free(ptr: *mut c_void) {
     }
     // SAFETY: a live block, says the caller; its heap is known by its address.
     unsafe {
-        match heap_of(ptr) {
-            Heap::Program => {
-                // free must keep errno.
-                let before = sys::errno();
-                mi::mi_free(ptr);
-                sys::set_errno(before);
-            }
-            Heap::Boot => boot::HEAP.free(ptr.cast()),
+        if boot::owns(ptr.cast()) {
+            return boot::HEAP.free(ptr.cast());
         }
+        // free must keep errno.
+        let before = sys::errno();
+        mi::mi_free(ptr);
+        sys::set_errno(before);
     }
 }
 
@@ -147,7 +115,7 @@ pub unsafe extern "C" fn realloc(ptr: *mut c_void, size: usize) -> *mut c_void {
         unsafe { free(ptr) };
         return core::ptr::null_mut();
     }
-    if heap_of(ptr) == Heap::Program {
+    if !boot::owns(ptr.cast()) {
         if size > isize::MAX as usize {
             return no_memory();
         }
@@ -185,8 +153,7 @@ pub unsafe extern "C" fn reallocarray(ptr: *mut c_void, count: usize, size: usiz
 
 fn aligned(align: usize, size: usize) -> *mut c_void {
     if !align.is_power_of_two() || align > 1 << 40 {
-        sys::set_errno(libc::EINVAL);
-        return core::ptr::null_mut();
+        return sys::failed(libc::EINVAL, core::ptr::null_mut());
     }
     alloc(size, align.max(16), false)
 }
@@ -249,9 +216,9 @@ pub unsafe extern "C" fn malloc_usable_size(ptr: *mut c_void) -> usize {
     }
     // SAFETY: a live block, says the caller.
     unsafe {
-        match heap_of(ptr) {
-            Heap::Program => mi::mi_usable_size(ptr),
-            Heap::Boot => head::usable(ptr.cast()),
+        match boot::owns(ptr.cast()) {
+            true => head::usable(ptr.cast()),
+            false => mi::mi_usable_size(ptr),
         }
     }
 }
@@ -259,12 +226,12 @@ pub unsafe extern "C" fn malloc_usable_size(ptr: *mut c_void) -> usize {
 /// Gives free memory back to the system. Returns 1: whether there was any is not known.
 #[unsafe(no_mangle)]
 pub extern "C" fn malloc_trim(_pad: usize) -> c_int {
-    if heap() == Heap::Program {
-        // SAFETY: collects what no block uses.
-        unsafe { mi::mi_collect(true) };
-        return 1;
+    if gate::is_small() {
+        return 0;
     }
-    0
+    // SAFETY: collects what no block uses.
+    unsafe { mi::mi_collect(true) };
+    1
 }
 
 /// Settings of another allocator: accepted, without effect.

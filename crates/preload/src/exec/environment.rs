@@ -8,6 +8,7 @@ use crate::config::{self, GROUP, PRELOAD};
 use crate::limits::{self, Entry};
 use crate::{rights, sys};
 use core::ffi::{CStr, c_char};
+use deckle_door::Text;
 
 /// Longest list on any stack.
 const SHORT: usize = 104;
@@ -66,19 +67,11 @@ unsafe fn with_text<T>(
     (library, list): (&[u8], &[u8]),
     work: impl FnOnce(Env) -> T,
 ) -> T {
-    let mut text = [0_u8; TEXT];
-    let mut used = 0;
-    for part in [PRELOAD, library, b":", list, b"\0"] {
-        let Some(to) = text.get_mut(used..used + part.len()) else {
-            break;
-        };
-        to.copy_from_slice(part);
-        used += part.len();
-    }
-    let entry = match CStr::from_bytes_with_nul(&text[..used]) {
-        Ok(entry) => Some(entry),
-        // Longer than the buffer: ours alone counts.
-        Err(_) => config::preload_entry(b""),
+    let text: Text<TEXT> = Text::new();
+    let entry = match text.set_all(&[PRELOAD, library, b":", list, b"\0"]) {
+        true => CStr::from_bytes_with_nul(text.get()).ok(),
+        // Longer than there is room: ours alone counts.
+        false => config::preload_entry(b""),
     };
     let entry = entry.map_or(core::ptr::null(), CStr::as_ptr);
     // SAFETY: the caller's promise; the text lives until `work` is done.
@@ -136,7 +129,7 @@ unsafe fn in_mapping<T>(
     work: impl FnOnce(Env) -> T,
 ) -> T {
     let bytes = wanted * size_of::<*const c_char>();
-    let Ok(place) = sys::map_anonymous(bytes) else {
+    let Ok(place) = sys::map_anonymous(0, bytes) else {
         return work(env);
     };
     // SAFETY: a new mapping of that many pointers, all null; ours until it is unmapped, which

@@ -1,7 +1,7 @@
 //! The exec and posix_spawn families, as the program calls them.
 
 use super::environment::with_ours;
-use super::outside::{self, By};
+use super::outside::{self, By, Held};
 use crate::hooks::next;
 use crate::limits::for_exec;
 use crate::sys::{self, c_result};
@@ -16,46 +16,29 @@ unsafe extern "C" {
     fn deckle_execle();
 }
 
-fn raw_execve(path: *const c_char, args: Args, env: Args) -> c_int {
-    // SAFETY: the program's own call, passed on.
-    c_result(unsafe {
-        sys::call(
-            libc::SYS_execve,
-            [path as usize, args as usize, env as usize, 0, 0, 0],
-        )
-    }) as c_int
+/// Makes a call that executes a program, if it may be executed, with an environment that keeps it
+/// inside.
+///
+/// # Safety
+/// `env` is null or a list of strings.
+unsafe fn execute(held: Result<Held, i32>, env: Args, call: impl FnOnce(Args) -> c_int) -> c_int {
+    match held {
+        // SAFETY: the caller's promise.
+        Ok(_held) => unsafe { with_ours(env, |env| for_exec(|| call(env))) },
+        Err(errno) => sys::failed(errno, -1),
+    }
 }
 
 /// C's `execve`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn execve(path: *const c_char, args: Args, env: Args) -> c_int {
-    // SAFETY: the caller's promise: lists of strings.
+    // SAFETY: the caller's promise: lists of strings; the program's own call, passed on.
     unsafe {
-        let held = match outside::check(path, By::Me) {
-            Ok(held) => held,
-            Err(errno) => {
-                sys::set_errno(errno);
-                return -1;
-            }
-        };
-        let done = with_ours(env, |env| for_exec(|| raw_execve(path, args, env)));
-        drop(held);
-        done
+        execute(outside::check(path, By::Me), env, |env| {
+            let words = [path as usize, args as usize, env as usize];
+            c_result(sys::call(libc::SYS_execve, words)) as c_int
+        })
     }
-}
-
-/// For the calls with variable arguments, written in C.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn deckle_execve(path: *const c_char, args: Args, env: Args) -> c_int {
-    // SAFETY: the caller's promise.
-    unsafe { execve(path, args, env) }
-}
-
-/// For the calls with variable arguments, written in C.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn deckle_execvpe(file: *const c_char, args: Args, env: Args) -> c_int {
-    // SAFETY: the caller's promise.
-    unsafe { execvpe(file, args, env) }
 }
 
 /// C's `execv`.
@@ -69,24 +52,13 @@ pub unsafe extern "C" fn execv(path: *const c_char, args: Args) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn execvpe(file: *const c_char, args: Args, env: Args) -> c_int {
     type Call = unsafe extern "C" fn(*const c_char, Args, Args) -> c_int;
-    let libc_call = next(c"execvpe");
-    if libc_call.is_null() {
-        sys::set_errno(libc::ENOSYS);
-        return -1;
-    }
-    // SAFETY: libc's function of that signature; the caller's promise.
+    // SAFETY: its type; the caller's promise.
     unsafe {
-        let held = match outside::check_in_path(file, By::Me) {
-            Ok(held) => held,
-            Err(errno) => {
-                sys::set_errno(errno);
-                return -1;
-            }
+        let Some(call) = next::<Call>(c"execvpe") else {
+            return sys::failed(libc::ENOSYS, -1);
         };
-        let call = core::mem::transmute::<*mut c_void, Call>(libc_call);
-        let done = with_ours(env, |env| for_exec(|| call(file, args, env)));
-        drop(held);
-        done
+        let held = outside::check_in_path(file, By::Me);
+        execute(held, env, |env| call(file, args, env))
     }
 }
 
@@ -134,26 +106,16 @@ pub unsafe extern "C" fn execveat(
     env: Args,
     flags: c_int,
 ) -> c_int {
-    // SAFETY: the caller's promise: lists of strings.
+    let named = match dir {
+        libc::AT_FDCWD => path,
+        _ => core::ptr::null(),
+    };
+    let (dir, path, args, flags) = (dir as usize, path as usize, args as usize, flags as usize);
+    // SAFETY: the caller's promise: lists of strings; the program's own call, passed on.
     unsafe {
-        let named = if dir == libc::AT_FDCWD {
-            path
-        } else {
-            core::ptr::null()
-        };
-        let held = match outside::check(named, By::Me) {
-            Ok(held) => held,
-            Err(errno) => {
-                sys::set_errno(errno);
-                return -1;
-            }
-        };
-        let (dir, path, args) = (dir as usize, path as usize, args as usize);
-        with_ours(env, |env| {
-            let words = [dir, path, args, env as usize, flags as usize, 0];
-            let done = for_exec(|| c_result(sys::call(libc::SYS_execveat, words)) as c_int);
-            drop(held);
-            done
+        execute(outside::check(named, By::Me), env, |env| {
+            let words = [dir, path, args, env as usize, flags];
+            c_result(sys::call(libc::SYS_execveat, words)) as c_int
         })
     }
 }
@@ -168,7 +130,7 @@ type Spawn = unsafe extern "C" fn(
 ) -> c_int;
 
 unsafe fn spawn(
-    name: &CStr,
+    (name, held): (&CStr, Result<Held, i32>),
     pid: *mut libc::pid_t,
     path: *const c_char,
     actions: *const c_void,
@@ -176,14 +138,14 @@ unsafe fn spawn(
     args: Args,
     env: Args,
 ) -> c_int {
-    let libc_call = next(name);
-    if libc_call.is_null() {
-        return libc::ENOSYS;
-    }
-    // SAFETY: libc's function of that signature; the caller's promise.
+    // SAFETY: its type; the caller's promise.
     unsafe {
-        let call = core::mem::transmute::<*mut c_void, Spawn>(libc_call);
-        with_ours(env, |env| call(pid, path, actions, attributes, args, env))
+        match (held, next::<Spawn>(name)) {
+            (Ok(_held), Some(call)) => {
+                with_ours(env, |env| call(pid, path, actions, attributes, args, env))
+            }
+            (held, _) => held.err().unwrap_or(libc::ENOSYS),
+        }
     }
 }
 
@@ -199,10 +161,8 @@ pub unsafe extern "C" fn posix_spawn(
 ) -> c_int {
     // SAFETY: the caller's promise.
     unsafe {
-        match outside::check(path, By::Child) {
-            Ok(_held) => spawn(c"posix_spawn", pid, path, actions, attributes, args, env),
-            Err(errno) => errno,
-        }
+        let by = (c"posix_spawn", outside::check(path, By::Child));
+        spawn(by, pid, path, actions, attributes, args, env)
     }
 }
 
@@ -218,9 +178,7 @@ pub unsafe extern "C" fn posix_spawnp(
 ) -> c_int {
     // SAFETY: the caller's promise.
     unsafe {
-        match outside::check_in_path(file, By::Child) {
-            Ok(_held) => spawn(c"posix_spawnp", pid, file, actions, attributes, args, env),
-            Err(errno) => errno,
-        }
+        let by = (c"posix_spawnp", outside::check_in_path(file, By::Child));
+        spawn(by, pid, file, actions, attributes, args, env)
     }
 }

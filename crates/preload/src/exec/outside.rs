@@ -4,6 +4,7 @@
 
 use crate::{DOOR, config, rights, sys};
 use core::ffi::{CStr, c_char};
+use deckle_door::Text;
 use deckle_group::program::{self, PATH_MAX, Reason, Verdict};
 use deckle_group::{Group, Name};
 
@@ -37,17 +38,26 @@ impl Drop for Held {
 /// # Safety
 /// `path` is null or a string.
 pub unsafe fn check(path: *const c_char, by: By) -> Result<Held, i32> {
-    let Some(group) = looks() else {
+    // SAFETY: the caller's promise.
+    unsafe { look(path, |group, path| inspect(group, path, by)) }
+}
+
+/// What `verdict` says in this group of a program's name; nothing is said of none. Keeps `errno`.
+///
+/// # Safety
+/// `file` is null or a string.
+unsafe fn look(
+    file: *const c_char,
+    verdict: impl FnOnce(&[u8], &CStr) -> Result<Held, i32>,
+) -> Result<Held, i32> {
+    let Some(group) = looks().filter(|_| !file.is_null()) else {
         return Ok(Held(false));
     };
-    if path.is_null() {
-        return Ok(Held(false));
-    }
     let before = sys::errno();
     // SAFETY: the caller's promise.
-    let verdict = inspect(group, unsafe { CStr::from_ptr(path) }, by);
+    let said = verdict(group, unsafe { CStr::from_ptr(file) });
     sys::set_errno(before);
-    verdict
+    said
 }
 
 /// The group, if programs are to be looked at, and no filter of the program's own hinders that.
@@ -65,34 +75,26 @@ fn looks() -> Option<&'static [u8]> {
 /// # Safety
 /// `file` is null or a string.
 pub unsafe fn check_in_path(file: *const c_char, by: By) -> Result<Held, i32> {
-    let Some(group) = looks() else {
-        return Ok(Held(false));
-    };
-    if file.is_null() {
-        return Ok(Held(false));
-    }
-    let before = sys::errno();
-    // SAFETY: strings, say the caller and libc.
-    let (name, search) = unsafe {
-        let search = libc::getenv(c"PATH".as_ptr());
-        let search = match search.is_null() {
-            true => &b"/bin:/usr/bin"[..],
-            false => CStr::from_ptr(search).to_bytes(),
-        };
-        (CStr::from_ptr(file), search)
-    };
-    let verdict = match name.to_bytes().contains(&b'/') {
-        true => inspect(group, name, by),
-        false => {
-            let longest = search.split(|b| *b == b':').map(<[u8]>::len).max();
-            match longest.unwrap_or(0) + name.count_bytes() + 3 {
-                ..=SHORT => found::<SHORT>(group, name, search, by),
-                _ => found::<PATH_MAX>(group, name, search, by),
+    let in_path = |group: &[u8], name: &CStr| {
+        if name.to_bytes().contains(&b'/') {
+            return inspect(group, name, by);
+        }
+        // SAFETY: libc's string.
+        let search = unsafe {
+            let search = libc::getenv(c"PATH".as_ptr());
+            match search.is_null() {
+                true => &b"/bin:/usr/bin"[..],
+                false => CStr::from_ptr(search).to_bytes(),
             }
+        };
+        let longest = search.split(|b| *b == b':').map(<[u8]>::len).max();
+        match longest.unwrap_or(0) + name.count_bytes() + 3 {
+            ..=SHORT => found::<SHORT>(group, name, search, by),
+            _ => found::<PATH_MAX>(group, name, search, by),
         }
     };
-    sys::set_errno(before);
-    verdict
+    // SAFETY: the caller's promise.
+    unsafe { look(file, in_path) }
 }
 
 /// Longest path that is looked for on any stack.
@@ -124,7 +126,7 @@ pub fn unmanaged(why: &str) {
     let here = libc::AT_FDCWD as usize;
     let to = path.as_mut_ptr() as usize;
     // SAFETY: a path that ends in NUL; writes into the buffer.
-    let read = || unsafe { sys::call(libc::SYS_readlinkat, [here, file, to, room, 0, 0]) };
+    let read = || unsafe { sys::call(libc::SYS_readlinkat, [here, file, to, room]) };
     let path = match may.then(read) {
         Some(Ok(n)) => &path[..n],
         _ => b"a program",
@@ -173,23 +175,16 @@ fn report(group: &[u8], path: &CStr, reason: Reason) -> Result<Held, i32> {
     let strict = Group::attach(name).is_ok_and(|group| group.strict());
     if let Some(link) = rights::connection() {
         let (what, cure) = (reason.text().as_bytes(), reason.remedy().as_bytes());
-        let mut text = [0_u8; 1024];
-        let mut used = 0;
-        let mut add = |parts: &[&[u8]]| {
-            for part in parts {
-                let n = part.len().min(text.len() - used);
-                text[used..used + n].copy_from_slice(&part[..n]);
-                used += n;
-            }
-        };
+        let text: Text<1024> = Text::new();
+        let path = path.to_bytes();
         if strict {
-            let program = path.to_bytes();
-            add(&[b"deckle: ", &program[..program.len().min(500)]]);
-            add(&[b": not executed (--strict): ", what, b": ", cure, b"\n"]);
-            let _ = link.say(&text[..used]);
+            let program = &path[..path.len().min(500)];
+            let refused = b": not executed (--strict): ";
+            text.set_all(&[b"deckle: ", program, refused, what, b": ", cure, b"\n"]);
+            let _ = link.say(text.get());
         } else {
-            add(&[what, b" (", cure, b")"]);
-            let _ = link.unmanaged(path.to_bytes(), &text[..used]);
+            text.set_all(&[what, b" (", cure, b")"]);
+            let _ = link.unmanaged(path, text.get());
         }
     }
     match strict {

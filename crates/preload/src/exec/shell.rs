@@ -5,7 +5,7 @@ use super::environment::{is_ours, with_ours};
 use super::outside::{self, By};
 use crate::hooks::next;
 use crate::sys;
-use core::ffi::{CStr, c_char, c_int, c_void};
+use core::ffi::{CStr, c_char, c_int};
 use libc::FILE;
 
 unsafe extern "C" {
@@ -41,11 +41,14 @@ fn put_back() {
 
 /// Calls libc's function of that name, with the shell looked at as any program; `failed` and
 /// `errno` if that may not be.
-fn with_shell<T>(name: &CStr, failed: T, call: impl FnOnce(*mut c_void) -> T) -> T {
-    // SAFETY: a string.
-    let held = unsafe { outside::check(c"/bin/sh".as_ptr(), By::Child) };
-    match (held, next(name)) {
-        (Ok(held), real) if !real.is_null() => {
+///
+/// # Safety
+/// `F` is the type of a pointer to that function.
+unsafe fn with_shell<F, T>(name: &CStr, failed: T, call: impl FnOnce(F) -> T) -> T {
+    // SAFETY: a string; the caller's promise.
+    let (held, real) = unsafe { (outside::check(c"/bin/sh".as_ptr(), By::Child), next(name)) };
+    match (held, real) {
+        (Ok(held), Some(real)) => {
             put_back();
             let result = call(real);
             let errno = sys::errno();
@@ -53,10 +56,7 @@ fn with_shell<T>(name: &CStr, failed: T, call: impl FnOnce(*mut c_void) -> T) ->
             sys::set_errno(errno);
             result
         }
-        (held, _) => {
-            sys::set_errno(held.err().unwrap_or(libc::ENOSYS));
-            failed
-        }
+        (held, _) => sys::failed(held.err().unwrap_or(libc::ENOSYS), failed),
     }
 }
 
@@ -68,10 +68,8 @@ pub unsafe extern "C-unwind" fn system(command: *const c_char) -> c_int {
     // with the program's own argument.
     unsafe {
         pthread_setcancelstate(NO_CANCEL, &raw mut state);
-        let status = with_shell(c"system", -1, |real| {
-            type Call = unsafe extern "C" fn(*const c_char) -> c_int;
-            core::mem::transmute::<*mut c_void, Call>(real)(command)
-        });
+        type Call = unsafe extern "C" fn(*const c_char) -> c_int;
+        let status = with_shell(c"system", -1, |real: Call| real(command));
         pthread_setcancelstate(state, core::ptr::null_mut());
         pthread_testcancel();
         status
@@ -81,9 +79,11 @@ pub unsafe extern "C-unwind" fn system(command: *const c_char) -> c_int {
 /// POSIX's `popen`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn popen(command: *const c_char, how: *const c_char) -> *mut FILE {
-    with_shell(c"popen", core::ptr::null_mut(), |real| {
-        type Call = unsafe extern "C" fn(*const c_char, *const c_char) -> *mut FILE;
-        // SAFETY: libc's function of that signature, with the program's own arguments.
-        unsafe { core::mem::transmute::<*mut c_void, Call>(real)(command, how) }
-    })
+    type Call = unsafe extern "C" fn(*const c_char, *const c_char) -> *mut FILE;
+    // SAFETY: libc's function of that signature, with the program's own arguments.
+    unsafe {
+        with_shell(c"popen", core::ptr::null_mut(), |real: Call| {
+            real(command, how)
+        })
+    }
 }

@@ -2,8 +2,8 @@
 #include <stdarg.h>
 #include <stddef.h>
 
-extern int deckle_execve(const char *, char *const[], char *const[]);
-extern int deckle_execvpe(const char *, char *const[], char *const[]);
+extern int execve(const char *, char *const[], char *const[]);
+extern int execvpe(const char *, char *const[], char *const[]);
 extern char **environ;
 
 #define COUNT(first)                                   \
@@ -28,7 +28,7 @@ int deckle_execl(const char *path, const char *arg, ...)
 	COUNT(arg);
 	COLLECT(arg);
 	va_end(list);
-	return deckle_execve(path, (char *const *)args, environ);
+	return execve(path, (char *const *)args, environ);
 }
 
 int deckle_execlp(const char *file, const char *arg, ...)
@@ -36,7 +36,7 @@ int deckle_execlp(const char *file, const char *arg, ...)
 	COUNT(arg);
 	COLLECT(arg);
 	va_end(list);
-	return deckle_execvpe(file, (char *const *)args, environ);
+	return execvpe(file, (char *const *)args, environ);
 }
 
 int deckle_execle(const char *path, const char *arg, ...)
@@ -45,5 +45,5 @@ int deckle_execle(const char *path, const char *arg, ...)
 	COLLECT(arg);
 	char *const *env = va_arg(list, char *const *);
 	va_end(list);
-	return deckle_execve(path, (char *const *)args, env);
+	return execve(path, (char *const *)args, env);
 }

@@ -23,8 +23,8 @@ pub fn answer(number: c_long, args: [usize; 6]) -> Option<Result<usize, i32>> {
     let [a, b, c, d, e, _] = args;
     Some(match number {
         libc::SYS_mmap => map(args),
-        libc::SYS_munmap => on_range(number, args, Op::Unmap),
-        libc::SYS_mprotect => on_range(number, args, Op::Protect),
+        libc::SYS_munmap => on_range(number, [a, b, 0], Op::Unmap),
+        libc::SYS_mprotect => on_range(number, [a, b, c], Op::Protect),
         libc::SYS_madvise => advise(a, b, c as c_int),
         libc::SYS_mremap => remap(args),
         libc::SYS_mlock => locks::lock(number, a, b, 0),
@@ -43,18 +43,14 @@ pub fn answer(number: c_long, args: [usize; 6]) -> Option<Result<usize, i32>> {
 }
 
 /// A call on a range and with one word more, with the meaning that the kernel gives it.
-fn on_range(number: c_long, args: [usize; 6], op: Op) -> Result<usize, i32> {
-    let [start, len, word, ..] = args;
-    by_owner(
-        start,
-        len,
-        |bytes| gate::request(op, [start, bytes, word, 0, 0, 0]),
-        || raw(number, [start, len, word, 0, 0, 0]),
-    )
+fn on_range(number: c_long, args: [usize; 3], op: Op) -> Result<usize, i32> {
+    let [start, len, word] = args;
+    let ask = |bytes| gate::request(op, [start, bytes, word]);
+    by_owner(start, len, ask, || raw(number, args))
 }
 
 /// A system call as the program made it.
-pub fn raw(number: c_long, args: [usize; 6]) -> Result<usize, i32> {
+pub fn raw<const N: usize>(number: c_long, args: [usize; N]) -> Result<usize, i32> {
     // SAFETY: the program's own call, passed on.
     unsafe { sys::call(number, args) }
 }
@@ -123,7 +119,7 @@ fn map_foreign(args: [usize; 6]) -> Result<usize, i32> {
     if flags & libc::MAP_FIXED_NOREPLACE as usize != 0 {
         return pass();
     }
-    let look = |bytes| gate::request(Op::Look, [addr, bytes, 0, 0, 0, 0]).map(|_| 1);
+    let look = |bytes| gate::request(Op::Look, [addr, bytes]).map(|_| 1);
     if by_owner(addr, len, look, || Ok(0))? == 0 {
         return pass();
     }
@@ -133,9 +129,9 @@ fn map_foreign(args: [usize; 6]) -> Result<usize, i32> {
     trial[0] = 0;
     trial[3] &= !(libc::MAP_FIXED | libc::MAP_POPULATE | libc::MAP_LOCKED) as usize;
     let place = raw(libc::SYS_mmap, trial)?;
-    raw(libc::SYS_munmap, [place, bytes, 0, 0, 0, 0])?;
+    raw(libc::SYS_munmap, [place, bytes])?;
     // Something foreign over managed memory, which leaves management first.
-    gate::request(Op::Leave, [addr, bytes, 0, 0, 0, 0])?;
+    gate::request(Op::Leave, [addr, bytes])?;
     pass()
 }
 
@@ -145,7 +141,7 @@ pub fn advise(addr: usize, len: usize, advice: c_int) -> Result<usize, i32> {
     const SYS_ADMIN: u32 = 21;
     const HWPOISON: c_int = 100;
     const SOFT_OFFLINE: c_int = 101;
-    let args = [addr, len, advice as usize, 0, 0, 0];
+    let args = [addr, len, advice as usize];
     if matches!(advice, HWPOISON | SOFT_OFFLINE) && !sys::has_capability(SYS_ADMIN) {
         return raw(libc::SYS_madvise, args);
     }

@@ -41,7 +41,7 @@ pub fn futex(args: [usize; 6]) -> Result<usize, i32> {
             let page = word & !(sys::PAGE - 1);
             // It comes in and stays. What is no memory stays none, and the call says so.
             if gate::may_hold(page, sys::PAGE) {
-                let _ = gate::request(Op::Hold, [page, sys::PAGE, 0, 0, 0, 0]);
+                let _ = gate::request(Op::Hold, [page, sys::PAGE]);
             }
         }
     }

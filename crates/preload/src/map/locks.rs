@@ -26,14 +26,7 @@ fn lockable() -> usize {
         rlim_cur: 0,
         rlim_max: 0,
     };
-    let args = [
-        0,
-        libc::RLIMIT_MEMLOCK as usize,
-        0,
-        &raw mut limit as usize,
-        0,
-        0,
-    ];
+    let args = [0, libc::RLIMIT_MEMLOCK as usize, 0, &raw mut limit as usize];
     match raw(libc::SYS_prlimit64, args) {
         Ok(_) => limit.rlim_cur as usize,
         Err(_) => 0,
@@ -61,13 +54,13 @@ pub fn lock(number: c_long, addr: usize, len: usize, flags: usize) -> Result<usi
         start,
         len,
         |bytes| match number {
-            libc::SYS_munlock => gate::request(Op::Unlock, [start, bytes, 0, 0, 0, 0]),
+            libc::SYS_munlock => gate::request(Op::Unlock, [start, bytes]),
             _ => match lockable() {
                 0 => Err(libc::EPERM),
-                most => gate::request(Op::Lock, [start, bytes, flags, most, 0, 0]),
+                most => gate::request(Op::Lock, [start, bytes, flags, most]),
             },
         },
-        || raw(number, [start, len, flags, 0, 0, 0]),
+        || raw(number, [start, len, flags]),
     )
 }
 
@@ -78,8 +71,8 @@ pub fn lock_all(flags: c_int) -> Result<usize, i32> {
         gate::outgrown();
     }
     let done = match gate::is_managed() {
-        false => raw(libc::SYS_mlockall, [flags as usize, 0, 0, 0, 0, 0]),
-        true => gate::request(Op::LockAll, [flags as usize, lockable(), 0, 0, 0, 0]),
+        false => raw(libc::SYS_mlockall, [flags as usize]),
+        true => gate::request(Op::LockAll, [flags as usize, lockable()]),
     };
     if done.is_ok() {
         FUTURE.store(flags & libc::MCL_FUTURE != 0, Relaxed);

@@ -22,12 +22,8 @@ pub fn seal(args: [usize; 6]) -> Result<usize, i32> {
 
 /// What is managed of a range becomes the kernel's, with its bytes.
 fn surrender(addr: usize, len: usize) -> Result<usize, i32> {
-    by_owner(
-        addr,
-        len,
-        |bytes| gate::request(Op::Surrender, [addr, bytes, 0, 0, 0, 0]),
-        || Ok(0),
-    )
+    let ask = |bytes| gate::request(Op::Surrender, [addr, bytes]);
+    by_owner(addr, len, ask, || Ok(0))
 }
 
 /// `UFFDIO_REGISTER`.
@@ -59,7 +55,7 @@ pub fn advise_process(
     flags: usize,
 ) -> Result<usize, i32> {
     let pass = |list: usize, count: usize, advice: c_int| {
-        let args = [pidfd as usize, list, count, advice as usize, flags, 0];
+        let args = [pidfd as usize, list, count, advice as usize, flags];
         raw(libc::SYS_process_madvise, args)
     };
     let ours = gate::is_managed() && count <= 1024 && is_self(pidfd);
@@ -92,40 +88,24 @@ fn is_self(pidfd: c_int) -> bool {
     let Ok(number) = usize::try_from(pidfd) else {
         return false;
     };
-    let mut path = *b"/proc/self/fdinfo/0000000000\0";
-    let (mut rest, last) = (number, path.len() - 2);
-    let mut at = last;
-    loop {
-        path[at] = b'0' + (rest % 10) as u8;
+    let mut path = *b"/proc/self/fdinfo/\0\0\0\0\0\0\0\0\0\0\0";
+    let (mut rest, last) = (number, 18 + number.checked_ilog10().unwrap_or(0) as usize);
+    for digit in path[18..=last].iter_mut().rev() {
+        *digit = b'0' + (rest % 10) as u8;
         rest /= 10;
-        if rest == 0 {
-            break;
-        }
-        at -= 1;
     }
-    // The digits to the front.
-    let digits = last - at + 1;
-    path.copy_within(at..=last, 18);
-    path[18 + digits] = 0;
     let mut text = [0_u8; 512];
     let how = (libc::O_RDONLY | libc::O_CLOEXEC) as usize;
     let here = libc::AT_FDCWD as usize;
-    let Ok(fd) = raw(
-        libc::SYS_openat,
-        [here, path.as_ptr() as usize, how, 0, 0, 0],
-    ) else {
+    let Ok(fd) = raw(libc::SYS_openat, [here, path.as_ptr() as usize, how]) else {
         return false;
     };
-    let got = raw(
-        libc::SYS_read,
-        [fd, text.as_mut_ptr() as usize, text.len(), 0, 0, 0],
-    );
-    let _ = raw(libc::SYS_close, [fd, 0, 0, 0, 0, 0]);
+    let got = raw(libc::SYS_read, [fd, text.as_mut_ptr() as usize, text.len()]);
+    let _ = raw(libc::SYS_close, [fd]);
     let text = &text[..got.unwrap_or(0)];
     let pid = text
         .split(|b| *b == b'\n')
         .find_map(|line| line.strip_prefix(b"Pid:\t"))
-        .and_then(|n| core::str::from_utf8(n).ok()?.parse::<usize>().ok());
-    // SAFETY: a system call without arguments.
-    pid.is_some() && pid == unsafe { sys::call(libc::SYS_getpid, [0; 6]) }.ok()
+        .and_then(|n| core::str::from_utf8(n).ok()?.parse::<u32>().ok());
+    pid == Some(sys::getpid())
 }
