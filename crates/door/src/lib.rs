@@ -20,6 +20,7 @@
 
 mod door;
 pub mod entry;
+mod fd;
 pub mod futex;
 pub mod link;
 pub mod lock;
@@ -28,6 +29,7 @@ pub mod request;
 mod sys;
 
 pub use door::{Door, Mode, State, Text};
+pub use fd::{Errno, Fd};
 pub use lock::{Guard, Lock};
 pub use places::Places;
 pub use request::Op;

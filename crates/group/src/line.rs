@@ -50,6 +50,12 @@ impl LineId {
     }
 }
 
+impl From<LineId> for [u32; 2] {
+    fn from(line: LineId) -> [u32; 2] {
+        [line.index.into(), line.generation]
+    }
+}
+
 /// A line as others see it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Process {

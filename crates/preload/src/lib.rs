@@ -15,6 +15,7 @@ mod bare;
 mod caught;
 mod config;
 mod exec;
+mod exports;
 mod filter;
 mod fork;
 mod gate;
@@ -41,7 +42,7 @@ extern "C" fn start() {
     config::read();
     if config::is_managed() {
         // SAFETY: before the program's main: nobody else looks at the environment.
-        unsafe { limits::read() };
+        unsafe { exec::read_told() };
         if !gate::is_started() {
             load::map_file();
         }

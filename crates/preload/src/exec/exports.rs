@@ -1,7 +1,7 @@
 //! The exec and posix_spawn families, as the program calls them.
 
 use super::environment::with_ours;
-use super::outside::{self, By};
+use super::outside::{self, By, Held};
 use crate::hooks::next;
 use crate::limits::for_exec;
 use crate::sys::{self, c_result};
@@ -38,7 +38,9 @@ pub unsafe extern "C" fn execve(path: *const c_char, args: Args, env: Args) -> c
                 return -1;
             }
         };
-        let done = with_ours(env, |env| for_exec(|| raw_execve(path, args, env)));
+        let done = with_ours(env, held.reads(), |env| {
+            for_exec(|| raw_execve(path, args, env))
+        });
         drop(held);
         done
     }
@@ -84,7 +86,7 @@ pub unsafe extern "C" fn execvpe(file: *const c_char, args: Args, env: Args) -> 
             }
         };
         let call = core::mem::transmute::<*mut c_void, Call>(libc_call);
-        let done = with_ours(env, |env| for_exec(|| call(file, args, env)));
+        let done = with_ours(env, held.reads(), |env| for_exec(|| call(file, args, env)));
         drop(held);
         done
     }
@@ -149,7 +151,8 @@ pub unsafe extern "C" fn execveat(
             }
         };
         let (dir, path, args) = (dir as usize, path as usize, args as usize);
-        with_ours(env, |env| {
+        let told = held.reads();
+        with_ours(env, told, |env| {
             let words = [dir, path, args, env as usize, flags as usize, 0];
             let done = for_exec(|| c_result(sys::call(libc::SYS_execveat, words)) as c_int);
             drop(held);
@@ -171,19 +174,24 @@ unsafe fn spawn(
     name: &CStr,
     pid: *mut libc::pid_t,
     path: *const c_char,
-    actions: *const c_void,
-    attributes: *const c_void,
+    [actions, attributes]: [*const c_void; 2],
     args: Args,
     env: Args,
+    held: Result<Held, c_int>,
 ) -> c_int {
     let libc_call = next(name);
     if libc_call.is_null() {
         return libc::ENOSYS;
     }
+    let held = match held {
+        Ok(held) => held,
+        Err(errno) => return errno,
+    };
     // SAFETY: libc's function of that signature; the caller's promise.
     unsafe {
         let call = core::mem::transmute::<*mut c_void, Spawn>(libc_call);
-        with_ours(env, |env| call(pid, path, actions, attributes, args, env))
+        let spawn = |env| call(pid, path, actions, attributes, args, env);
+        with_ours(env, held.reads(), spawn)
     }
 }
 
@@ -197,12 +205,11 @@ pub unsafe extern "C" fn posix_spawn(
     args: Args,
     env: Args,
 ) -> c_int {
+    let how = [actions, attributes];
     // SAFETY: the caller's promise.
     unsafe {
-        match outside::check(path, By::Child) {
-            Ok(_held) => spawn(c"posix_spawn", pid, path, actions, attributes, args, env),
-            Err(errno) => errno,
-        }
+        let held = outside::check(path, By::Child);
+        spawn(c"posix_spawn", pid, path, how, args, env, held)
     }
 }
 
@@ -216,11 +223,10 @@ pub unsafe extern "C" fn posix_spawnp(
     args: Args,
     env: Args,
 ) -> c_int {
+    let how = [actions, attributes];
     // SAFETY: the caller's promise.
     unsafe {
-        match outside::check_in_path(file, By::Child) {
-            Ok(_held) => spawn(c"posix_spawnp", pid, file, actions, attributes, args, env),
-            Err(errno) => errno,
-        }
+        let held = outside::check_in_path(file, By::Child);
+        spawn(c"posix_spawnp", pid, file, how, args, env, held)
     }
 }

@@ -6,7 +6,6 @@ use core::ffi::CStr;
 use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use deckle_door::entry::{IMAGE, WINDOW};
-use libc::c_long;
 
 /// Who forks: nothing is to be known of it.
 pub type Caller = ();
@@ -40,17 +39,9 @@ pub fn hold() {}
 pub fn let_go(child: Option<Caller>) {
     if child.is_some() {
         leave::forget_word();
-        OWNER.store(sys::getpid() as usize, Relaxed);
+        DOOR.pid.store(sys::getpid() as i32, Relaxed);
         DOOR.left.store(sys::main_thread_word(), Relaxed);
     }
-}
-
-/// The process whose memory this is.
-static OWNER: AtomicUsize = AtomicUsize::new(0);
-
-/// Whether the caller is that process, not a vfork child in its memory.
-pub fn is_owner() -> bool {
-    OWNER.load(Relaxed) == sys::getpid() as usize
 }
 
 /// The auxiliary vector's words 0 to 33.
@@ -110,37 +101,5 @@ pub fn reserve_image(bytes: usize) -> Result<usize, i32> {
 
 /// The number of our 4 GiB.
 pub fn window() -> usize {
-    (&raw const OWNER as usize) / WINDOW
-}
-
-/// A filter of the program's own is not looked at.
-pub fn hindrance() -> Option<c_long> {
-    None
-}
-
-/// Starts a service, which connects by itself.
-pub fn with_link<T>(start: impl FnOnce() -> T) -> T {
-    DOOR.link.store(-1, Relaxed);
-    start()
-}
-
-/// A connection to `deckle run`, for the service of a child that is about to be made.
-pub struct Link(i32);
-
-impl Link {
-    /// Connects. `None` if that is impossible.
-    pub fn open() -> Option<Link> {
-        exec::connect().ok().map(Link)
-    }
-
-    /// Its number.
-    pub fn raw(&self) -> i32 {
-        self.0
-    }
-}
-
-impl Drop for Link {
-    fn drop(&mut self) {
-        exec::close(self.0);
-    }
+    (&raw const DOOR as usize) / WINDOW
 }

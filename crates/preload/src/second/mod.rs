@@ -13,7 +13,6 @@ mod filter;
 mod heap;
 pub mod host;
 mod leave;
-pub mod limits;
 mod masks;
 mod memory;
 mod start;

@@ -4,6 +4,7 @@ use super::{exec, heap, leave, masks};
 use crate::caught::{self, Action, Frame, Handler, Info, SIGSYS_BIT};
 use crate::fork::{self, Clone};
 use crate::map::calls;
+use crate::rights;
 use deckle_door::entry::MARK;
 use deckle_door::request::set_mask;
 use libc::c_long;
@@ -54,7 +55,8 @@ fn answer(number: c_long, args: [usize; 6], frame: &mut Frame) -> Result<usize, 
             // this new way has the old one to fall back on.
             None => Err(libc::ENOSYS),
         },
-        _ => calls::answer(number, args).unwrap_or_else(|| calls::raw(number, args)),
+        // SAFETY: the program's own call.
+        _ => calls::answer(number, args).unwrap_or_else(|| unsafe { rights::call(number, args) }),
     }
 }
 

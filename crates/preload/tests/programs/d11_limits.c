@@ -62,9 +62,9 @@ int main(int argc, char **argv)
 	pid_t pid;
 	char *after[] = {argv[0], "after", NULL}, *before[] = {argv[0], "exact", NULL};
 	if (argc > 1 && (strcmp(argv[1], "after") == 0 || strcmp(argv[1], "exact") == 0)) {
-		CHECK(raw().rlim_cur == SOFT && raw().rlim_max == HARD && getenv("DECKLE_LIMIT") == NULL);
+		CHECK(raw().rlim_cur == SOFT && raw().rlim_max == HARD && getenv("DECKLE_TOLD") == NULL);
 		for (char **e = environ; *e; e++)
-			CHECK(strncmp(*e, "DECKLE_LIMIT", 12) != 0);
+			CHECK(strncmp(*e, "DECKLE_TOLD", 11) != 0);
 		is_in_force();
 		return 0;
 	}
