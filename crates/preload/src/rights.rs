@@ -177,6 +177,8 @@ pub fn hindrance() -> Option<c_long> {
     }
 }
 
+const PR_SET_VMA: i32 = 0x5356_4d41;
+
 /// The calls that take rights, and those on limits, by number; any other as it is.
 ///
 /// # Errors
@@ -195,6 +197,8 @@ pub unsafe fn call(number: c_long, args: [usize; 6]) -> Result<usize, i32> {
                 program = args[2] as *const sock_fprog;
             }
         }
+        // The first door's heap gives names to its memory, which are of no use to anybody.
+        libc::SYS_prctl if is(0, PR_SET_VMA) && !DOOR.may(number) => return Err(libc::EINVAL),
         libc::SYS_seccomp if args[0] as u32 <= libc::SECCOMP_SET_MODE_FILTER => {
             provide(true);
             program = args[2] as *const sock_fprog;

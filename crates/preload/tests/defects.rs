@@ -366,6 +366,16 @@ fn d24_a_filter_of_the_programs_own_hinders_neither_forks_nor_programs() {
     }
 }
 
+/// Where a filter allows a dozen calls a call on memory must need no other: not even the one by which
+/// a signal's handler returns.
+#[test]
+fn d24_a_filter_that_allows_a_dozen_calls_leaves_the_program_its_memory() {
+    for when in ["small", "managed"] {
+        let err = right("d24_narrow", &[when]).err;
+        assert!(!err.contains("runs outside"), "{when}: {err}");
+    }
+}
+
 /// A thread made while its maker's system calls were caught for a fork began in the middle of the
 /// handler that makes them, on a stack without its frames.
 #[test]
