@@ -14,23 +14,9 @@ pub const MARK: u16 = 0xdec1;
 /// What a program tells the one that it executes: the well and which socket that is, the system
 /// calls that filters refuse, and its own limits (`RLIMIT_AS`, `RLIMIT_DATA`), soft and hard.
 pub type Told = [u64; 14];
+const NONE: u64 = u64::MAX;
 /// Nothing.
-pub const NOTHING: Told = [
-    u64::MAX,
-    0,
-    0,
-    0,
-    0,
-    0,
-    0,
-    0,
-    0,
-    0,
-    u64::MAX,
-    u64::MAX,
-    u64::MAX,
-    u64::MAX,
-];
+pub const NOTHING: Told = [NONE, 0, 0, 0, 0, 0, 0, 0, 0, 0, NONE, NONE, NONE, NONE];
 
 /// The page behind the code and data.
 #[repr(C)]

@@ -212,6 +212,21 @@ fn d11_a_limit_on_the_address_space_is_told_and_inherited() {
     right("d11_limits", &["managed"]);
 }
 
+/// A program behind the other door is told, too, of limits and of filters: from the second door on
+/// all are behind that.
+#[test]
+fn d11_d24_programs_behind_the_second_door_are_told() {
+    let limits = compile("d11_limits", &["-static"]);
+    let filter = compile("d24_own_filter", &["-static"]);
+    let path = |program: &std::path::Path| program.to_str().expect("path").to_owned();
+    for when in ["small", "managed"] {
+        right("d11_limits", &[when, &path(&limits)]);
+        // Where ours is not there yet, and this filter refuses it, such a program runs outside.
+        let err = right("d24_own_filter", &[when, "kill", &path(&filter)]).err;
+        assert_eq!(!is_second(), err.contains("runs outside"), "{when}: {err}");
+    }
+}
+
 /// The same for a limit on data: in a renderer of Chromium no thread could be made.
 #[test]
 fn d11_a_limit_on_data_means_the_programs_own() {
@@ -360,14 +375,15 @@ fn d24_a_filter_of_the_programs_own_hinders_neither_forks_nor_programs() {
         &["managed"],
         &["small", "kill"],
         &["managed", "kill"],
+        &["crowd", "kill"],
     ] {
         let err = right("d24_own_filter", args).err;
         assert!(!err.contains("runs outside"), "{args:?}: {err}");
     }
 }
 
-/// Where a filter allows a dozen calls a call on memory must need no other: not even the one by which
-/// a signal's handler returns.
+/// Where a filter allows a dozen calls a call on memory must need no other: not even the one by
+/// which a signal's handler returns.
 #[test]
 fn d24_a_filter_that_allows_a_dozen_calls_leaves_the_program_its_memory() {
     for when in ["small", "managed"] {

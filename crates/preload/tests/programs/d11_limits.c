@@ -1,6 +1,7 @@
 /* What a program that has set a limit on its address space is told of it: by itself, in its
    children, and in programs that it executes in all ways. The argument: "small" before the program
-   has any memory, "managed" after. Prints "d11 right". */
+   has any memory, "managed" after; a second one: the program that is executed, if it is not this
+   one. Prints "d11 right". */
 #define _GNU_SOURCE
 #include "defects.h"
 #include <spawn.h>
@@ -68,6 +69,8 @@ int main(int argc, char **argv)
 		is_in_force();
 		return 0;
 	}
+	if (argc > 2)
+		argv[0] = argv[2];
 	if (argc > 1 && strcmp(argv[1], "managed") == 0)
 		fill(map(96 * MIB), 11, 96 * MIB);
 	alarm(60);
@@ -101,7 +104,7 @@ int main(int argc, char **argv)
 	CHECK(execvp("nowhere-at-all", after) == -1 && errno == ENOENT);
 	is_in_force();
 	/* Programs that are. */
-	for (int i = 0; i < 3; i++) {
+	for (int i = 0; i < (argc > 2 ? 2 : 3); i++) {
 		pid = fork();
 		CHECK(pid >= 0);
 		if (pid == 0) {
