@@ -1,7 +1,7 @@
 //! Calls on limits, and those by which a program takes rights from itself, under their names in C.
 
 use crate::{rights, sys};
-use core::ffi::{c_char, c_int};
+use core::ffi::{c_char, c_int, c_uint};
 use libc::c_long;
 
 /// The program's own call.
@@ -82,6 +82,14 @@ pub unsafe extern "C" fn chroot(path: *const c_char) -> c_int {
 pub unsafe extern "C" fn unshare(flags: c_int) -> c_int {
     // SAFETY: the program's own call.
     unsafe { call(libc::SYS_unshare, [flags as usize, 0, 0, 0]) }
+}
+
+/// Linux's `close_range`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    let args = [first as usize, last as usize, flags as usize, 0];
+    // SAFETY: the program's own call.
+    unsafe { call(libc::SYS_close_range, args) }
 }
 
 /// Linux's `setns`.

@@ -209,6 +209,7 @@ pub unsafe fn call(number: c_long, args: [usize; 6]) -> Result<usize, i32> {
         libc::SYS_chroot | libc::SYS_pivot_root | libc::SYS_landlock_restrict_self => {
             provide(false);
         }
+        libc::SYS_close_range => return close_range(args),
         libc::SYS_prlimit64 | libc::SYS_setrlimit | libc::SYS_getrlimit => {
             // SAFETY: the caller's promise.
             return unsafe { limits::call(number, args) };
@@ -225,6 +226,30 @@ pub unsafe fn call(number: c_long, args: [usize; 6]) -> Result<usize, i32> {
     }
     result
 }
+
+/// close_range, which means all descriptors that its caller knows of.
+fn close_range(args: [usize; 6]) -> Result<usize, i32> {
+    let [first, last, flags, ..] = args.map(|word| word as u32);
+    // SAFETY: the program's own descriptors.
+    let close = |all: [usize; 3]| unsafe {
+        sys::call(libc::SYS_close_range, [all[0], all[1], all[2], 0, 0, 0])
+    };
+    let kept = well().map(|well| well.into_raw() as u32);
+    match kept.filter(|kept| (first..=last).contains(kept) && flags & CLOSE_RANGE_CLOEXEC == 0) {
+        None => close([args[0], args[1], args[2]]),
+        Some(kept) => {
+            let below = (first < kept).then(|| close([first as usize, kept as usize - 1, args[2]]));
+            let above = || close([kept as usize + 1, last as usize, args[2]]);
+            match below {
+                Some(Err(errno)) => Err(errno),
+                _ if kept < last => above(),
+                _ => Ok(0),
+            }
+        }
+    }
+}
+
+const CLOSE_RANGE_CLOEXEC: u32 = 4;
 
 /// Before a limit on descriptors, soft and hard, is set.
 pub fn limit_files([soft, hard]: [u64; 2]) {

@@ -53,7 +53,7 @@ use When::{Elsewhere, Given, Has, Is, IsNot, Lacks, Writes};
 const ALWAYS: &[When] = &[];
 const MAPS: u32 = (libc::MAP_FIXED | libc::MAP_ANONYMOUS) as u32;
 
-const CALLS: [(c_long, &[When]); 47] = [
+const CALLS: [(c_long, &[When]); 48] = [
     (libc::SYS_mmap, &[Elsewhere, Has(3, MAPS)]),
     (libc::SYS_munmap, ALWAYS),
     (libc::SYS_mprotect, ALWAYS),
@@ -96,6 +96,7 @@ const CALLS: [(c_long, &[When]); 47] = [
     (libc::SYS_chroot, ALWAYS),
     (libc::SYS_pivot_root, ALWAYS),
     (libc::SYS_landlock_restrict_self, ALWAYS),
+    (libc::SYS_close_range, ALWAYS),
     (libc::SYS_prlimit64, &[Is(1, libc::RLIMIT_AS as u32)]),
     (libc::SYS_prlimit64, &[Is(1, libc::RLIMIT_DATA as u32)]),
     (
