@@ -53,8 +53,35 @@ use When::{Elsewhere, Given, Has, Is, IsNot, Lacks, Writes};
 const ALWAYS: &[When] = &[];
 const MAPS: u32 = (libc::MAP_FIXED | libc::MAP_ANONYMOUS) as u32;
 
+/// Those of which arguments are looked at come first, since the kernel remembers nothing of them;
+/// and those of one number together.
 const CALLS: [(c_long, &[When]); 48] = [
+    (libc::SYS_futex, &[Writes]),
     (libc::SYS_mmap, &[Elsewhere, Has(3, MAPS)]),
+    (libc::SYS_ioctl, &[Is(1, 0xc020_aa00)]),
+    (libc::SYS_clone, &[Lacks(0, libc::CLONE_VM as u32)]),
+    (libc::SYS_rt_sigaction, &[Given(1)]),
+    (libc::SYS_rt_sigaction, &[Is(0, libc::SIGSYS as u32)]),
+    (
+        libc::SYS_rt_sigprocmask,
+        &[IsNot(0, libc::SIG_UNBLOCK as u32), Given(1)],
+    ),
+    (libc::SYS_ppoll, &[Given(3)]),
+    (libc::SYS_pselect6, &[Given(5)]),
+    (libc::SYS_epoll_pwait, &[Given(4)]),
+    (libc::SYS_epoll_pwait2, &[Given(4)]),
+    (libc::SYS_prctl, &[Is(0, libc::PR_SET_SECCOMP as u32)]),
+    (libc::SYS_prlimit64, &[Is(1, libc::RLIMIT_AS as u32)]),
+    (libc::SYS_prlimit64, &[Is(1, libc::RLIMIT_DATA as u32)]),
+    (
+        libc::SYS_prlimit64,
+        &[Is(1, libc::RLIMIT_NOFILE as u32), Given(2)],
+    ),
+    (libc::SYS_setrlimit, &[Is(0, libc::RLIMIT_AS as u32)]),
+    (libc::SYS_setrlimit, &[Is(0, libc::RLIMIT_DATA as u32)]),
+    (libc::SYS_setrlimit, &[Is(0, libc::RLIMIT_NOFILE as u32)]),
+    (libc::SYS_getrlimit, &[Is(0, libc::RLIMIT_AS as u32)]),
+    (libc::SYS_getrlimit, &[Is(0, libc::RLIMIT_DATA as u32)]),
     (libc::SYS_munmap, ALWAYS),
     (libc::SYS_mprotect, ALWAYS),
     (libc::SYS_madvise, ALWAYS),
@@ -68,28 +95,14 @@ const CALLS: [(c_long, &[When]); 48] = [
     (libc::SYS_pkey_mprotect, ALWAYS),
     (libc::SYS_mseal, ALWAYS),
     (libc::SYS_process_madvise, ALWAYS),
-    (libc::SYS_ioctl, &[Is(1, 0xc020_aa00)]),
     (libc::SYS_fork, ALWAYS),
-    (libc::SYS_clone, &[Lacks(0, libc::CLONE_VM as u32)]),
     (libc::SYS_clone3, ALWAYS),
     (libc::SYS_execve, ALWAYS),
     (libc::SYS_execveat, ALWAYS),
     (libc::SYS_set_tid_address, ALWAYS),
     (libc::SYS_exit, ALWAYS),
     (libc::SYS_set_robust_list, ALWAYS),
-    (libc::SYS_rt_sigaction, &[Given(1)]),
-    (libc::SYS_rt_sigaction, &[Is(0, libc::SIGSYS as u32)]),
-    (
-        libc::SYS_rt_sigprocmask,
-        &[IsNot(0, libc::SIG_UNBLOCK as u32), Given(1)],
-    ),
     (libc::SYS_rt_sigsuspend, ALWAYS),
-    (libc::SYS_ppoll, &[Given(3)]),
-    (libc::SYS_pselect6, &[Given(5)]),
-    (libc::SYS_epoll_pwait, &[Given(4)]),
-    (libc::SYS_epoll_pwait2, &[Given(4)]),
-    (libc::SYS_futex, &[Writes]),
-    (libc::SYS_prctl, &[Is(0, libc::PR_SET_SECCOMP as u32)]),
     (libc::SYS_seccomp, ALWAYS),
     (libc::SYS_unshare, ALWAYS),
     (libc::SYS_setns, ALWAYS),
@@ -97,17 +110,6 @@ const CALLS: [(c_long, &[When]); 48] = [
     (libc::SYS_pivot_root, ALWAYS),
     (libc::SYS_landlock_restrict_self, ALWAYS),
     (libc::SYS_close_range, ALWAYS),
-    (libc::SYS_prlimit64, &[Is(1, libc::RLIMIT_AS as u32)]),
-    (libc::SYS_prlimit64, &[Is(1, libc::RLIMIT_DATA as u32)]),
-    (
-        libc::SYS_prlimit64,
-        &[Is(1, libc::RLIMIT_NOFILE as u32), Given(2)],
-    ),
-    (libc::SYS_setrlimit, &[Is(0, libc::RLIMIT_AS as u32)]),
-    (libc::SYS_setrlimit, &[Is(0, libc::RLIMIT_DATA as u32)]),
-    (libc::SYS_setrlimit, &[Is(0, libc::RLIMIT_NOFILE as u32)]),
-    (libc::SYS_getrlimit, &[Is(0, libc::RLIMIT_AS as u32)]),
-    (libc::SYS_getrlimit, &[Is(0, libc::RLIMIT_DATA as u32)]),
 ];
 
 /// A program for the kernel, as it grows.
@@ -125,8 +127,8 @@ impl Filter {
     }
 
     /// A call of that number of which all of this is so is trapped, but from our 4 GiB; of any
-    /// other the next lines decide.
-    fn rule(&mut self, number: c_long, all: &[When]) {
+    /// other the next lines decide, if they are about the `next` number or it is of another.
+    fn rule(&mut self, (number, all): (c_long, &[When]), next: Option<c_long>) {
         self.add(EQUAL, number as u32, 1, 0);
         let first = self.used;
         self.add(GO, 0, 0, 0);
@@ -179,8 +181,13 @@ impl Filter {
                 line.k = (end - at - 1) as u32;
             }
         }
-        // For another rule of this number.
-        self.add(LOAD, NUMBER, 0, 0);
+        match next == Some(number) {
+            true => self.add(LOAD, NUMBER, 0, 0),
+            false => {
+                self.lines[first].k += 1;
+                self.add(RETURN, ALLOW, 0, 0);
+            }
+        }
     }
 }
 
@@ -206,8 +213,8 @@ pub fn install() -> bool {
     // one for which everything stands still, when nobody serves a fault.
     filter.add(EQUAL, libc::SYS_rseq as u32, 0, 1);
     filter.add(RETURN, REFUSE, 0, 0);
-    for (number, when) in CALLS {
-        filter.rule(number, when);
+    for (i, rule) in CALLS.into_iter().enumerate() {
+        filter.rule(rule, CALLS.get(i + 1).map(|(number, _)| *number));
     }
     filter.add(RETURN, ALLOW, 0, 0);
     // The kernel's struct sock_fprog.
