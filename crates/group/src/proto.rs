@@ -130,7 +130,8 @@ pub fn listen(name: Name) -> Result<(Fd, Option<Fd>), Errno> {
     Ok((first, socket::listen(Where::File, name, 256).ok()))
 }
 
-/// `deckle run`'s answer to [`Message::Ask`]: what it has of [`Given`], in that order.
+/// `deckle run`'s answer to [`Message::Ask`]: what it has of
+/// [`Given`](deckle_door::link::Given), in that order.
 ///
 /// # Errors
 /// The asker is gone.

@@ -6,6 +6,7 @@ use crate::hooks::next;
 use crate::limits::for_exec;
 use crate::sys::{self, c_result};
 use core::ffi::{CStr, c_char, c_int, c_void};
+use std::io::Write;
 
 type Args = *const *const c_char;
 
@@ -26,23 +27,32 @@ fn raw_execve(path: *const c_char, args: Args, env: Args) -> c_int {
     }) as c_int
 }
 
+/// Executes a program that was looked at, with our environment and the program's own limits.
+///
+/// # Safety
+/// `env` is a list of strings.
+unsafe fn executes(
+    seen: Result<Held, c_int>,
+    env: Args,
+    exec: impl FnOnce(Args) -> c_int,
+) -> c_int {
+    match seen {
+        // SAFETY: the caller's promise. Held until that is back.
+        Ok(held) => unsafe { with_ours(env, held.reads(), |env| for_exec(|| exec(env))) },
+        Err(errno) => {
+            sys::set_errno(errno);
+            -1
+        }
+    }
+}
+
 /// C's `execve`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn execve(path: *const c_char, args: Args, env: Args) -> c_int {
     // SAFETY: the caller's promise: lists of strings.
     unsafe {
-        let held = match outside::check(path, By::Me) {
-            Ok(held) => held,
-            Err(errno) => {
-                sys::set_errno(errno);
-                return -1;
-            }
-        };
-        let done = with_ours(env, held.reads(), |env| {
-            for_exec(|| raw_execve(path, args, env))
-        });
-        drop(held);
-        done
+        let seen = outside::check(path, By::Me);
+        executes(seen, env, |env| raw_execve(path, args, env))
     }
 }
 
@@ -78,17 +88,9 @@ pub unsafe extern "C" fn execvpe(file: *const c_char, args: Args, env: Args) -> 
     }
     // SAFETY: libc's function of that signature; the caller's promise.
     unsafe {
-        let held = match outside::check_in_path(file, By::Me) {
-            Ok(held) => held,
-            Err(errno) => {
-                sys::set_errno(errno);
-                return -1;
-            }
-        };
         let call = core::mem::transmute::<*mut c_void, Call>(libc_call);
-        let done = with_ours(env, held.reads(), |env| for_exec(|| call(file, args, env)));
-        drop(held);
-        done
+        let seen = outside::check_in_path(file, By::Me);
+        executes(seen, env, |env| call(file, args, env))
     }
 }
 
@@ -136,27 +138,22 @@ pub unsafe extern "C" fn execveat(
     env: Args,
     flags: c_int,
 ) -> c_int {
-    // SAFETY: the caller's promise: lists of strings.
+    let mut by_number = [0_u8; 32];
+    let named = match dir {
+        libc::AT_FDCWD => path,
+        _ if flags & libc::AT_EMPTY_PATH == 0 => core::ptr::null(),
+        _ => {
+            let _ = write!(&mut by_number[..31], "/proc/self/fd/{dir}");
+            by_number.as_ptr().cast()
+        }
+    };
+    // SAFETY: the caller's promise: lists of strings; what was written here is one.
     unsafe {
-        let named = if dir == libc::AT_FDCWD {
-            path
-        } else {
-            core::ptr::null()
-        };
-        let held = match outside::check(named, By::Me) {
-            Ok(held) => held,
-            Err(errno) => {
-                sys::set_errno(errno);
-                return -1;
-            }
-        };
-        let (dir, path, args) = (dir as usize, path as usize, args as usize);
-        let told = held.reads();
-        with_ours(env, told, |env| {
-            let words = [dir, path, args, env as usize, flags as usize, 0];
-            let done = for_exec(|| c_result(sys::call(libc::SYS_execveat, words)) as c_int);
-            drop(held);
-            done
+        let seen = outside::check(named, By::Me);
+        executes(seen, env, |env| {
+            let (path, args, env) = (path as usize, args as usize, env as usize);
+            let words = [dir as usize, path, args, env, flags as usize, 0];
+            c_result(sys::call(libc::SYS_execveat, words)) as c_int
         })
     }
 }
