@@ -39,13 +39,9 @@ pub fn map_file() {
     let Some(Ok(fd)) = config::with_image_path(|path| {
         let how = (libc::O_RDONLY | libc::O_CLOEXEC) as usize;
         let here = libc::AT_FDCWD as usize;
+        let args = [here, path.as_ptr() as usize, how, 0, 0, 0];
         // SAFETY: a path that ends in NUL.
-        unsafe {
-            sys::call(
-                libc::SYS_openat,
-                [here, path.as_ptr() as usize, how, 0, 0, 0],
-            )
-        }
+        unsafe { sys::call(libc::SYS_openat, args) }
     }) else {
         return;
     };
@@ -63,21 +59,23 @@ pub fn map_file() {
     }
 }
 
-const PT_LOAD: u32 = 1;
+/// Kind of a header: what is mapped.
+pub const PT_LOAD: u32 = 1;
 const PF_X: u32 = 1;
-const PF_W: u32 = 2;
+/// Flag of a header: it is writable.
+pub const PF_W: u32 = 2;
 
 /// A program header of a 64-bit ELF file.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Header {
-    kind: u32,
-    flags: u32,
+pub struct Header {
+    pub kind: u32,
+    pub flags: u32,
     offset: usize,
-    addr: usize,
+    pub addr: usize,
     _physical: usize,
-    file_bytes: usize,
-    memory_bytes: usize,
+    pub file_bytes: usize,
+    pub memory_bytes: usize,
     align: usize,
 }
 
@@ -160,16 +158,9 @@ fn place() -> Result<usize, &'static str> {
         let how = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | MREMAP_DONTUNMAP;
         let args = [file + from, len, len, how as usize, to, 0];
         let mut prot = libc::PROT_READ;
-        prot |= if h.flags & PF_W != 0 {
-            libc::PROT_WRITE
-        } else {
-            0
-        };
-        prot |= if h.flags & PF_X != 0 {
-            libc::PROT_EXEC
-        } else {
-            0
-        };
+        for (flag, right) in [(PF_W, libc::PROT_WRITE), (PF_X, libc::PROT_EXEC)] {
+            prot |= if h.flags & flag != 0 { right } else { 0 };
+        }
         // SAFETY: a part of our file's mapping, moved over our reservation; the rights of it.
         unsafe {
             sys::call(libc::SYS_mremap, args).map_err(|_| REFUSED)?;
@@ -188,14 +179,8 @@ fn place() -> Result<usize, &'static str> {
     FILE[0].store(0, Relaxed);
     BASE.store(base, Release);
     let stack = sys::reserve(0, GUARD + STACK).map_err(|_| REFUSED)?;
-    let rights = [
-        stack + GUARD,
-        STACK,
-        (libc::PROT_READ | libc::PROT_WRITE) as usize,
-        0,
-        0,
-        0,
-    ];
+    let prot = (libc::PROT_READ | libc::PROT_WRITE) as usize;
+    let rights = [stack + GUARD, STACK, prot, 0, 0, 0];
     // SAFETY: our own mapping.
     unsafe { sys::call(libc::SYS_mprotect, rights) }.map_err(|_| REFUSED)?;
     STACK_TOP.store(stack + GUARD + STACK, Relaxed);

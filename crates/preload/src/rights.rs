@@ -231,22 +231,21 @@ pub unsafe fn call(number: c_long, args: [usize; 6]) -> Result<usize, i32> {
 fn close_range(args: [usize; 6]) -> Result<usize, i32> {
     let [first, last, flags, ..] = args.map(|word| word as u32);
     // SAFETY: the program's own descriptors.
-    let close = |all: [usize; 3]| unsafe {
-        sys::call(libc::SYS_close_range, [all[0], all[1], all[2], 0, 0, 0])
+    let close = |first: u32, last: u32| unsafe {
+        let all = [first as usize, last as usize, args[2], 0, 0, 0];
+        sys::call(libc::SYS_close_range, all)
     };
-    let kept = well().map(|well| well.into_raw() as u32);
-    match kept.filter(|kept| (first..=last).contains(kept) && flags & CLOSE_RANGE_CLOEXEC == 0) {
-        None => close([args[0], args[1], args[2]]),
-        Some(kept) => {
-            let below = (first < kept).then(|| close([first as usize, kept as usize - 1, args[2]]));
-            let above = || close([kept as usize + 1, last as usize, args[2]]);
-            match below {
-                Some(Err(errno)) => Err(errno),
-                _ if kept < last => above(),
-                _ => Ok(0),
-            }
+    let well = well().map(|well| well.into_raw() as u32);
+    let is_meant = |well: &u32| (first..=last).contains(well) && flags & CLOSE_RANGE_CLOEXEC == 0;
+    let Some(well) = well.filter(is_meant) else {
+        return close(first, last);
+    };
+    for (first, last) in [(first, well - 1), (well + 1, last)] {
+        if first <= last {
+            close(first, last)?;
         }
     }
+    Ok(0)
 }
 
 const CLOSE_RANGE_CLOEXEC: u32 = 4;

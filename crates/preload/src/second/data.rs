@@ -2,6 +2,7 @@
 //! managed from then on if it is more than a small program has.
 
 use super::host;
+use crate::load::{Header, PF_W, PT_LOAD};
 use crate::map::calls;
 use crate::{gate, sys};
 
@@ -10,24 +11,9 @@ const AT_PHNUM: usize = 5;
 /// What is left to the kernel.
 const SMALL: usize = 1 << 20;
 
-/// A program header of a 64-bit ELF file.
-#[repr(C)]
-struct Header {
-    kind: u32,
-    flags: u32,
-    _offset: usize,
-    addr: usize,
-    _physical: usize,
-    file_bytes: usize,
-    memory_bytes: usize,
-    _align: usize,
-}
-
 /// Maps managed memory in its place. Before the program's first instruction.
 pub fn manage() {
-    const LOAD: u32 = 1;
     const TABLE: u32 = 6;
-    const WRITABLE: u32 = 2;
     let (table, count) = (host::auxiliary(AT_PHDR), host::auxiliary(AT_PHNUM));
     if table == 0 {
         return;
@@ -38,7 +24,7 @@ pub fn manage() {
     let moved = known.map_or(0, |h| table.wrapping_sub(h.addr));
     for h in headers
         .iter()
-        .filter(|h| h.kind == LOAD && h.flags & WRITABLE != 0)
+        .filter(|h| h.kind == PT_LOAD && h.flags & PF_W != 0)
     {
         let start = moved.wrapping_add(h.addr);
         let from = (start + h.file_bytes).next_multiple_of(sys::PAGE);
