@@ -35,7 +35,7 @@ fn announce(group: &Group, program: u32, service: u32) -> Link {
 }
 
 fn announce_as(group: &Group, program: u32, service: u32, line: LineId) -> Link {
-    let link = Link::connect(group.name()).unwrap();
+    let link = Link::connect(group.name().as_bytes()).unwrap();
     let (a, b) = (
         sys::pidfd_open(service).unwrap(),
         sys::pidfd_open(program).unwrap(),
@@ -184,7 +184,7 @@ fn the_end_of_deckle_is_seen_as_the_end_of_the_connection() {
     let s = Scratch::new("eof");
     let stats = s.0.join("stats");
     let (run, _, group) = start(stats.to_str().unwrap(), &["--quiet"]);
-    let link = Link::connect(group.name()).unwrap();
+    let link = Link::connect(group.name().as_bytes()).unwrap();
     run.signal(libc::SIGKILL);
     let mut p = libc::pollfd {
         fd: link.fd().raw(),
@@ -219,7 +219,7 @@ fn what_services_say_publish_and_report_is_in_summary_and_stats() {
         ..Gauges::default()
     };
     group.publish(id, &gauges, &counters);
-    let link = Link::connect(group.name()).unwrap();
+    let link = Link::connect(group.name().as_bytes()).unwrap();
     link.say(b"first of two lines\nsecond of two lines\n")
         .unwrap();
     link.unmanaged(b"/usr/bin/thing", b"it is statically linked")

@@ -11,6 +11,13 @@ pub const IMAGE: usize = 1 << 28;
 /// What a trapped call of the filter's is told by (the filter's data, in `si_errno`).
 pub const MARK: u16 = 0xdec1;
 
+/// What a program tells the one that it executes: the well and which socket that is, the system
+/// calls that filters refuse, and its own limits (`RLIMIT_AS`, `RLIMIT_DATA`), soft and hard.
+pub type Told = [u64; 14];
+const NONE: u64 = u64::MAX;
+/// Nothing.
+pub const NOTHING: Told = [NONE, 0, 0, 0, 0, 0, 0, 0, 0, 0, NONE, NONE, NONE, NONE];
+
 /// The page behind the code and data.
 #[repr(C)]
 pub struct Entry {
@@ -20,6 +27,8 @@ pub struct Entry {
     pub writable: [usize; 2],
     /// The program has the filter from its parent.
     pub is_filtered: usize,
+    /// By the program that has executed it.
+    pub told: Told,
     /// Name of the group.
     pub group: [u8; 64],
     /// `DECKLE_FAULT`.

@@ -23,6 +23,7 @@
 
 mod door;
 pub mod entry;
+mod fd;
 pub mod futex;
 pub mod link;
 pub mod lock;
@@ -32,6 +33,7 @@ mod spin;
 pub mod sys;
 
 pub use door::{Door, Mode, State, Text};
+pub use fd::{Errno, Fd};
 pub use lock::{Guard, Lock};
 pub use places::Places;
 pub use request::Op;

@@ -47,13 +47,15 @@ impl LineId {
         generation: 0,
     };
 
-    pub(crate) fn words(self) -> [u32; 2] {
-        [self.index.into(), self.generation]
-    }
-
     /// Number of the line.
     pub fn index(self) -> u16 {
         self.index
+    }
+}
+
+impl From<LineId> for [u32; 2] {
+    fn from(line: LineId) -> [u32; 2] {
+        [line.index.into(), line.generation]
     }
 }
 

@@ -1,21 +1,18 @@
-//! Packet sockets with abstract names or names of files, and descriptors that are sent over them.
+//! Packet sockets with abstract names or names of files, as `deckle run` has them; the other end is
+//! [`deckle_door::link`]'s.
 //!
-//! One SOCK_SEQPACKET packet is one message. An abstract name has no permissions, and the file's
-//! are for everybody: who accepts a connection has to find out who is there.
+//! An abstract name has no permissions, and the file's are for everybody: who accepts a connection
+//! has to find out who is there.
 
 use core::mem::size_of;
-use core::time::Duration;
 
 use deckle_door::link::{Where, address};
 
 use crate::attach::Name;
-use crate::sys::{Errno, Fd, to_read};
+use crate::sys::{Errno, Fd};
 
-/// Most descriptors that come with a packet.
-pub const FDS_MAX: usize = 8;
-/// Linux's names for the option that a socket tells who has sent a packet, and for what it tells.
+/// Linux's name for the option that a socket tells who has sent a packet.
 const SO_PASSPIDFD: i32 = 76;
-const SCM_PIDFD: i32 = 4;
 
 /// Listens; accepting never waits. Whoever may see a file's name may connect. EADDRINUSE: somebody
 /// listens there already.
@@ -80,132 +77,4 @@ pub(crate) fn unlink(name: Name) {
     let (at, _) = address(Where::File, name.as_bytes());
     // SAFETY: the path in the address ends in NUL, as it was zero before.
     unsafe { libc::unlink(at.sun_path.as_ptr()) };
-}
-
-/// Waits until a packet or a connection is there. ETIMEDOUT: not in that time.
-pub(crate) fn wait(fd: &Fd, time: Duration) -> Result<(), Errno> {
-    let mut slot = to_read(fd.raw());
-    loop {
-        // SAFETY: one valid entry.
-        match unsafe { libc::poll(&raw mut slot, 1, time.as_millis() as i32) } {
-            0 => return Err(Errno(libc::ETIMEDOUT)),
-            n if n > 0 => return Ok(()),
-            _ if Errno::last().0 == libc::EINTR => {}
-            _ => return Err(Errno::last()),
-        }
-    }
-}
-
-/// Sends up to four parts as one packet, with up to [`FDS_MAX`] descriptors.
-pub(crate) fn send(fd: &Fd, parts: &[&[u8]], fds: &[i32]) -> Result<(), Errno> {
-    const FDS_BYTES: usize = FDS_MAX * size_of::<i32>();
-    let mut iov = [libc::iovec {
-        iov_base: core::ptr::null_mut(),
-        iov_len: 0,
-    }; 4];
-    for (to, from) in iov.iter_mut().zip(parts) {
-        to.iov_base = from.as_ptr().cast_mut().cast();
-        to.iov_len = from.len();
-    }
-    // u64s, because control messages are aligned to a word.
-    let mut control = [0u64; 8];
-    // SAFETY: msghdr is plain data, and all zeros is a value of it.
-    let mut msg: libc::msghdr = unsafe { core::mem::zeroed() };
-    msg.msg_iov = iov.as_mut_ptr();
-    msg.msg_iovlen = parts.len().min(iov.len()) as _;
-    let bytes = size_of_val(fds).min(FDS_BYTES);
-    if bytes > 0 {
-        msg.msg_control = control.as_mut_ptr().cast();
-        // SAFETY: CMSG_SPACE computes a size.
-        msg.msg_controllen = unsafe { libc::CMSG_SPACE(bytes as u32) } as _;
-        // SAFETY: the control buffer (64 bytes) holds a header and eight descriptors, and
-        // msg_controllen says so, hence CMSG_FIRSTHDR is not null.
-        unsafe {
-            let head = libc::CMSG_FIRSTHDR(&msg);
-            (*head).cmsg_level = libc::SOL_SOCKET;
-            (*head).cmsg_type = libc::SCM_RIGHTS;
-            (*head).cmsg_len = libc::CMSG_LEN(bytes as u32) as _;
-            core::ptr::copy_nonoverlapping(fds.as_ptr().cast::<u8>(), libc::CMSG_DATA(head), bytes);
-        }
-    }
-    loop {
-        // SAFETY: every pointer in `msg` is to a live buffer of the stated length.
-        let sent = unsafe { libc::sendmsg(fd.raw(), &msg, libc::MSG_NOSIGNAL) };
-        match sent {
-            n if n >= 0 => return Ok(()),
-            _ if Errno::last().0 == libc::EINTR => {}
-            _ => return Err(Errno::last()),
-        }
-    }
-}
-
-/// One received packet with its descriptors.
-#[derive(Debug)]
-pub struct Received<'a> {
-    /// The bytes; empty at the end of the connection.
-    pub packet: &'a [u8],
-    /// Descriptors that came along, close-on-exec.
-    pub fds: [Option<Fd>; FDS_MAX],
-    /// A pidfd of the process that has sent it, by word of the kernel, where that is told.
-    pub sender: Option<Fd>,
-}
-
-/// Receives one packet from `fd` without waiting. EAGAIN when there is none.
-pub fn receive<'a>(fd: &Fd, buf: &'a mut [u8]) -> Result<Received<'a>, Errno> {
-    let mut iov = libc::iovec {
-        iov_base: buf.as_mut_ptr().cast(),
-        iov_len: buf.len(),
-    };
-    let mut control = [0u64; 12];
-    // SAFETY: msghdr is plain data, and all zeros is a value of it.
-    let mut msg: libc::msghdr = unsafe { core::mem::zeroed() };
-    msg.msg_iov = &mut iov;
-    msg.msg_iovlen = 1;
-    msg.msg_control = control.as_mut_ptr().cast();
-    msg.msg_controllen = size_of_val(&control) as _;
-    let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
-    let n = loop {
-        // SAFETY: every pointer in `msg` is to a live buffer of the stated length.
-        let n = unsafe { libc::recvmsg(fd.raw(), &mut msg, flags) };
-        if n >= 0 {
-            break n as usize;
-        }
-        let e = Errno::last();
-        if e.0 != libc::EINTR {
-            return Err(e);
-        }
-    };
-    let mut fds = [const { None }; FDS_MAX];
-    let (mut next, mut sender) = (0, None);
-    // SAFETY: recvmsg filled the control buffer and set its length; the walk stays inside it,
-    // and each message of these kinds holds whole descriptors, which are ours from now on.
-    unsafe {
-        let mut head = libc::CMSG_FIRSTHDR(&msg);
-        while !head.is_null() {
-            let data = libc::CMSG_DATA(head).cast::<i32>();
-            let kind = ((*head).cmsg_level, (*head).cmsg_type);
-            if kind == (libc::SOL_SOCKET, SCM_PIDFD) {
-                // Less than 0: the sender is gone.
-                sender = Some(data.read_unaligned())
-                    .filter(|raw| *raw >= 0)
-                    .map(Fd::own);
-            } else if kind == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
-                let bytes = (*head).cmsg_len as usize - libc::CMSG_LEN(0) as usize;
-                for i in 0..bytes / size_of::<i32>() {
-                    let got = Fd::own(data.add(i).read_unaligned());
-                    // More than expected: dropped, that is closed.
-                    if let Some(place) = fds.get_mut(next) {
-                        *place = Some(got);
-                        next += 1;
-                    }
-                }
-            }
-            head = libc::CMSG_NXTHDR(&msg, head);
-        }
-    }
-    Ok(Received {
-        packet: &buf[..n.min(buf.len())],
-        fds,
-        sender,
-    })
 }

@@ -9,109 +9,7 @@ use std::io::Write;
 
 use deckle_door::sys::{call, timespec};
 
-/// A system call's error number.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Errno(pub i32);
-
-impl Errno {
-    /// That of the calling thread's last failed call.
-    pub fn last() -> Errno {
-        // SAFETY: returns the address of this thread's errno, valid while the thread lives.
-        Errno(unsafe { *libc::__errno_location() })
-    }
-}
-
-impl fmt::Display for Errno {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let text = match self.0 {
-            libc::EACCES => "permission denied",
-            libc::EPERM => "not permitted",
-            libc::ENOENT => "no such file or directory",
-            libc::ENOMEM => "out of memory",
-            libc::ENOSPC => "no space left",
-            libc::EEXIST => "exists already",
-            libc::EMFILE | libc::ENFILE => "too many open files",
-            libc::ECONNREFUSED => "connection refused",
-            libc::ENOTDIR => "not a directory",
-            libc::EISDIR => "is a directory",
-            libc::ENOEXEC => "not in a format that can be executed",
-            libc::ELOOP => "too many symbolic links",
-            libc::ENAMETOOLONG => "name too long",
-            libc::ESRCH => "no such process",
-            libc::ENOSYS => "not offered by this kernel",
-            libc::EROFS => "read-only file system",
-            libc::EPIPE => "nobody reads it",
-            libc::E2BIG => "too many or too long arguments",
-            libc::ETXTBSY => "it is being written to",
-            libc::EAGAIN => "too many processes, or out of another resource",
-            libc::EIO => "input/output error",
-            libc::EADDRINUSE => "in use already",
-            n => return write!(f, "error {n}"),
-        };
-        f.write_str(text)
-    }
-}
-
-/// A descriptor that is closed when dropped.
-#[derive(Debug)]
-pub struct Fd(i32);
-
-impl Fd {
-    /// Takes over `raw`, which must be an open descriptor that nobody else closes.
-    pub fn own(raw: i32) -> Fd {
-        Fd(raw)
-    }
-    /// The number.
-    pub fn raw(&self) -> i32 {
-        self.0
-    }
-    /// Gives the number away; it is no longer closed here.
-    pub fn into_raw(self) -> i32 {
-        let raw = self.0;
-        core::mem::forget(self);
-        raw
-    }
-    /// Opens `path`, close-on-exec.
-    pub fn open(path: &CStr, flags: i32, mode: u32) -> Result<Fd, Errno> {
-        // SAFETY: `path` is a NUL-terminated string that outlives the call.
-        let raw = unsafe { libc::open(path.as_ptr(), flags | libc::O_CLOEXEC, mode) };
-        if raw < 0 {
-            Err(Errno::last())
-        } else {
-            Ok(Fd(raw))
-        }
-    }
-    /// Reads up to `buf.len()` bytes at `offset`; short only at the end of the file.
-    pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize, Errno> {
-        let mut done = 0;
-        while done < buf.len() {
-            let rest = &mut buf[done..];
-            // SAFETY: the pointer and length are those of a live, writable slice.
-            let got = unsafe {
-                libc::pread(
-                    self.0,
-                    rest.as_mut_ptr().cast(),
-                    rest.len(),
-                    (offset + done as u64) as i64,
-                )
-            };
-            match got {
-                0 => break,
-                n if n > 0 => done += n as usize,
-                _ if Errno::last().0 == libc::EINTR => {}
-                _ => return Err(Errno::last()),
-            }
-        }
-        Ok(done)
-    }
-}
-
-impl Drop for Fd {
-    fn drop(&mut self) {
-        // SAFETY: the descriptor is ours and is not used after this.
-        unsafe { libc::close(self.0) };
-    }
-}
+pub use deckle_door::{Errno, Fd};
 
 /// What one of the stat family writes.
 pub(crate) fn stat(call: impl FnOnce(*mut libc::stat) -> i32) -> Result<libc::stat, Errno> {
@@ -273,7 +171,7 @@ pub fn is_ready(fd: i32, time: Duration) -> bool {
 pub fn pidfd_open(pid: u32) -> Result<Fd, Errno> {
     // SAFETY: a system call on numbers.
     let made = unsafe { call(libc::SYS_pidfd_open, [pid as usize, 0]) };
-    made.map(|raw| Fd(raw as i32)).map_err(Errno)
+    made.map(|raw| Fd::own(raw as i32)).map_err(Errno)
 }
 
 /// Sends `signal` to the process behind `pidfd`. ESRCH when it is gone.

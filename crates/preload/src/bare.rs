@@ -3,7 +3,7 @@
 
 use crate::exec::exports as exec;
 use crate::map::calls::answer;
-use crate::{fork, hooks, limits, rights, sys};
+use crate::{fork, hooks, rights, sys};
 use core::ffi::c_int;
 use libc::c_long;
 
@@ -23,9 +23,6 @@ pub unsafe extern "C" fn syscall(
     // name; which are the same but for the types.
     unsafe {
         match number {
-            libc::SYS_setrlimit => limits::setrlimit(int(a), b as _).into(),
-            libc::SYS_getrlimit => limits::getrlimit(int(a), b as _).into(),
-            libc::SYS_prlimit64 => limits::prlimit(int(a), int(b), c as _, d as _).into(),
             libc::SYS_execve => exec::execve(a as _, b as _, c as _).into(),
             libc::SYS_execveat => exec::execveat(int(a), b as _, c as _, d as _, int(e)).into(),
             libc::SYS_fork | libc::SYS_clone | libc::SYS_clone3 => {

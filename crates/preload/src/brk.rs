@@ -70,26 +70,18 @@ fn resize(now: usize, end: usize) -> Result<usize, i32> {
         // Not below where ours begins: so much is kept.
         return Err(libc::ENOMEM);
     }
-    let (before, after) = (
-        now.max(first).next_multiple_of(sys::PAGE),
-        end.next_multiple_of(sys::PAGE),
-    );
+    let before = now.max(first).next_multiple_of(sys::PAGE);
+    let after = end.next_multiple_of(sys::PAGE);
     let rights = (libc::PROT_READ | libc::PROT_WRITE) as usize;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
-    let call = match before < after {
+    let (flags, bytes) = (flags as usize, before.abs_diff(after));
+    let (call, args) = match before < after {
         true => (
             libc::SYS_mmap,
-            [
-                before,
-                after - before,
-                rights,
-                flags as usize,
-                usize::MAX,
-                0,
-            ],
+            [before, bytes, rights, flags, usize::MAX, 0],
         ),
-        false if after < before => (libc::SYS_munmap, [after, before - after, 0, 0, 0, 0]),
+        false if after < before => (libc::SYS_munmap, [after, bytes, 0, 0, 0, 0]),
         false => return Ok(0),
     };
-    calls::answer(call.0, call.1).unwrap_or(Err(libc::ENOSYS))
+    calls::answer(call, args).unwrap_or(Err(libc::ENOSYS))
 }

@@ -81,7 +81,8 @@ pub struct Frame {
     head: [u64; 2],
     /// The alternate stack.
     pub alternate: libc::stack_t,
-    registers: [u64; 32],
+    /// As the kernel's `struct sigcontext` has them.
+    pub registers: [u64; 32],
     /// Signals that are blocked.
     pub mask: u64,
 }

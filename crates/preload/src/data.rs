@@ -3,45 +3,28 @@
 
 use crate::map::calls;
 use crate::{gate, host, sys};
+use libc::{AT_PHDR, AT_PHNUM, Elf64_Phdr, PF_W, PT_LOAD, PT_PHDR};
 
-const AT_PHDR: usize = 3;
-const AT_PHNUM: usize = 5;
 /// What is left to the kernel.
 const SMALL: usize = 1 << 20;
 
-/// A program header of a 64-bit ELF file.
-#[repr(C)]
-struct Header {
-    kind: u32,
-    flags: u32,
-    _offset: usize,
-    addr: usize,
-    _physical: usize,
-    file_bytes: usize,
-    memory_bytes: usize,
-    _align: usize,
-}
-
 /// Maps managed memory in its place. Before the program's first instruction.
 pub fn manage() {
-    const LOAD: u32 = 1;
-    const TABLE: u32 = 6;
-    const WRITABLE: u32 = 2;
-    let (table, count) = (host::auxiliary(AT_PHDR), host::auxiliary(AT_PHNUM));
+    let [table, count] = [AT_PHDR, AT_PHNUM].map(|what| host::auxiliary(what as usize));
     if table == 0 {
         return;
     }
     // SAFETY: where the kernel says that the program's headers are mapped.
-    let headers = unsafe { core::slice::from_raw_parts(table as *const Header, count) };
-    let known = headers.iter().find(|h| h.kind == TABLE);
-    let moved = known.map_or(0, |h| table.wrapping_sub(h.addr));
+    let headers = unsafe { core::slice::from_raw_parts(table as *const Elf64_Phdr, count) };
+    let known = headers.iter().find(|h| h.p_type == PT_PHDR);
+    let moved = known.map_or(0, |h| table.wrapping_sub(h.p_vaddr as usize));
     for h in headers
         .iter()
-        .filter(|h| h.kind == LOAD && h.flags & WRITABLE != 0)
+        .filter(|h| h.p_type == PT_LOAD && h.p_flags & PF_W != 0)
     {
-        let start = moved.wrapping_add(h.addr);
-        let from = (start + h.file_bytes).next_multiple_of(sys::PAGE);
-        let end = (start + h.memory_bytes).next_multiple_of(sys::PAGE);
+        let start = moved.wrapping_add(h.p_vaddr as usize);
+        let from = (start + h.p_filesz as usize).next_multiple_of(sys::PAGE);
+        let end = (start + h.p_memsz as usize).next_multiple_of(sys::PAGE);
         if end <= from + SMALL {
             continue;
         }

@@ -14,20 +14,26 @@ mod caught;
 #[cfg(target_env = "musl")]
 mod data;
 #[cfg(target_env = "musl")]
+mod filter;
+#[cfg(target_env = "musl")]
 mod fork;
 #[cfg(target_env = "musl")]
 mod gate;
 #[cfg(target_env = "musl")]
+mod limits;
+#[cfg(target_env = "musl")]
 mod load;
 #[cfg(target_env = "musl")]
 mod map;
+#[cfg(target_env = "musl")]
+mod rights;
 #[cfg(target_env = "musl")]
 mod second;
 #[cfg(target_env = "musl")]
 mod sys;
 
 #[cfg(target_env = "musl")]
-use second::{config, host, limits};
+use second::{config, host};
 
 /// What the service and this door share.
 #[cfg(target_env = "musl")]

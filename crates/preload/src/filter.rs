@@ -62,16 +62,42 @@ pub fn hindrance() -> Option<c_long> {
     NEEDED.into_iter().find(|number| !DOOR.may(*number))
 }
 
-/// Whether the calls may be made by which a fork is seen.
+/// Whether all of these calls may be made.
+fn may(calls: &[c_long]) -> bool {
+    calls.iter().all(|number| DOOR.may(*number))
+}
+
+/// Whether a message may be sent to `deckle run`, and its answer be had.
+pub fn lets_us_talk() -> bool {
+    may(&[libc::SYS_sendmsg, libc::SYS_poll, libc::SYS_recvmsg])
+}
+
+/// Whether a connection may be made.
+pub fn lets_us_connect() -> bool {
+    may(&[libc::SYS_socket, libc::SYS_connect]) && lets_us_talk()
+}
+
+/// Whether the calls may be made by which the second door begins in a program.
+pub fn lets_the_second_door_in() -> bool {
+    may(&[
+        libc::SYS_getpid,
+        libc::SYS_gettid,
+        libc::SYS_mmap,
+        libc::SYS_mprotect,
+        libc::SYS_rt_sigaction,
+    ])
+}
+
+/// Whether the calls may be made by which the first door sees a fork.
+#[cfg(target_env = "gnu")]
 pub fn lets_forks_be_seen() -> bool {
-    let calls = [
+    may(&[
         libc::SYS_gettid,
         libc::SYS_prctl,
         libc::SYS_rt_sigaction,
         libc::SYS_rt_sigprocmask,
         libc::SYS_sigaltstack,
-    ];
-    calls.iter().all(|number| DOOR.may(*number))
+    ])
 }
 
 /// Reads a filter that is in force now.

@@ -9,7 +9,7 @@
 //! From the request on nothing of the program is touched but by the kernel: we run on a stack of
 //! our own, since in the child the thread's may be write-protected and served by nobody yet.
 
-use crate::{DOOR, brk, gate, host, limits, load, sys};
+use crate::{DOOR, brk, gate, host, limits, load, rights, sys};
 use core::arch::asm;
 use core::cell::UnsafeCell;
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
@@ -77,6 +77,17 @@ impl Clone {
         Some(*stack).filter(|stack| *stack != 0)
     }
 
+    /// Whether the child may be where nobody can connect.
+    fn leaves(&self) -> bool {
+        const NEW: i32 =
+            libc::CLONE_NEWNS | libc::CLONE_NEWUSER | libc::CLONE_NEWPID | libc::CLONE_NEWNET;
+        let flags = match self {
+            Clone::Old([flags, ..], _) => *flags,
+            Clone::New(words, ..) => words[0] as usize,
+        };
+        flags & NEW as usize != 0
+    }
+
     /// # Safety
     /// The child goes on from here with a copy of everything.
     unsafe fn make(&self) -> Result<usize, i32> {
@@ -121,13 +132,16 @@ struct Work {
 /// # Errors
 /// The errno of the call; ENOMEM if the limit has no room for a copy.
 pub fn carry_out(call: Clone, by: host::Caller) -> Result<usize, i32> {
+    if call.leaves() {
+        rights::provide(false);
+    }
     // Held by another thread, they would stay held in the child for ever. The first before the
     // others: its holder may be interrupted by a handler that forks, theirs have all blocked.
     let taken = host::before_fork();
     brk::CHANGING.acquire();
-    limits::hold();
     // Nobody starts the service now.
     FORKING.acquire();
+    limits::hold();
     let managed = gate::is_managed();
     let mut work = Work {
         call,
@@ -137,8 +151,8 @@ pub fn carry_out(call: Clone, by: host::Caller) -> Result<usize, i32> {
     };
     // SAFETY: the function returns, in the child on its copy of the stack.
     unsafe { on_own_stack(run, &raw mut work as usize) };
-    FORKING.release();
     limits::let_go();
+    FORKING.release();
     brk::CHANGING.release();
     host::after_fork(taken);
     work.result
@@ -177,15 +191,15 @@ extern "C" fn run(work: &mut Work) {
 fn make(call: &Clone, by: host::Caller, number: Option<u32>) -> Result<usize, i32> {
     host::hold();
     let mut word = None;
-    let hindrance = number.and_then(|_| host::hindrance());
+    let hindrance = number.and_then(|_| rights::hindrance());
     let wanted = number.filter(|_| hindrance.is_none());
-    let link = wanted.and_then(|_| host::Link::open());
+    let link = wanted.and_then(|_| rights::connection());
     if let Some(number) = number {
         let begun = shared_word().and_then(|word| {
             DOOR.fork.store(number, Relaxed);
             DOOR.forked.store(word.as_ptr() as usize, Relaxed);
-            DOOR.link
-                .store(link.as_ref().map_or(-1, host::Link::raw), Relaxed);
+            let raw = link.as_ref().map_or(-1, |link| link.fd().raw());
+            DOOR.link.store(raw, Relaxed);
             let alone = usize::from(link.is_none());
             let why = hindrance.map_or(0, |call| call as usize + 1);
             gate::request(Op::ForkBegin, [alone, why]).map(|_| word)

@@ -1,7 +1,7 @@
 //! Whether the service runs, and starting it when the program needs it.
 
 use crate::fork::FORKING;
-use crate::{DOOR, config, host, limits, load, sys};
+use crate::{DOOR, config, host, limits, load, rights, sys};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU32, AtomicUsize};
 use deckle_door::request::set_mask;
@@ -129,8 +129,8 @@ fn start() {
     }
     STARTER.store(sys::gettid(), Relaxed);
     host::opening();
-    let limit = config::is_managed().then(limits::lift).flatten();
-    let state = match config::is_managed().then(|| host::with_link(|| load::start(Mode::First))) {
+    let limit = config::is_managed().then(limits::lift).unwrap_or_default();
+    let state = match config::is_managed().then(|| rights::with_link(|| load::start(Mode::First))) {
         Some(Ok(_)) => {
             note_start();
             host::opened();

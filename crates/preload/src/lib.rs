@@ -17,6 +17,7 @@ mod caught;
 mod config;
 mod data;
 mod exec;
+mod exports;
 mod filter;
 mod fork;
 mod gate;
@@ -43,7 +44,7 @@ extern "C" fn start() {
     config::read();
     if config::is_managed() {
         // SAFETY: before the program's main: nobody else looks at the environment.
-        unsafe { limits::read() };
+        unsafe { exec::read_told() };
         if !gate::is_started() {
             load::map_file();
         }

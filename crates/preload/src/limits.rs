@@ -1,37 +1,44 @@
-//! The limit on the address space (RLIMIT_AS) means what the program has mapped by itself.
+//! Limits on the address space (RLIMIT_AS) and on data (RLIMIT_DATA) mean what the program has
+//! mapped by itself.
 //!
 //! In the same memory lies what the service reserves, and the kernel counts that, too. So of a
-//! managed program the kernel's limit is higher than its own, by as much; the service refuses
-//! calls that would take the program over its own; and the program reads back what it has set.
-//! Programs that it executes have its own limit: the soft one is put in force before the call,
-//! and the hard one, which could not be raised again if that fails, by the next program's library,
-//! to which [`VARIABLE`] tells both.
+//! managed program the kernel's limits are higher than its own, by as much and some more; the
+//! service refuses calls that would take the program over its own on addresses; and the program
+//! reads back what it has set. Programs that it executes have its own limits: the soft ones are
+//! put in force before the call, and the hard ones, which could not be raised again if that fails,
+//! by the next program's door, which is told both ([`rights::told`]).
 
 use crate::{DOOR, gate, rights, sys};
-use core::ffi::{CStr, c_char, c_int};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU64, AtomicUsize};
 use deckle_door::request::set_mask;
 use deckle_door::{Lock, Op};
+use libc::c_long;
 
-/// Tells an executed program both limits, in hexadecimal.
-pub const VARIABLE: &[u8] = b"DECKLE_LIMIT=";
-/// The service may grow so much before the kernel's limit follows.
-const SLACK: u64 = 16 << 20;
-/// The same for the hard limit, which can be raised but by the mighty.
-const HARD_SLACK: u64 = 64 << 30;
 const NONE: u64 = libc::RLIM_INFINITY;
 
 /// Soft and hard limit.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Limit(u64, u64);
+pub struct Limit(u64, u64);
 
-/// The program's own limit, if the kernel has another.
-static OWN: [AtomicU64; 2] = [const { AtomicU64::new(NONE) }; 2];
-/// What the kernel has been told instead.
-static RAISED: [AtomicU64; 2] = [const { AtomicU64::new(NONE) }; 2];
-/// What was reserved when the kernel was told.
-static RESERVED: AtomicUsize = AtomicUsize::new(0);
+/// A limit of which the kernel may have another than the program.
+struct Kept {
+    /// The kernel's number of it.
+    what: usize,
+    /// How much more than what is reserved the soft limit is raised: the service may grow so much
+    /// before it follows; and the hard one, which can be raised but by the mighty.
+    more: [u64; 2],
+    /// The program's own, if the kernel has another.
+    own: [AtomicU64; 2],
+    /// What the kernel has been told instead.
+    raised: [AtomicU64; 2],
+    /// What was reserved when the kernel was told.
+    reserved: AtomicUsize,
+}
+
+static SPACE: Kept = Kept::new(libc::RLIMIT_AS as usize, [16 << 20, 64 << 30]);
+static DATA: Kept = Kept::new(libc::RLIMIT_DATA as usize, [1 << 30, 64 << 30]);
+static ALL: [&Kept; 2] = [&SPACE, &DATA];
 /// Of who changes them.
 static CHANGING: Lock<()> = Lock::new(());
 
@@ -42,37 +49,6 @@ fn load(words: &[AtomicU64; 2]) -> Limit {
 fn store(words: &[AtomicU64; 2], limit: Limit) {
     words[0].store(limit.0, Release);
     words[1].store(limit.1, Release);
-}
-
-/// Whether the kernel has another limit than the program.
-#[inline]
-pub fn is_raised() -> bool {
-    OWN[0].load(Relaxed) != NONE || OWN[1].load(Relaxed) != NONE
-}
-
-/// The kernel's limit, and a new one in its place.
-fn kernel(new: Option<Limit>) -> Result<Limit, i32> {
-    kernel_of(libc::RLIMIT_AS, new)
-}
-
-fn kernel_of(what: libc::__rlimit_resource_t, new: Option<Limit>) -> Result<Limit, i32> {
-    if !DOOR.may(libc::SYS_prlimit64) {
-        return Err(libc::EPERM);
-    }
-    let mut old = Limit(NONE, NONE);
-    let to = [new.unwrap_or(old)].map(|l| [l.0, l.1]);
-    let mut from = [0_u64; 2];
-    let new_at = new.map_or(0, |_| to.as_ptr() as usize);
-    let args = [0, what as usize, new_at, from.as_mut_ptr() as usize, 0, 0];
-    // SAFETY: reads and writes two words each.
-    unsafe { sys::call(libc::SYS_prlimit64, args) }?;
-    (old.0, old.1) = (from[0], from[1]);
-    Ok(old)
-}
-
-/// Whether this process is the one that the memory belongs to, not a vfork child in it.
-fn is_owner() -> bool {
-    DOOR.pid.load(Relaxed) == sys::getpid() as i32
 }
 
 fn is_mighty() -> bool {
@@ -90,80 +66,148 @@ fn alone<T>(work: impl FnOnce() -> T) -> T {
     result
 }
 
-/// The program's limit. If somebody else has changed what the kernel has, that is the program's.
-fn get() -> Result<Limit, i32> {
-    let now = kernel(None)?;
-    Ok(match is_raised() && now == load(&RAISED) {
-        true => load(&OWN),
-        false => now,
-    })
-}
-
-/// The kernel's limit for one of the program's; `most`: the hard limit that the kernel has.
-fn raised(own: Limit, most: u64) -> Limit {
-    let reserved = DOOR.reserved.load(Relaxed);
-    RESERVED.store(reserved, Relaxed);
-    let add = |limit: u64, slack: u64| match limit {
-        NONE => NONE,
-        limit => limit.saturating_add(reserved as u64).saturating_add(slack),
-    };
-    let hard = match is_mighty() {
-        true => add(own.1, HARD_SLACK),
-        false => add(own.1, HARD_SLACK).min(most),
-    };
-    let soft = match own.0 {
-        NONE => hard,
-        // No whole number of pages, and so none that anybody else would set: see `get`.
-        own => (add(own, SLACK) | 1).min(hard.saturating_sub(1)),
-    };
-    Limit(soft, hard)
-}
-
-/// Puts a limit of the program's in force. Its kernel's rules are kept by the caller.
-fn apply(own: Limit) -> Result<(), i32> {
-    if gate::is_managed() {
-        let reserved = gate::request(Op::Limit, [0; 6])?;
-        DOOR.reserved.store(reserved, Relaxed);
-    }
-    let new = raised(own, kernel(None)?.1);
-    kernel(Some(new))?;
-    store(&RAISED, new);
-    store(&OWN, own);
-    DOOR.limit.store(own.0 as usize, Release);
-    Ok(())
-}
-
-fn set(new: Limit) -> Result<(), i32> {
-    // A child that is still in its parent's memory has limits of its own.
-    if !gate::is_managed() && !is_raised() || !is_owner() {
-        return kernel(Some(new)).map(drop);
-    }
-    alone(|| {
-        let own = get()?;
-        if new.0 > new.1 {
-            return Err(libc::EINVAL);
+impl Kept {
+    const fn new(what: usize, more: [u64; 2]) -> Kept {
+        Kept {
+            what,
+            more,
+            own: [const { AtomicU64::new(NONE) }; 2],
+            raised: [const { AtomicU64::new(NONE) }; 2],
+            reserved: AtomicUsize::new(0),
         }
-        if new.1 > own.1 && !is_mighty() {
+    }
+
+    /// Whether the kernel has another limit than the program.
+    #[inline]
+    fn is_raised(&self) -> bool {
+        self.own[0].load(Relaxed) != NONE || self.own[1].load(Relaxed) != NONE
+    }
+
+    /// The kernel's limit, and a new one in its place.
+    fn kernel(&self, new: Option<Limit>) -> Result<Limit, i32> {
+        if !DOOR.may(libc::SYS_prlimit64) {
             return Err(libc::EPERM);
         }
-        apply(new)
-    })
+        let (to, mut from) = (new.map(|l| [l.0, l.1]), [0_u64; 2]);
+        let new_at = to.as_ref().map_or(0, |to| to.as_ptr() as usize);
+        let args = [0, self.what, new_at, from.as_mut_ptr() as usize, 0, 0];
+        // SAFETY: reads and writes two words each.
+        unsafe { sys::call(libc::SYS_prlimit64, args) }?;
+        Ok(Limit(from[0], from[1]))
+    }
+
+    /// The program's limit. If somebody else has changed what the kernel has, that is the
+    /// program's.
+    fn get(&self) -> Result<Limit, i32> {
+        let now = self.kernel(None)?;
+        Ok(match self.is_raised() && now == load(&self.raised) {
+            true => load(&self.own),
+            false => now,
+        })
+    }
+
+    /// The kernel's limit for one of the program's; `most`: the hard limit that the kernel has.
+    fn raised(&self, own: Limit, most: u64) -> Limit {
+        let reserved = DOOR.reserved.load(Relaxed);
+        self.reserved.store(reserved, Relaxed);
+        let add = |limit: u64, more: u64| match limit {
+            NONE => NONE,
+            limit => limit.saturating_add(reserved as u64).saturating_add(more),
+        };
+        let hard = match is_mighty() {
+            true => add(own.1, self.more[1]),
+            false => add(own.1, self.more[1]).min(most),
+        };
+        let soft = match own.0 {
+            NONE => hard,
+            // No whole number of pages, and so none that anybody else would set: see `get`.
+            own => (add(own, self.more[0]) | 1).min(hard.saturating_sub(1)),
+        };
+        Limit(soft, hard)
+    }
+
+    /// Puts a limit of the program's in force. Its kernel's rules are kept by the caller.
+    fn apply(&self, own: Limit) -> Result<(), i32> {
+        if gate::is_managed() {
+            let reserved = gate::request(Op::Limit, [0; 6])?;
+            DOOR.reserved.store(reserved, Relaxed);
+        }
+        let new = self.raised(own, self.kernel(None)?.1);
+        self.kernel(Some(new))?;
+        store(&self.raised, new);
+        store(&self.own, own);
+        if self.what == SPACE.what {
+            DOOR.limit.store(own.0 as usize, Release);
+        }
+        Ok(())
+    }
+
+    fn set(&self, new: Limit) -> Result<(), i32> {
+        if self.what == DATA.what && new.0 != NONE {
+            // What it reserves is data: it could not later.
+            rights::provide(true);
+        }
+        // A child that is still in its parent's memory has limits of its own.
+        if !gate::is_managed() && !self.is_raised() || !sys::is_owner() {
+            return self.kernel(Some(new)).map(drop);
+        }
+        alone(|| {
+            let own = self.get()?;
+            if new.0 > new.1 {
+                return Err(libc::EINVAL);
+            }
+            if new.1 > own.1 && !is_mighty() {
+                return Err(libc::EPERM);
+            }
+            self.apply(new)
+        })
+    }
+
+    /// See [`follow`].
+    fn follow(&self) {
+        if !self.is_raised() || DOOR.reserved.load(Relaxed) == self.reserved.load(Relaxed) {
+            return;
+        }
+        alone(|| {
+            let (own, before) = (load(&self.own), load(&self.raised));
+            let new = Limit(self.raised(own, before.1).0.min(before.1), before.1);
+            // Not if somebody else has changed it: `get` shall see that.
+            if new != before && self.kernel(None) == Ok(before) && self.kernel(Some(new)).is_ok() {
+                store(&self.raised, new);
+            }
+        });
+    }
+
+    /// See [`lift`].
+    fn lift(&self) -> Option<Limit> {
+        let own = self.kernel(None).ok().filter(|own| own.0 != NONE)?;
+        if !is_mighty() || self.kernel(Some(Limit(NONE, NONE))).is_err() {
+            let _ = self.kernel(Some(Limit(own.1, own.1)));
+        }
+        Some(own)
+    }
+
+    /// Puts the program's own soft limit in force; the one before, if there was another.
+    fn lower(&self) -> Option<Limit> {
+        let now = self.is_raised().then(|| self.kernel(None).ok()).flatten();
+        let before = now.filter(|now| *now == load(&self.raised))?;
+        let _ = self.kernel(Some(Limit(load(&self.own).0.min(before.0), before.1)));
+        Some(before)
+    }
 }
 
-/// After a call that may have changed what is reserved: the kernel's soft limit follows.
+/// Whether the kernel has another limit than the program.
+#[inline]
+pub fn is_raised() -> bool {
+    ALL.iter().any(|kept| kept.is_raised())
+}
+
+/// After a call that may have changed what is reserved: the kernel's soft limits follow.
 #[cold]
 pub fn follow() {
-    if DOOR.reserved.load(Relaxed) == RESERVED.load(Relaxed) || !is_owner() {
-        return;
+    if sys::is_owner() {
+        ALL.iter().for_each(|kept| kept.follow());
     }
-    alone(|| {
-        let (own, before) = (load(&OWN), load(&RAISED));
-        let new = Limit(raised(own, before.1).0.min(before.1), before.1);
-        // Not if somebody else has changed it: `get` shall see that.
-        if new != before && kernel(None) == Ok(before) && kernel(Some(new)).is_ok() {
-            store(&RAISED, new);
-        }
-    });
 }
 
 /// Before a fork: a child does not find the limits changing.
@@ -176,262 +220,87 @@ pub fn let_go() {
     CHANGING.release();
 }
 
-/// Makes room for the service, as far as the hard limit allows. The program's own limit.
-pub fn lift() -> Option<(u64, u64)> {
-    let own = kernel(None).ok().filter(|own| own.0 != NONE)?;
-    if !is_mighty() || kernel(Some(Limit(NONE, NONE))).is_err() {
-        let _ = kernel(Some(Limit(own.1, own.1)));
-    }
-    Some((own.0, own.1))
+/// Makes room for the service, as far as the hard limits allow. The program's own limits.
+pub fn lift() -> [Option<Limit>; 2] {
+    ALL.map(Kept::lift)
 }
 
 /// After [`lift`]: the service runs, or will not.
-pub fn settle(own: Option<(u64, u64)>, runs: bool) {
-    let Some(own) = own.map(|(soft, hard)| Limit(soft, hard)) else {
-        return;
-    };
-    if !runs || alone(|| apply(own)).is_err() {
-        let _ = kernel(Some(own));
+pub fn settle(own: [Option<Limit>; 2], runs: bool) {
+    for (kept, own) in ALL.iter().zip(own) {
+        if own.is_some_and(|own| !runs || alone(|| kept.apply(own)).is_err()) {
+            let _ = kept.kernel(own);
+        }
     }
 }
 
-/// Calls what executes a program, with the program's own soft limit in force.
+/// Calls what executes a program, with the program's own soft limits in force.
 pub fn for_exec<T>(exec: impl FnOnce() -> T) -> T {
-    if !is_raised() {
-        return exec();
-    }
-    let before = kernel(None).ok().filter(|now| *now == load(&RAISED));
-    if let Some(before) = before {
-        let _ = kernel(Some(Limit(load(&OWN).0.min(before.0), before.1)));
-    }
+    let before = ALL.map(Kept::lower);
     let result = exec();
-    if let Some(before) = before {
-        let errno = sys::errno();
-        let _ = kernel(Some(before));
-        sys::set_errno(errno);
+    for (kept, before) in ALL.iter().zip(before) {
+        if before.is_some() {
+            let _ = kept.kernel(before);
+        }
     }
     result
 }
 
-/// The entry of the environment for an executed program.
-pub struct Entry([u8; 64]);
+/// What an executed program is told: the limits that the kernel has not.
+pub fn told() -> [u64; 4] {
+    let told = ALL.map(|kept| match kept.is_raised().then(|| kept.get()) {
+        Some(Ok(Limit(soft, hard))) => [soft, hard],
+        _ => [NONE; 2],
+    });
+    [told[0][0], told[0][1], told[1][0], told[1][1]]
+}
 
-impl Entry {
-    /// `None`: the kernel's limit is the program's.
-    pub fn new() -> Option<Entry> {
-        if !is_raised() {
-            return None;
+/// At the start of a program: what was told is put in force.
+pub fn take(told: &[u64]) {
+    for (kept, said) in ALL.iter().zip(told.chunks(2)) {
+        if let ([soft, hard], Ok(now)) = (said, kept.kernel(None))
+            && (*soft != NONE || *hard != NONE)
+        {
+            // It can only be less than what the kernel has.
+            let _ = kept.kernel(Some(Limit((*soft).min(now.1), (*hard).min(now.1))));
         }
-        let Ok(Limit(soft, hard)) = get() else {
-            return None;
-        };
-        let mut text = [0; 64];
-        text[..VARIABLE.len()].copy_from_slice(VARIABLE);
-        let mut at = VARIABLE.len();
-        for (number, end) in [(soft, b':'), (hard, 0)] {
-            for digit in (0..16).rev() {
-                text[at] = b"0123456789abcdef"[(number >> (4 * digit)) as usize & 15];
-                at += 1;
-            }
-            text[at] = end;
-            at += 1;
-        }
-        Some(Entry(text))
-    }
-
-    /// A string.
-    pub fn as_ptr(&self) -> *const c_char {
-        self.0.as_ptr().cast()
     }
 }
 
-/// At the start of a program: what who has executed it tells is put in force, and taken out of
-/// the environment, where it would grow old.
+/// prlimit64, setrlimit and getrlimit, of whatever process and whatever limit.
+///
+/// # Errors
+/// The errno of the call.
 ///
 /// # Safety
-/// Nobody else uses the environment.
-pub unsafe fn read() {
-    unsafe extern "C" {
-        static mut environ: *mut *const c_char;
-    }
-    let mut said = None;
-    // SAFETY: null, or pointers to strings up to a null one, in memory of the process's own; the
-    // caller's promise.
-    unsafe {
-        let (mut from, mut to) = (environ, environ);
-        while !from.is_null() && !(*from).is_null() {
-            let entry = CStr::from_ptr(*from).to_bytes();
-            if let Some(text) = entry.strip_prefix(VARIABLE) {
-                said = parse(text).or(said);
-            } else if let Some(text) = entry.strip_prefix(rights::VARIABLE) {
-                rights::inherit(text);
-            } else {
-                *to = *from;
-                to = to.add(1);
-            }
-            from = from.add(1);
-        }
-        if from != to {
-            *to = core::ptr::null();
-        }
-    }
-    if let (Some(said), Ok(now)) = (said, kernel(None)) {
-        // It can only be less than what the kernel has.
-        let _ = kernel(Some(Limit(said.0.min(now.1), said.1.min(now.1))));
-    }
-}
-
-fn parse(text: &[u8]) -> Option<Limit> {
-    let (soft, hard) = core::str::from_utf8(text).ok()?.split_once(':')?;
-    let number = |text| u64::from_str_radix(text, 16).ok();
-    Some(Limit(number(soft)?, number(hard)?))
-}
-
-/// The program's own limit on data, and what the kernel has been told instead.
-static DATA: [[AtomicU64; 2]; 2] = [const { [const { AtomicU64::new(NONE) }; 2] }; 2];
-
-/// The limit on data (RLIMIT_DATA), in which the kernel counts what the service reserves, too: the
-/// kernel's is higher by that, and by some more. The one before.
-fn data(new: Option<Limit>) -> Result<Limit, i32> {
-    const MORE: u64 = 1 << 30;
-    if new.is_some_and(|new| new.0 != NONE) {
-        // What it reserves is known.
-        rights::provide(true);
-    }
-    let ours = gate::is_managed() && is_owner();
-    let reserved = match new {
-        Some(_) if ours => gate::request(Op::Limit, [0; 6])? as u64 + MORE,
-        _ => 0,
+/// As the call: null, or a readable and a writable structure.
+pub unsafe fn call(number: c_long, args: [usize; 6]) -> Result<usize, i32> {
+    let [pid, what, new, old] = match number {
+        libc::SYS_setrlimit => [0, args[0], args[1], 0],
+        libc::SYS_getrlimit => [0, args[0], 0, args[1]],
+        _ => [args[0], args[1], args[2], args[3]],
     };
-    alone(|| {
-        let now = kernel_of(libc::RLIMIT_DATA, None)?;
-        let raised = now == load(&DATA[1]) && now.0 != NONE;
-        let before = if raised { load(&DATA[0]) } else { now };
-        let Some(new) = new else { return Ok(before) };
-        let mighty = is_mighty();
-        if new.0 > new.1 {
-            return Err(libc::EINVAL);
-        }
-        if new.1 > before.1 && !mighty {
-            return Err(libc::EPERM);
-        }
-        let most = if mighty { NONE } else { now.1 };
-        let hard = new.1.saturating_add(reserved).min(most);
-        let to = Limit(new.0.saturating_add(reserved).min(hard), hard);
-        kernel_of(libc::RLIMIT_DATA, Some(to))?;
-        store(&DATA[0], new);
-        store(&DATA[1], to);
-        Ok(before)
-    })
-}
-
-/// prlimit64, of whatever process and whatever limit.
-///
-/// # Safety
-/// Null, or a readable and a writable structure.
-unsafe fn any(
-    pid: libc::pid_t,
-    what: c_int,
-    new: *const libc::rlimit,
-    old: *mut libc::rlimit,
-) -> Result<usize, i32> {
-    let own = pid == 0 || pid == sys::getpid() as libc::pid_t;
-    if what == libc::RLIMIT_NOFILE as c_int && own && !new.is_null() {
-        // SAFETY: the caller's promise.
-        rights::limit_files(unsafe { ((*new).rlim_cur, (*new).rlim_max) });
+    let own = pid as i32 == 0 || pid as i32 == sys::getpid() as i32;
+    let is = |kept: &&&Kept| own && kept.what == what as u32 as usize;
+    // SAFETY: the caller's promise. Before the old one is written, which may be the same structure.
+    let wanted = (new != 0).then(|| unsafe { (new as *const [u64; 2]).read_unaligned() });
+    if own && what as u32 as usize == libc::RLIMIT_NOFILE as usize {
+        wanted.into_iter().for_each(rights::limit_files);
     }
-    let ours = [libc::RLIMIT_AS, libc::RLIMIT_DATA].map(|ours| ours as c_int);
-    if !ours.contains(&what) || !own {
-        let args = [
-            pid as usize,
-            what as usize,
-            new as usize,
-            old as usize,
-            0,
-            0,
-        ];
+    let Some(kept) = ALL.iter().find(is).filter(|_| new | old != 0) else {
         // SAFETY: the caller's promise.
-        return unsafe { sys::call(libc::SYS_prlimit64, args) };
-    }
-    // The old one is told also where both are the same structure: read first.
-    // SAFETY: the caller's promise.
-    let wanted = (!new.is_null()).then(|| unsafe { Limit((*new).rlim_cur, (*new).rlim_max) });
-    let before = match is_raised() && is_owner() {
-        _ if what == libc::RLIMIT_DATA as c_int => data(wanted)?,
-        true => alone(get)?,
-        false => get()?,
+        return unsafe { sys::call(number, args) };
     };
-    if let Some(wanted) = wanted.filter(|_| what == libc::RLIMIT_AS as c_int) {
-        set(wanted)?;
+    let before = match kept.is_raised() && sys::is_owner() {
+        true => alone(|| kept.get())?,
+        false => kept.get()?,
+    };
+    if let Some([soft, hard]) = wanted {
+        kept.set(Limit(soft, hard))?;
     }
-    if !old.is_null() {
+    if old != 0 {
         // SAFETY: the caller's promise.
-        unsafe {
-            old.write(libc::rlimit {
-                rlim_cur: before.0,
-                rlim_max: before.1,
-            });
-        }
+        unsafe { (old as *mut [u64; 2]).write_unaligned([before.0, before.1]) };
     }
     Ok(0)
-}
-
-/// Linux's `prlimit`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn prlimit(
-    pid: libc::pid_t,
-    what: c_int,
-    new: *const libc::rlimit,
-    old: *mut libc::rlimit,
-) -> c_int {
-    // SAFETY: the caller's promise.
-    sys::c_result(unsafe { any(pid, what, new, old) }) as c_int
-}
-
-/// The same: limits have 64 bits.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn prlimit64(
-    pid: libc::pid_t,
-    what: c_int,
-    new: *const libc::rlimit,
-    old: *mut libc::rlimit,
-) -> c_int {
-    // SAFETY: the caller's promise.
-    unsafe { prlimit(pid, what, new, old) }
-}
-
-/// C's `setrlimit`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn setrlimit(what: c_int, new: *const libc::rlimit) -> c_int {
-    if new.is_null() {
-        sys::set_errno(libc::EFAULT);
-        return -1;
-    }
-    // SAFETY: the caller's promise.
-    unsafe { prlimit(0, what, new, core::ptr::null_mut()) }
-}
-
-/// The same: limits have 64 bits.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn setrlimit64(what: c_int, new: *const libc::rlimit) -> c_int {
-    // SAFETY: the caller's promise.
-    unsafe { setrlimit(what, new) }
-}
-
-/// C's `getrlimit`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn getrlimit(what: c_int, old: *mut libc::rlimit) -> c_int {
-    if old.is_null() {
-        sys::set_errno(libc::EFAULT);
-        return -1;
-    }
-    // SAFETY: the caller's promise.
-    unsafe { prlimit(0, what, core::ptr::null(), old) }
-}
-
-/// The same: limits have 64 bits.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn getrlimit64(what: c_int, old: *mut libc::rlimit) -> c_int {
-    // SAFETY: the caller's promise.
-    unsafe { getrlimit(what, old) }
 }

@@ -5,14 +5,13 @@
 //! managed is managed now; and one that may soon be unable to connect keeps a connection to
 //! `deckle run`, the *well*: a descriptor with a high number, by which its children get theirs.
 
-use crate::{DOOR, config, filter, fork, gate, host, sys};
-use core::ffi::{c_char, c_int};
+use crate::{DOOR, config, filter, fork, gate, limits, sys};
 use core::sync::atomic::Ordering::{Acquire, Release};
 use core::sync::atomic::{AtomicI32, AtomicU64};
+use deckle_door::Fd;
+use deckle_door::entry::{NOTHING, Told};
+use deckle_door::link::Link;
 use deckle_door::request::set_mask;
-use deckle_group::Name;
-use deckle_group::proto::Link;
-use deckle_group::sys::Fd;
 use libc::{c_long, sock_fprog};
 
 /// The well's descriptor, and which socket that was: the program may have closed it.
@@ -20,8 +19,6 @@ static WELL: AtomicI32 = AtomicI32::new(-1);
 static SOCKET: AtomicU64 = AtomicU64::new(0);
 /// Its least number, if there is room.
 const HIGH: usize = 800;
-/// Tells an executed program of the well, and of what filters refuse: numbers in hexadecimal.
-pub const VARIABLE: &[u8] = b"DECKLE_WELL=";
 
 /// Which file a descriptor is.
 fn identity(fd: i32) -> Option<u64> {
@@ -45,6 +42,9 @@ fn well() -> Option<Link> {
 /// A connection for a service; `None`: there is none to be had. Of the well, if there is one: it
 /// is in reach wherever the program is.
 pub fn connection() -> Option<Link> {
+    if !filter::lets_us_talk() {
+        return None;
+    }
     if let Some(well) = well() {
         let spare = with_room_for_files(|| well.spare());
         // It stays.
@@ -53,58 +53,50 @@ pub fn connection() -> Option<Link> {
             return Some(Link::of(spare));
         }
     }
-    let may = DOOR.may(libc::SYS_socket) && DOOR.may(libc::SYS_connect);
-    may.then(connect).flatten()
+    filter::lets_us_connect().then(connect).flatten()
 }
 
 /// Starts a service, with a connection of the well if there is one.
 pub fn with_link<T>(start: impl FnOnce() -> T) -> T {
-    let there = host::quietly(|| well().map(Link::into_raw)).is_some();
-    let link = there.then(host::Link::open).flatten();
-    DOOR.link
-        .store(link.as_ref().map_or(-1, host::Link::raw), Release);
+    let there = well().map(Link::into_raw).is_some();
+    let link = there.then(connection).flatten();
+    let raw = link.as_ref().map_or(-1, |link| link.fd().raw());
+    DOOR.link.store(raw, Release);
     start()
 }
 
 /// Runs `work` with a limit on descriptors that lets one come in, if it can be had.
 fn with_room_for_files<T>(work: impl FnOnce() -> T) -> T {
-    let limit = |new: *const libc::rlimit, old: *mut libc::rlimit| {
-        let what = libc::RLIMIT_NOFILE as usize;
+    let limit = |new: Option<[u64; 2]>| {
+        let (what, mut old) = (libc::RLIMIT_NOFILE as usize, [u64::MAX; 2]);
+        let (new, to) = (
+            new.as_ref().map_or(0, |new| new.as_ptr() as usize),
+            &raw mut old,
+        );
         // SAFETY: null, or a structure each.
-        unsafe {
-            sys::call(
-                libc::SYS_prlimit64,
-                [0, what, new as usize, old as usize, 0, 0],
-            )
-        }
+        let done = unsafe { sys::call(libc::SYS_prlimit64, [0, what, new, to as usize, 0, 0]) };
+        done.map(|_| old)
     };
-    // SAFETY: plain data, for which zeros are a value.
-    let mut before: libc::rlimit = unsafe { core::mem::zeroed() };
-    let may = DOOR.may(libc::SYS_prlimit64) && limit(core::ptr::null(), &raw mut before).is_ok();
     let high = HIGH as u64;
-    let raised = libc::rlimit {
-        rlim_cur: high,
-        rlim_max: before.rlim_max.max(high),
-    };
-    let none = core::ptr::null_mut();
-    let raises = may && before.rlim_cur < high && limit(&raw const raised, none).is_ok();
+    let before = DOOR.may(libc::SYS_prlimit64).then(|| limit(None).ok());
+    let before = before.flatten().filter(|before| before[0] < high);
+    let raised = before.filter(|before| limit(Some([high, before[1].max(high)])).is_ok());
     let result = work();
-    if raises {
-        let _ = limit(&raw const before, none);
+    if raised.is_some() {
+        let _ = limit(raised);
     }
     result
 }
 
 fn connect() -> Option<Link> {
-    let name = config::group_name().and_then(|name| Name::new(name).ok())?;
-    Link::connect(name).ok()
+    Link::connect(config::group_name()?).ok()
 }
 
 /// Before a call that takes rights: what will be needed is there. `start`: a service could not be
 /// started after it.
 pub fn provide(start: bool) {
     // A child of vfork is in its parent's memory.
-    if !config::is_managed() || DOOR.pid.load(Acquire) != sys::getpid() as i32 {
+    if !config::is_managed() || !sys::is_owner() {
         return;
     }
     if start && !gate::is_started() {
@@ -116,63 +108,44 @@ pub fn provide(start: bool) {
         Some(well) => {
             well.into_raw();
         }
-        None => host::quietly(|| {
-            if let Some(link) = connect() {
+        None => {
+            if let Some(link) = filter::lets_us_connect().then(connect).flatten() {
                 // By the device alone a service is made that may not make the call.
                 if !link.ask().is_ok_and(|given| given.device.is_some()) {
                     WITHOUT_DEVICE.store(1, Release);
                 }
                 keep(link.into_raw());
             }
-        }),
+        }
     }
     fork::FORKING.release();
     set_mask(mask);
 }
 
-/// [`VARIABLE`] with its value.
-pub struct Entry([u8; 192]);
-
-impl Entry {
-    /// `None`: there is nothing to tell.
-    pub fn new() -> Option<Entry> {
-        let well = WELL.load(Acquire);
-        if well < 0 {
-            return None;
-        }
-        let mut text = [0; 192];
-        text[..VARIABLE.len()].copy_from_slice(VARIABLE);
-        let numbers = [well as u64, SOCKET.load(Acquire)];
-        let all = numbers.into_iter().chain(DOOR.refused());
-        for (n, number) in all.enumerate() {
-            for digit in 0..16 {
-                let value = number >> (60 - 4 * digit) & 15;
-                text[VARIABLE.len() + 17 * n + digit] = b"0123456789abcdef"[value as usize];
-            }
-            text[VARIABLE.len() + 17 * n + 16] = b':';
-        }
-        Some(Entry(text))
+/// What an executed program is told.
+pub fn told() -> Told {
+    let mut told = NOTHING;
+    if let Some(well) = well().map(Link::into_raw) {
+        (told[0], told[1]) = (well as u64, SOCKET.load(Acquire));
+        // Who closes all descriptors at its exec did not mean this one.
+        let stay = [well as usize, libc::F_SETFD as usize, 0, 0, 0, 0];
+        // SAFETY: a flag of a descriptor of ours.
+        let _ = DOOR.may(libc::SYS_fcntl) && unsafe { sys::call(libc::SYS_fcntl, stay) }.is_ok();
     }
-
-    /// A string.
-    pub fn as_ptr(&self) -> *const c_char {
-        self.0.as_ptr().cast()
-    }
+    told[2..10].copy_from_slice(&DOOR.refused());
+    told[10..].copy_from_slice(&limits::told());
+    told
 }
 
-/// Takes over what [`VARIABLE`] tells.
-pub fn inherit(text: &[u8]) {
-    let mut numbers = text.split(|b| *b == b':').map(|digits| {
-        let digits = core::str::from_utf8(digits).unwrap_or("");
-        u64::from_str_radix(digits, 16).unwrap_or(0)
-    });
-    let (well, socket) = (numbers.next(), numbers.next());
-    SOCKET.store(socket.unwrap_or(0), Release);
-    WELL.store(well.unwrap_or(0) as i32, Release);
-    for (word, bits) in (0..8).zip(numbers) {
+/// At the start of a program: takes over what it is told.
+pub fn take(told: &Told) {
+    WELL.store(told[0] as i32, Release);
+    SOCKET.store(told[1], Release);
+    for (word, bits) in (0..8).zip(&told[2..10]) {
         let refused = (0..64).filter(|bit| bits >> bit & 1 == 1);
         refused.for_each(|bit| DOOR.refuse(64 * word + bit));
     }
+    limits::take(&told[10..]);
 }
 
 /// Makes a connection the well. Executed programs have it, too.
@@ -204,32 +177,31 @@ pub fn hindrance() -> Option<c_long> {
     }
 }
 
-/// Makes a call that installs a filter: `program`, or the kernel's strict one.
-unsafe fn with_filter(number: c_long, args: [usize; 6], program: usize) -> Result<usize, i32> {
-    provide(true);
-    // SAFETY: the program's own call.
-    let result = unsafe { sys::call(number, args) };
-    if result.is_ok() && program != 0 {
-        // SAFETY: the kernel has accepted it.
-        unsafe { filter::read(program as *const sock_fprog) };
-    }
-    result
-}
+const PR_SET_VMA: i32 = 0x5356_4d41;
 
-/// The calls that take rights, by number.
+/// The calls that take rights, and those on limits, by number; any other as it is.
+///
+/// # Errors
+/// The errno of the call.
 ///
 /// # Safety
 /// As the call.
 pub unsafe fn call(number: c_long, args: [usize; 6]) -> Result<usize, i32> {
     let is = |place: usize, value: i32| args[place] as i32 == value;
+    // Where the kernel finds a filter; the strict mode has none.
+    let mut program = core::ptr::null::<sock_fprog>();
     match number {
         libc::SYS_prctl if is(0, libc::PR_SET_SECCOMP) => {
-            // SAFETY: the caller's promise.
-            return unsafe { with_filter(number, args, args[2]) };
+            provide(true);
+            if is(1, libc::SECCOMP_MODE_FILTER as i32) {
+                program = args[2] as *const sock_fprog;
+            }
         }
-        libc::SYS_seccomp if args[0] <= 1 => {
-            // SAFETY: the caller's promise.
-            return unsafe { with_filter(number, args, args[2]) };
+        // The first door's heap gives names to its memory, which are of no use to anybody.
+        libc::SYS_prctl if is(0, PR_SET_VMA) && !DOOR.may(number) => return Err(libc::EINVAL),
+        libc::SYS_seccomp if args[0] as u32 <= libc::SECCOMP_SET_MODE_FILTER => {
+            provide(true);
+            program = args[2] as *const sock_fprog;
         }
         // The first task in a new PID namespace must not be a service.
         libc::SYS_unshare => provide(args[0] as i32 & libc::CLONE_NEWPID != 0),
@@ -237,50 +209,52 @@ pub unsafe fn call(number: c_long, args: [usize; 6]) -> Result<usize, i32> {
         libc::SYS_chroot | libc::SYS_pivot_root | libc::SYS_landlock_restrict_self => {
             provide(false);
         }
+        libc::SYS_close_range => return close_range(args),
+        libc::SYS_prlimit64 | libc::SYS_setrlimit | libc::SYS_getrlimit => {
+            // SAFETY: the caller's promise.
+            return unsafe { limits::call(number, args) };
+        }
         _ => {}
     }
+    // That of a child of vfork is not the memory's.
+    let is_ours = !program.is_null() && sys::is_owner();
     // SAFETY: the caller's promise.
-    unsafe { sys::call(number, args) }
+    let result = unsafe { sys::call(number, args) };
+    if result.is_ok() && is_ours {
+        // SAFETY: the kernel has accepted it.
+        unsafe { filter::read(program) };
+    }
+    result
 }
 
+/// close_range, which means all descriptors that its caller knows of.
+fn close_range(args: [usize; 6]) -> Result<usize, i32> {
+    let [first, last, flags, ..] = args.map(|word| word as u32);
+    // SAFETY: the program's own descriptors.
+    let close = |first: u32, last: u32| unsafe {
+        let all = [first as usize, last as usize, args[2], 0, 0, 0];
+        sys::call(libc::SYS_close_range, all)
+    };
+    let well = well().map(|well| well.into_raw() as u32);
+    let is_meant = |well: &u32| (first..=last).contains(well) && flags & CLOSE_RANGE_CLOEXEC == 0;
+    let Some(well) = well.filter(is_meant) else {
+        return close(first, last);
+    };
+    for (first, last) in [(first, well - 1), (well + 1, last)] {
+        if first <= last {
+            close(first, last)?;
+        }
+    }
+    Ok(0)
+}
+
+const CLOSE_RANGE_CLOEXEC: u32 = 4;
+
 /// Before a limit on descriptors, soft and hard, is set.
-pub fn limit_files((soft, hard): (u64, u64)) {
+pub fn limit_files([soft, hard]: [u64; 2]) {
     /// More than a service has.
     const MOST: u64 = 64;
     if soft < MOST {
         provide(hard < MOST);
     }
-}
-
-unsafe fn c_call(number: c_long, args: [usize; 6]) -> c_int {
-    // SAFETY: the caller's promise.
-    sys::c_result(unsafe { call(number, args) }) as c_int
-}
-
-/// Linux's `prctl`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn prctl(what: c_int, b: usize, c: usize, d: usize, e: usize) -> c_int {
-    // SAFETY: the program's own call.
-    unsafe { c_call(libc::SYS_prctl, [what as usize, b, c, d, e, 0]) }
-}
-
-/// Linux's `chroot`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn chroot(path: *const c_char) -> c_int {
-    // SAFETY: the program's own call.
-    unsafe { c_call(libc::SYS_chroot, [path as usize, 0, 0, 0, 0, 0]) }
-}
-
-/// Linux's `unshare`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn unshare(flags: c_int) -> c_int {
-    // SAFETY: the program's own call.
-    unsafe { c_call(libc::SYS_unshare, [flags as usize, 0, 0, 0, 0, 0]) }
-}
-
-/// Linux's `setns`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn setns(fd: c_int, kind: c_int) -> c_int {
-    // SAFETY: the program's own call.
-    unsafe { c_call(libc::SYS_setns, [fd as usize, kind as usize, 0, 0, 0, 0]) }
 }

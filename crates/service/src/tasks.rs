@@ -88,7 +88,8 @@ pub struct Found {
 pub fn announce(door: &Door, group: Option<Group>) -> Result<(Found, Link, LineId), String> {
     let name = Name::new(door.group.get()).map_err(|e| e.to_string())?;
     let link = match door.link.load(Relaxed) {
-        -1 => Link::connect(name).map_err(|e| format!("no connection to deckle run: {e}"))?,
+        -1 => Link::connect(name.as_bytes())
+            .map_err(|e| format!("no connection to deckle run: {e}"))?,
         made => Link::of(Fd::own(made)),
     };
     // A call that a filter refuses may be the end of who makes it: not even tried.
@@ -103,8 +104,9 @@ pub fn announce(door: &Door, group: Option<Group>) -> Result<(Found, Link, LineI
 }
 
 /// What [`open`] and the manager need for opening.
-const OPENING: [libc::c_long; 4] = [
+const OPENING: [libc::c_long; 5] = [
     libc::SYS_open,
+    libc::SYS_openat,
     libc::SYS_stat,
     libc::SYS_pidfd_open,
     libc::SYS_userfaultfd,

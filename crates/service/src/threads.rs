@@ -50,13 +50,14 @@ pub fn stacks() -> usize {
 }
 
 fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), String> {
-    let made = Builder::new()
-        .name(format!("deckle-{name}"))
-        .stack_size(STACK)
-        .spawn(move || {
-            keep_from_children();
-            body();
-        });
+    let builder = match crate::door().may(libc::SYS_prctl) {
+        true => Builder::new().name(format!("deckle-{name}")),
+        false => Builder::new(),
+    };
+    let made = builder.stack_size(STACK).spawn(move || {
+        keep_from_children();
+        body();
+    });
     made.map(drop)
         .map_err(|e| format!("no thread for its service: {e}"))
 }

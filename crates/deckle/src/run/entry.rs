@@ -8,6 +8,8 @@ use deckle_door::entry::{Entry, WINDOW};
 use deckle_group::Name;
 use deckle_group::sys::random;
 
+use super::inject::Held;
+
 const PAGE: usize = 4096;
 /// The first of the places from which one is chosen, and how many there are: from 24 TiB on,
 /// where neither the kernel nor an allocator that is known puts anything by itself.
@@ -63,11 +65,12 @@ impl Code {
 
     /// The pages that are not zero, with their addresses, for a program that begins at these
     /// instruction and stack addresses.
-    pub fn pages(&self, program: [usize; 2], filtered: bool) -> Vec<(usize, Vec<u8>)> {
+    pub fn pages(&self, program: [usize; 2], held: Held) -> Vec<(usize, Vec<u8>)> {
         let mut entry = Entry {
             program,
             writable: self.writable,
-            is_filtered: usize::from(filtered),
+            is_filtered: usize::from(held.filtered),
+            told: held.told,
             group: [0; 64],
             fault: [0; 64],
             image: [0; 2048],
@@ -175,4 +178,5 @@ fn relocate(bytes: &mut [u8], dynamic: usize, base: usize) -> Option<()> {
 }
 
 // No gaps: see `pages`.
-const _: () = assert!(size_of::<Entry>() == 40 + 64 + 64 + 2048 && size_of::<Entry>() <= PAGE);
+const _: () =
+    assert!(size_of::<Entry>() == 40 + 112 + 64 + 64 + 2048 && size_of::<Entry>() <= PAGE);

@@ -8,21 +8,32 @@ use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 
+use deckle_door::entry::{NOTHING, Told};
 use deckle_group::Group;
-use deckle_group::sys::Errno;
+use deckle_group::sys::{Errno, proc_stat};
 
 use super::entry::Code;
 use crate::say;
 
 /// Who is traced.
 #[derive(Clone, Copy)]
-struct Held {
+pub struct Held {
     /// It has the filter already.
-    filtered: bool,
+    pub filtered: bool,
     /// A child of it is meant.
-    child: bool,
+    pub child: bool,
+    /// What the program is told.
+    pub told: Told,
 }
+
+/// Of whom nothing is told.
+const NOBODY: Held = Held {
+    filtered: false,
+    child: false,
+    told: NOTHING,
+};
 
 /// All of them.
 pub struct Tracer {
@@ -58,9 +69,9 @@ impl Tracer {
     }
 
     /// Holds a thread that will execute a program, or whose child will; false: that is refused.
-    pub fn hold(&mut self, tid: i32, filtered: bool, child: bool) -> bool {
+    pub fn hold(&mut self, tid: i32, how: Held) -> bool {
         let mut options = libc::PTRACE_O_TRACEEXEC;
-        if child {
+        if how.child {
             options |=
                 libc::PTRACE_O_TRACEVFORK | libc::PTRACE_O_TRACEFORK | libc::PTRACE_O_TRACECLONE;
         }
@@ -69,18 +80,14 @@ impl Tracer {
         let known = self.held.contains_key(&tid);
         let is_held = self.code.is_some() && (known || seized());
         if is_held {
-            self.held.insert(tid, Held { filtered, child });
+            self.held.insert(tid, how);
         }
         is_held
     }
 
     /// The first program, which has called [`trace_me`], and stops after its exec.
     pub fn expect(&mut self, pid: i32) {
-        let first = Held {
-            filtered: false,
-            child: false,
-        };
-        self.held.insert(pid, first);
+        self.held.insert(pid, NOBODY);
     }
 
     /// What waitpid has told of `pid`; whether that was ours to know.
@@ -125,9 +132,20 @@ impl Tracer {
         }
         if event == STOP && !self.held.contains_key(&pid) {
             // A child of who is held, which is what was meant.
-            let filtered = self.held.values().any(|h| h.child && h.filtered);
-            let child = false;
-            self.held.insert(pid, Held { filtered, child });
+            let parent = proc_stat(pid as u32).map_or(0, |stat| stat.parent);
+            let is_thread = |tid: &i32| Path::new(&format!("/proc/{parent}/task/{tid}")).exists();
+            let mut all = self
+                .held
+                .iter()
+                .filter(|(tid, h)| h.child && is_thread(tid));
+            let held = all.next().map_or(NOBODY, |(_, h)| *h);
+            self.held.insert(
+                pid,
+                Held {
+                    child: false,
+                    ..held
+                },
+            );
         }
         self.held.get(&pid).copied()
     }
@@ -140,7 +158,7 @@ impl Tracer {
     fn put_in(&mut self, pid: i32, held: Held, group: &Group) {
         let Some(code) = &self.code else { return };
         let mut last = 0;
-        match put_in(code, pid, held.filtered) {
+        match put_in(code, pid, held) {
             Ok(Put::In { signal }) => last = signal,
             Ok(Put::Not) => {
                 group.count_unmanaged_program();
@@ -201,7 +219,7 @@ fn error(e: Errno) -> io::Error {
 /// Where a 64-bit program's instructions are.
 const CODE_SEGMENT: u64 = 0x33;
 
-fn put_in(code: &Code, pid: i32, filtered: bool) -> io::Result<Put> {
+fn put_in(code: &Code, pid: i32, held: Held) -> io::Result<Put> {
     let before = registers(pid)?;
     if before.cs != CODE_SEGMENT {
         return Ok(Put::Not);
@@ -219,7 +237,7 @@ fn put_in(code: &Code, pid: i32, filtered: bool) -> io::Result<Put> {
     // No call that would be made again.
     after.orig_rax = u64::MAX;
     let filled = mapped.and_then(|signal| {
-        for (at, page) in code.pages([before.rip as usize, before.rsp as usize], filtered) {
+        for (at, page) in code.pages([before.rip as usize, before.rsp as usize], held) {
             memory.write_all_at(&page, at as u64)?;
         }
         after.rip = code.enter as u64;

@@ -10,12 +10,13 @@
 use std::ffi::CString;
 use std::time::Instant;
 
+use deckle_door::link::{FDS_MAX, receive};
 use deckle_group::proto::{Message, PACKET_MAX, give, give_spare, held, listen};
-use deckle_group::socket::{FDS_MAX, accept, pair, receive};
+use deckle_group::socket::{accept, pair};
 use deckle_group::sys::{Errno, Fd, pidfd_ended, pidfd_kill, pidfd_open, proc_stat, to_read};
 use deckle_group::{Group, LineId, Name};
 
-use super::inject::Tracer;
+use super::inject::{Held, Tracer};
 use super::leaving::Leavings;
 use super::tree::is_service_task;
 use crate::fail::Fail;
@@ -237,10 +238,16 @@ impl Services {
                     tid,
                     filtered,
                     child,
+                    told,
                 }) => {
                     let sender = got.sender.as_ref().map(pid_of);
                     let tid = sender.and_then(|pid| thread_of(pid, tid));
-                    let is_held = tid.is_some_and(|tid| tracer.hold(tid as i32, filtered, child));
+                    let how = Held {
+                        filtered,
+                        child,
+                        told,
+                    };
+                    let is_held = tid.is_some_and(|tid| tracer.hold(tid as i32, how));
                     let _ = held(socket, is_held);
                 }
                 Some(Message::Say(text)) => print_raw(text),

@@ -5,10 +5,10 @@
 //! are static. What is rare has functions of its own, whose frames are taken only then.
 
 use crate::config::{self, GROUP, PRELOAD};
-use crate::limits::{self, Entry};
 use crate::{rights, sys};
 use core::ffi::{CStr, c_char};
 use deckle_door::Text;
+use deckle_door::entry::{NOTHING, Told};
 
 /// Longest list on any stack.
 const SHORT: usize = 104;
@@ -18,29 +18,81 @@ const LONG: usize = 512;
 const TEXT: usize = 8192;
 
 type Env = *const *const c_char;
-/// Entries that tell the next program of its limit and of the well.
-type Told = [*const c_char; 2];
+/// Tells an executed program what [`rights::told`] says: numbers in hexadecimal.
+const TOLD: &[u8] = b"DECKLE_TOLD=";
+
+/// [`TOLD`] with its value; `None`: there is nothing to tell.
+fn told() -> Option<[u8; 256]> {
+    let told = rights::told();
+    let mut text = [0; 256];
+    text[..TOLD.len()].copy_from_slice(TOLD);
+    for (number, to) in told.iter().zip(text[TOLD.len()..].chunks_exact_mut(17)) {
+        for (place, digit) in (0..16).rev().zip(to.iter_mut()) {
+            *digit = b"0123456789abcdef"[(number >> (4 * place)) as usize & 15];
+        }
+        to[16] = b':';
+    }
+    (told != NOTHING).then_some(text)
+}
+
+/// At the start of a program: takes over what who has executed it tells, and takes it out of the
+/// environment, where it would grow old.
+///
+/// # Safety
+/// Nobody else uses the environment.
+pub unsafe fn read_told() {
+    unsafe extern "C" {
+        static mut environ: *mut *const c_char;
+    }
+    // SAFETY: null, or pointers to strings up to a null one, in memory of the process's own; the
+    // caller's promise.
+    unsafe {
+        let (mut from, mut to) = (environ, environ);
+        while !from.is_null() && !(*from).is_null() {
+            match CStr::from_ptr(*from).to_bytes().strip_prefix(TOLD) {
+                Some(text) => rights::take(&parse(text)),
+                None => {
+                    *to = *from;
+                    to = to.add(1);
+                }
+            }
+            from = from.add(1);
+        }
+        if from != to {
+            *to = core::ptr::null();
+        }
+    }
+}
+
+fn parse(text: &[u8]) -> Told {
+    let mut told = NOTHING;
+    for (to, digits) in told.iter_mut().zip(text.split(|b| *b == b':')) {
+        let number = core::str::from_utf8(digits).map(|digits| u64::from_str_radix(digits, 16));
+        if let Ok(Ok(number)) = number {
+            *to = number;
+        }
+    }
+    told
+}
 
 /// Calls `work` with `env`, to which LD_PRELOAD with this library in front and the group's
-/// name are added where they are missing.
+/// name are added where they are missing; and what the next program is told, if it `reads` that.
 ///
 /// # Safety
 /// `env` is null, or pointers to strings up to a null one.
-pub unsafe fn with_ours<T>(env: Env, work: impl FnOnce(Env) -> T) -> T {
+pub unsafe fn with_ours<T>(env: Env, reads: bool, work: impl FnOnce(Env) -> T) -> T {
     let (Some(group), Some(library)) = (config::group_name(), config::library_path()) else {
         return work(env);
     };
     // SAFETY: the caller's promise.
     let seen = unsafe { look(env, group, library) };
-    let (limit, well) = (Entry::new(), rights::Entry::new());
-    if seen.preload_fits && seen.group_fits && limit.is_none() && well.is_none() {
+    let told = reads.then(told).flatten();
+    if seen.preload_fits && seen.group_fits && told.is_none() {
         return work(env);
     }
-    let told = [
-        limit.as_ref().map_or(core::ptr::null(), Entry::as_ptr),
-        well.as_ref()
-            .map_or(core::ptr::null(), rights::Entry::as_ptr),
-    ];
+    let told = told
+        .as_ref()
+        .map_or(core::ptr::null(), |t| t.as_ptr().cast());
     let list = seen.preload.unwrap_or(b"");
     let preload = match seen.preload_fits {
         true => seen.preload_entry,
@@ -50,7 +102,7 @@ pub unsafe fn with_ours<T>(env: Env, work: impl FnOnce(Env) -> T) -> T {
     unsafe {
         match preload.is_null() {
             true => with_text(env, seen.count, told, (library, list), work),
-            false => with_entries(env, seen.count, [preload, told[0], told[1]], work),
+            false => with_entries(env, seen.count, [preload, told], work),
         }
     }
 }
@@ -63,7 +115,7 @@ pub unsafe fn with_ours<T>(env: Env, work: impl FnOnce(Env) -> T) -> T {
 unsafe fn with_text<T>(
     env: Env,
     count: usize,
-    told: Told,
+    told: *const c_char,
     (library, list): (&[u8], &[u8]),
     work: impl FnOnce(Env) -> T,
 ) -> T {
@@ -75,7 +127,7 @@ unsafe fn with_text<T>(
     };
     let entry = entry.map_or(core::ptr::null(), CStr::as_ptr);
     // SAFETY: the caller's promise; the text lives until `work` is done.
-    unsafe { with_entries(env, count, [entry, told[0], told[1]], work) }
+    unsafe { with_entries(env, count, [entry, told], work) }
 }
 
 /// Calls `work` with `env`, in which these take the place of its LD_PRELOAD and of what
@@ -87,11 +139,11 @@ unsafe fn with_text<T>(
 unsafe fn with_entries<T>(
     env: Env,
     count: usize,
-    ours: [*const c_char; 3],
+    ours: [*const c_char; 2],
     work: impl FnOnce(Env) -> T,
 ) -> T {
     // All of ours and the end.
-    let wanted = count + 5;
+    let wanted = count + 4;
     // SAFETY: the caller's promise; there is room.
     unsafe {
         if wanted <= SHORT {
@@ -105,11 +157,11 @@ unsafe fn with_entries<T>(
 }
 
 /// # Safety
-/// As [`with_entries`]; `env` has at most `N - 5` entries.
+/// As [`with_entries`]; `env` has at most `N - 4` entries.
 #[inline(never)]
 unsafe fn on_stack<const N: usize, T>(
     env: Env,
-    ours: [*const c_char; 3],
+    ours: [*const c_char; 2],
     work: impl FnOnce(Env) -> T,
 ) -> T {
     let mut list = [core::ptr::null(); N];
@@ -119,13 +171,13 @@ unsafe fn on_stack<const N: usize, T>(
 }
 
 /// # Safety
-/// As [`with_entries`]; `env` has `wanted - 5` entries.
+/// As [`with_entries`]; `env` has `wanted - 4` entries.
 #[cold]
 #[inline(never)]
 unsafe fn in_mapping<T>(
     env: Env,
     wanted: usize,
-    ours: [*const c_char; 3],
+    ours: [*const c_char; 2],
     work: impl FnOnce(Env) -> T,
 ) -> T {
     let bytes = wanted * size_of::<*const c_char>();
@@ -187,16 +239,16 @@ unsafe fn look<'a>(env: Env, group: &[u8], library: &[u8]) -> Seen<'a> {
 pub unsafe fn is_ours(entry: *const c_char) -> bool {
     // SAFETY: the caller's promise.
     let entry = unsafe { CStr::from_ptr(entry) }.to_bytes();
-    let all = [GROUP, PRELOAD, limits::VARIABLE, rights::VARIABLE];
+    let all = [GROUP, PRELOAD, TOLD];
     all.iter().any(|name| entry.starts_with(name))
 }
 
 /// # Safety
-/// As [`with_ours`]; `list` has room for all entries of `env`, four more and the end.
-unsafe fn fill(list: &mut [*const c_char], env: Env, ours: [*const c_char; 3]) {
+/// As [`with_ours`]; `list` has room for all entries of `env`, three more and the end.
+unsafe fn fill(list: &mut [*const c_char], env: Env, ours: [*const c_char; 2]) {
     let group = config::group_entry().map_or(core::ptr::null(), CStr::as_ptr);
     let mut n = 0;
-    for ours in [ours[0], group, ours[1], ours[2]] {
+    for ours in [ours[0], group, ours[1]] {
         if !ours.is_null() {
             list[n] = ours;
             n += 1;

@@ -6,6 +6,7 @@ use crate::hooks::next;
 use crate::limits::for_exec;
 use crate::sys::{self, c_result};
 use core::ffi::{CStr, c_char, c_int, c_void};
+use std::io::Write;
 
 type Args = *const *const c_char;
 
@@ -24,7 +25,7 @@ unsafe extern "C" {
 unsafe fn execute(held: Result<Held, i32>, env: Args, call: impl FnOnce(Args) -> c_int) -> c_int {
     match held {
         // SAFETY: the caller's promise.
-        Ok(_held) => unsafe { with_ours(env, |env| for_exec(|| call(env))) },
+        Ok(held) => unsafe { with_ours(env, held.reads(), |env| for_exec(|| call(env))) },
         Err(errno) => sys::failed(errno, -1),
     }
 }
@@ -106,12 +107,18 @@ pub unsafe extern "C" fn execveat(
     env: Args,
     flags: c_int,
 ) -> c_int {
+    let mut by_number = [0_u8; 32];
     let named = match dir {
         libc::AT_FDCWD => path,
-        _ => core::ptr::null(),
+        _ if flags & libc::AT_EMPTY_PATH == 0 => core::ptr::null(),
+        _ => {
+            let _ = write!(&mut by_number[..31], "/proc/self/fd/{dir}");
+            by_number.as_ptr().cast()
+        }
     };
     let (dir, path, args, flags) = (dir as usize, path as usize, args as usize, flags as usize);
-    // SAFETY: the caller's promise: lists of strings; the program's own call, passed on.
+    // SAFETY: the caller's promise: lists of strings; what was written here is one; the program's
+    // own call, passed on.
     unsafe {
         execute(outside::check(named, By::Me), env, |env| {
             let words = [dir, path, args, env as usize, flags];
@@ -133,17 +140,16 @@ unsafe fn spawn(
     (name, held): (&CStr, Result<Held, i32>),
     pid: *mut libc::pid_t,
     path: *const c_char,
-    actions: *const c_void,
-    attributes: *const c_void,
+    [actions, attributes]: [*const c_void; 2],
     args: Args,
     env: Args,
 ) -> c_int {
     // SAFETY: its type; the caller's promise.
     unsafe {
         match (held, next::<Spawn>(name)) {
-            (Ok(_held), Some(call)) => {
-                with_ours(env, |env| call(pid, path, actions, attributes, args, env))
-            }
+            (Ok(held), Some(call)) => with_ours(env, held.reads(), |env| {
+                call(pid, path, actions, attributes, args, env)
+            }),
             (held, _) => held.err().unwrap_or(libc::ENOSYS),
         }
     }
@@ -159,10 +165,11 @@ pub unsafe extern "C" fn posix_spawn(
     args: Args,
     env: Args,
 ) -> c_int {
+    let how = [actions, attributes];
     // SAFETY: the caller's promise.
     unsafe {
         let by = (c"posix_spawn", outside::check(path, By::Child));
-        spawn(by, pid, path, actions, attributes, args, env)
+        spawn(by, pid, path, how, args, env)
     }
 }
 
@@ -176,9 +183,10 @@ pub unsafe extern "C" fn posix_spawnp(
     args: Args,
     env: Args,
 ) -> c_int {
+    let how = [actions, attributes];
     // SAFETY: the caller's promise.
     unsafe {
         let by = (c"posix_spawnp", outside::check_in_path(file, By::Child));
-        spawn(by, pid, file, actions, attributes, args, env)
+        spawn(by, pid, file, how, args, env)
     }
 }

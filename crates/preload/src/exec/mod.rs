@@ -4,3 +4,5 @@ mod environment;
 pub mod exports;
 pub mod outside;
 pub mod shell;
+
+pub use environment::read_told;

@@ -2,7 +2,7 @@
 //! holds on to who executes them and puts the second door in; where that cannot be, it is told,
 //! and under `--strict` they are refused.
 
-use crate::{DOOR, config, rights, sys};
+use crate::{DOOR, config, filter, rights, sys};
 use core::ffi::{CStr, c_char};
 use deckle_door::Text;
 use deckle_group::program::{self, PATH_MAX, Reason, Verdict};
@@ -20,6 +20,13 @@ pub enum By {
 /// What lasts as long as the call that executes a program: when it is back, whoever was held on
 /// to for it stops for `deckle run`, and is let go.
 pub struct Held(bool);
+
+impl Held {
+    /// Whether the program hears by its environment what it is told.
+    pub fn reads(&self) -> bool {
+        !self.0
+    }
+}
 
 impl Drop for Held {
     fn drop(&mut self) {
@@ -161,8 +168,11 @@ fn inspect(group: &[u8], path: &CStr, by: By) -> Result<Held, i32> {
 /// Has `deckle run` hold on to who executes it; false: it cannot.
 #[inline(never)]
 fn is_held(by: By) -> bool {
-    rights::connection()
-        .is_some_and(|link| link.announce(sys::gettid(), by == By::Child) == Ok(true))
+    let link = rights::connection().filter(|_| filter::lets_the_second_door_in());
+    link.is_some_and(|link| {
+        let how = [false, by == By::Child];
+        link.announce(sys::gettid(), how, &rights::told()) == Ok(true)
+    })
 }
 
 /// Tells of a program that cannot be managed; whether it may be executed.

@@ -17,11 +17,12 @@ unsafe extern "C" {
 /// `PTHREAD_CANCEL_DISABLE`.
 const NO_CANCEL: c_int = 1;
 
-/// Sets the variables that keep the next program inside, where they are missing.
-fn put_back() {
+/// Sets the variables that keep the next program inside, where they are missing; what it is told
+/// as well, if it `reads` that.
+fn put_back(reads: bool) {
     // SAFETY: libc's list of the program's variables, and libc's way to change it, which copies.
     unsafe {
-        with_ours(environ, |env| {
+        with_ours(environ, reads, |env: *const *const c_char| {
             if env == environ {
                 return;
             }
@@ -49,7 +50,7 @@ unsafe fn with_shell<F, T>(name: &CStr, failed: T, call: impl FnOnce(F) -> T) ->
     let (held, real) = unsafe { (outside::check(c"/bin/sh".as_ptr(), By::Child), next(name)) };
     match (held, real) {
         (Ok(held), Some(real)) => {
-            put_back();
+            put_back(held.reads());
             let result = call(real);
             let errno = sys::errno();
             drop(held);

@@ -19,6 +19,11 @@ pub fn is_managed() -> bool {
     true
 }
 
+/// The name of the group.
+pub fn group_name() -> Option<&'static [u8]> {
+    Some(DOOR.group.get())
+}
+
 /// Calls `work` with the path of the service image.
 pub fn with_image_path<T>(work: impl FnOnce(&CStr) -> T) -> Option<T> {
     CStr::from_bytes_with_nul(IMAGE.get()).ok().map(work)

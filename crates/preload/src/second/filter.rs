@@ -5,18 +5,9 @@
 //! alone the kernel remembers: all other calls cost as much as with any filter.
 
 use super::host;
-use crate::sys;
+use crate::{DOOR, sys};
 use deckle_door::entry::MARK;
-use libc::c_long;
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Line {
-    code: u16,
-    yes: u8,
-    no: u8,
-    word: u32,
-}
+use libc::{c_long, sock_filter};
 
 const LOAD: u16 = 0x20;
 const EQUAL: u16 = 0x15;
@@ -39,154 +30,176 @@ const fn low(argument: u32) -> u32 {
     16 + 8 * argument
 }
 
-/// When a call is trapped.
+/// What must be so of a call's arguments that it is trapped.
 #[derive(Clone, Copy)]
 enum When {
-    Always,
     /// This argument is not 0.
     Given(u32),
     /// The low half of this argument is that.
     Is(u32, u32),
+    /// It is not.
+    IsNot(u32, u32),
+    /// One of these bits is set.
+    Has(u32, u32),
     /// One of these bits is not set.
     Lacks(u32, u32),
-    /// One of these bits is set, and the address is not in our 4 GiB: `deckle run` maps there
-    /// before there is code of ours.
-    Maps(u32),
+    /// The address is not in our 4 GiB: `deckle run` maps there before there is code of ours.
+    Elsewhere,
     /// It is an operation of futex that writes: from FUTEX_WAKE_OP on, but for two.
     Writes,
-    /// The argument is given, and the first one is not that.
-    GivenUnless(u32, u32),
 }
+use When::{Elsewhere, Given, Has, Is, IsNot, Lacks, Writes};
 
-const UNBLOCK: u32 = libc::SIG_UNBLOCK as u32;
+const ALWAYS: &[When] = &[];
+const MAPS: u32 = (libc::MAP_FIXED | libc::MAP_ANONYMOUS) as u32;
 
-const CALLS: [(c_long, When); 32] = [
+/// Those of which arguments are looked at come first, since the kernel remembers nothing of them;
+/// and those of one number together.
+const CALLS: [(c_long, &[When]); 48] = [
+    (libc::SYS_futex, &[Writes]),
+    (libc::SYS_mmap, &[Elsewhere, Has(3, MAPS)]),
+    (libc::SYS_ioctl, &[Is(1, 0xc020_aa00)]),
+    (libc::SYS_clone, &[Lacks(0, libc::CLONE_VM as u32)]),
+    (libc::SYS_rt_sigaction, &[Given(1)]),
+    (libc::SYS_rt_sigaction, &[Is(0, libc::SIGSYS as u32)]),
     (
-        libc::SYS_mmap,
-        When::Maps((libc::MAP_FIXED | libc::MAP_ANONYMOUS) as u32),
+        libc::SYS_rt_sigprocmask,
+        &[IsNot(0, libc::SIG_UNBLOCK as u32), Given(1)],
     ),
-    (libc::SYS_munmap, When::Always),
-    (libc::SYS_mprotect, When::Always),
-    (libc::SYS_madvise, When::Always),
-    (libc::SYS_mremap, When::Always),
-    (libc::SYS_brk, When::Always),
-    (libc::SYS_mlock, When::Always),
-    (libc::SYS_mlock2, When::Always),
-    (libc::SYS_munlock, When::Always),
-    (libc::SYS_mlockall, When::Always),
-    (libc::SYS_munlockall, When::Always),
-    (libc::SYS_pkey_mprotect, When::Always),
-    (libc::SYS_mseal, When::Always),
-    (libc::SYS_process_madvise, When::Always),
-    (libc::SYS_ioctl, When::Is(1, 0xc020_aa00)),
-    (libc::SYS_fork, When::Always),
-    (libc::SYS_clone, When::Lacks(0, libc::CLONE_VM as u32)),
-    (libc::SYS_clone3, When::Always),
-    (libc::SYS_execve, When::Always),
-    (libc::SYS_execveat, When::Always),
-    (libc::SYS_set_tid_address, When::Always),
-    (libc::SYS_exit, When::Always),
-    (libc::SYS_set_robust_list, When::Always),
-    (libc::SYS_rt_sigaction, When::Given(1)),
-    (libc::SYS_rt_sigaction, When::Is(0, libc::SIGSYS as u32)),
-    (libc::SYS_rt_sigprocmask, When::GivenUnless(1, UNBLOCK)),
-    (libc::SYS_rt_sigsuspend, When::Always),
-    (libc::SYS_ppoll, When::Given(3)),
-    (libc::SYS_pselect6, When::Given(5)),
-    (libc::SYS_epoll_pwait, When::Given(4)),
-    (libc::SYS_epoll_pwait2, When::Given(4)),
-    (libc::SYS_futex, When::Writes),
+    (libc::SYS_ppoll, &[Given(3)]),
+    (libc::SYS_pselect6, &[Given(5)]),
+    (libc::SYS_epoll_pwait, &[Given(4)]),
+    (libc::SYS_epoll_pwait2, &[Given(4)]),
+    (libc::SYS_prctl, &[Is(0, libc::PR_SET_SECCOMP as u32)]),
+    (libc::SYS_prlimit64, &[Is(1, libc::RLIMIT_AS as u32)]),
+    (libc::SYS_prlimit64, &[Is(1, libc::RLIMIT_DATA as u32)]),
+    (
+        libc::SYS_prlimit64,
+        &[Is(1, libc::RLIMIT_NOFILE as u32), Given(2)],
+    ),
+    (libc::SYS_setrlimit, &[Is(0, libc::RLIMIT_AS as u32)]),
+    (libc::SYS_setrlimit, &[Is(0, libc::RLIMIT_DATA as u32)]),
+    (libc::SYS_setrlimit, &[Is(0, libc::RLIMIT_NOFILE as u32)]),
+    (libc::SYS_getrlimit, &[Is(0, libc::RLIMIT_AS as u32)]),
+    (libc::SYS_getrlimit, &[Is(0, libc::RLIMIT_DATA as u32)]),
+    (libc::SYS_munmap, ALWAYS),
+    (libc::SYS_mprotect, ALWAYS),
+    (libc::SYS_madvise, ALWAYS),
+    (libc::SYS_mremap, ALWAYS),
+    (libc::SYS_brk, ALWAYS),
+    (libc::SYS_mlock, ALWAYS),
+    (libc::SYS_mlock2, ALWAYS),
+    (libc::SYS_munlock, ALWAYS),
+    (libc::SYS_mlockall, ALWAYS),
+    (libc::SYS_munlockall, ALWAYS),
+    (libc::SYS_pkey_mprotect, ALWAYS),
+    (libc::SYS_mseal, ALWAYS),
+    (libc::SYS_process_madvise, ALWAYS),
+    (libc::SYS_fork, ALWAYS),
+    (libc::SYS_clone3, ALWAYS),
+    (libc::SYS_execve, ALWAYS),
+    (libc::SYS_execveat, ALWAYS),
+    (libc::SYS_set_tid_address, ALWAYS),
+    (libc::SYS_exit, ALWAYS),
+    (libc::SYS_set_robust_list, ALWAYS),
+    (libc::SYS_rt_sigsuspend, ALWAYS),
+    (libc::SYS_seccomp, ALWAYS),
+    (libc::SYS_unshare, ALWAYS),
+    (libc::SYS_setns, ALWAYS),
+    (libc::SYS_chroot, ALWAYS),
+    (libc::SYS_pivot_root, ALWAYS),
+    (libc::SYS_landlock_restrict_self, ALWAYS),
+    (libc::SYS_close_range, ALWAYS),
 ];
 
 /// A program for the kernel, as it grows.
 struct Filter {
-    lines: [Line; 512],
+    lines: [sock_filter; 1024],
     used: usize,
 }
 
 impl Filter {
-    fn add(&mut self, code: u16, word: u32, yes: u8, no: u8) {
+    fn add(&mut self, code: u16, k: u32, jt: u8, jf: u8) {
         if let Some(to) = self.lines.get_mut(self.used) {
-            *to = Line {
-                code,
-                yes,
-                no,
-                word,
-            };
+            *to = sock_filter { code, jt, jf, k };
             self.used += 1;
         }
     }
 
-    /// Ends with what is decided by where the call comes from.
-    fn decide(&mut self) {
+    /// A call of that number of which all of this is so is trapped, but from our 4 GiB; of any
+    /// other the next lines decide, if they are about the `next` number or it is of another.
+    fn rule(&mut self, (number, all): (c_long, &[When]), next: Option<c_long>) {
+        self.add(EQUAL, number as u32, 1, 0);
+        let first = self.used;
+        self.add(GO, 0, 0, 0);
+        for when in all {
+            // What is so jumps over the line behind, which leaves.
+            match *when {
+                Given(argument) => {
+                    self.add(LOAD, low(argument), 0, 0);
+                    self.add(EQUAL, 0, 0, 3);
+                    self.add(LOAD, low(argument) + 4, 0, 0);
+                    self.add(EQUAL, 0, 0, 1);
+                }
+                Is(argument, word) => {
+                    self.add(LOAD, low(argument), 0, 0);
+                    self.add(EQUAL, word, 1, 0);
+                }
+                IsNot(argument, word) => {
+                    self.add(LOAD, low(argument), 0, 0);
+                    self.add(EQUAL, word, 0, 1);
+                }
+                Has(argument, bits) => {
+                    self.add(LOAD, low(argument), 0, 0);
+                    self.add(SET, bits, 1, 0);
+                }
+                Lacks(argument, bits) => {
+                    self.add(LOAD, low(argument), 0, 0);
+                    self.add(SET, bits, 0, 1);
+                }
+                Elsewhere => {
+                    self.add(LOAD, low(0) + 4, 0, 0);
+                    self.add(EQUAL, host::window() as u32, 0, 1);
+                }
+                Writes => {
+                    self.add(LOAD, low(1), 0, 0);
+                    self.add(AND, libc::FUTEX_CMD_MASK as u32, 0, 0);
+                    self.add(EQUAL, libc::FUTEX_WAIT_BITSET as u32, 2, 0);
+                    self.add(EQUAL, libc::FUTEX_WAKE_BITSET as u32, 1, 0);
+                    self.add(ABOVE, libc::FUTEX_WAKE_OP as u32, 1, 0);
+                }
+            }
+            self.add(GO, 0, 0, 0);
+        }
         self.add(LOAD, INSTRUCTION_HIGH, 0, 0);
         self.add(EQUAL, host::window() as u32, 0, 1);
         self.add(RETURN, ALLOW, 0, 0);
         self.add(RETURN, TRAP | u32::from(MARK), 0, 0);
-    }
-
-    /// What is decided of a call if it is that number; else the next lines go on.
-    fn rule(&mut self, number: c_long, when: When) {
-        self.add(EQUAL, number as u32, 1, 0);
-        let over = self.used;
-        self.add(GO, 0, 0, 0);
-        // Falls through to the decision, or jumps over it.
-        match when {
-            When::Always => {}
-            When::Given(argument) => self.given(argument),
-            When::Is(argument, word) => {
-                self.add(LOAD, low(argument), 0, 0);
-                self.add(EQUAL, word, 0, 4);
-            }
-            When::Lacks(argument, bits) => {
-                self.add(LOAD, low(argument), 0, 0);
-                self.add(SET, bits, 4, 0);
-            }
-            When::Maps(bits) => {
-                self.add(LOAD, low(0) + 4, 0, 0);
-                self.add(EQUAL, host::window() as u32, 6, 0);
-                self.add(LOAD, low(3), 0, 0);
-                self.add(SET, bits, 0, 4);
-            }
-            When::Writes => {
-                self.add(LOAD, low(1), 0, 0);
-                self.add(AND, libc::FUTEX_CMD_MASK as u32, 0, 0);
-                self.add(EQUAL, libc::FUTEX_WAIT_BITSET as u32, 6, 0);
-                self.add(EQUAL, libc::FUTEX_WAKE_BITSET as u32, 5, 0);
-                self.add(ABOVE, libc::FUTEX_WAKE_OP as u32, 0, 4);
-            }
-            When::GivenUnless(argument, word) => {
-                self.add(LOAD, low(0), 0, 0);
-                self.add(EQUAL, word, 8, 0);
-                self.given(argument);
+        let end = self.used;
+        for (at, line) in self.lines.iter_mut().enumerate().take(end).skip(first) {
+            if line.code == GO {
+                line.k = (end - at - 1) as u32;
             }
         }
-        self.decide();
-        // What is not decided yet: for another rule of this number.
-        self.add(LOAD, NUMBER, 0, 0);
-        let past = self.used - over - 1;
-        if let Some(line) = self.lines.get_mut(over) {
-            line.word = past as u32;
+        match next == Some(number) {
+            true => self.add(LOAD, NUMBER, 0, 0),
+            false => {
+                self.lines[first].k += 1;
+                self.add(RETURN, ALLOW, 0, 0);
+            }
         }
-    }
-
-    fn given(&mut self, argument: u32) {
-        self.add(LOAD, low(argument), 0, 0);
-        self.add(EQUAL, 0, 0, 2);
-        self.add(LOAD, low(argument) + 4, 0, 0);
-        self.add(EQUAL, 0, 4, 0);
     }
 }
 
 /// Installs the filter; false: the system refuses.
 pub fn install() -> bool {
     let mut filter = Filter {
-        lines: [Line {
+        lines: [sock_filter {
             code: 0,
-            yes: 0,
-            no: 0,
-            word: 0,
-        }; 512],
+            jt: 0,
+            jf: 0,
+            k: 0,
+        }; 1024],
         used: 0,
     };
     filter.add(LOAD, ARCHITECTURE, 0, 0);
@@ -200,8 +213,8 @@ pub fn install() -> bool {
     // one for which everything stands still, when nobody serves a fault.
     filter.add(EQUAL, libc::SYS_rseq as u32, 0, 1);
     filter.add(RETURN, REFUSE, 0, 0);
-    for (number, when) in CALLS {
-        filter.rule(number, when);
+    for (i, rule) in CALLS.into_iter().enumerate() {
+        filter.rule(rule, CALLS.get(i + 1).map(|(number, _)| *number));
     }
     filter.add(RETURN, ALLOW, 0, 0);
     // The kernel's struct sock_fprog.
@@ -211,8 +224,12 @@ pub fn install() -> bool {
         // SAFETY: SECCOMP_SET_MODE_FILTER reads a program of that many lines.
         unsafe { sys::call(libc::SYS_seccomp, [1, 0, at, 0, 0, 0]) }.is_ok()
     };
-    let no_new_privs = [libc::PR_SET_NO_NEW_PRIVS as usize, 1, 0, 0, 0, 0];
     // Without the right to do it otherwise.
-    // SAFETY: gives up what set-user-id programs would gain.
-    set() || (unsafe { sys::call(libc::SYS_prctl, no_new_privs) }.is_ok() && set())
+    let without_privileges = || {
+        let no_new_privs = [libc::PR_SET_NO_NEW_PRIVS as usize, 1, 0, 0, 0, 0];
+        // SAFETY: gives up what set-user-id programs would gain.
+        unsafe { sys::call(libc::SYS_prctl, no_new_privs) }.is_ok()
+    };
+    let may = |number| DOOR.may(number);
+    may(libc::SYS_seccomp) && (set() || may(libc::SYS_prctl) && without_privileges() && set())
 }

@@ -6,7 +6,6 @@ use core::ffi::CStr;
 use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use deckle_door::entry::{IMAGE, WINDOW};
-use libc::c_long;
 
 /// Who forks: nothing is to be known of it.
 pub type Caller = ();
@@ -37,17 +36,9 @@ pub fn hold() {}
 pub fn let_go(child: Option<Caller>) {
     if child.is_some() {
         leave::forget_word();
-        OWNER.store(sys::getpid() as usize, Relaxed);
+        DOOR.pid.store(sys::getpid() as i32, Relaxed);
         DOOR.left.store(sys::main_thread_word(), Relaxed);
     }
-}
-
-/// The process whose memory this is.
-static OWNER: AtomicUsize = AtomicUsize::new(0);
-
-/// Whether the caller is that process, not a vfork child in its memory.
-pub fn is_owner() -> bool {
-    OWNER.load(Relaxed) == sys::getpid() as usize
 }
 
 /// The auxiliary vector's words 0 to 33.
@@ -65,7 +56,9 @@ pub unsafe fn read_stack(stack: usize) {
     unsafe {
         at = at.add(at.read() + 2);
         while at.read() != 0 {
-            without_library(CStr::from_ptr(at.read() as *const _));
+            let entry = at.read() as *mut u8;
+            let bytes = CStr::from_ptr(entry.cast()).count_bytes();
+            without_library(core::slice::from_raw_parts_mut(entry, bytes));
             at = at.add(1);
         }
         at = at.add(1);
@@ -80,14 +73,14 @@ pub unsafe fn read_stack(stack: usize) {
 }
 
 /// Writes separators over libdeckle.so in an entry LD_PRELOAD.
-fn without_library(entry: &CStr) {
-    let Some(list) = entry.to_bytes().strip_prefix(b"LD_PRELOAD=") else {
+fn without_library(entry: &mut [u8]) {
+    const NAME: &[u8] = b"LD_PRELOAD=";
+    if !entry.starts_with(NAME) {
         return;
-    };
-    for path in list.split(|b| matches!(b, b':' | b' ')) {
+    }
+    for path in entry[NAME.len()..].split_mut(|b| matches!(b, b':' | b' ')) {
         if path.ends_with(b"/libdeckle.so") {
-            // SAFETY: within the string, on the stack of a program that does not run yet.
-            unsafe { core::ptr::write_bytes(path.as_ptr().cast_mut(), b':', path.len()) };
+            path.fill(b':');
         }
     }
 }
@@ -107,37 +100,5 @@ pub fn reserve_image(bytes: usize) -> Result<usize, i32> {
 
 /// The number of our 4 GiB.
 pub fn window() -> usize {
-    (&raw const OWNER as usize) / WINDOW
-}
-
-/// A filter of the program's own is not looked at.
-pub fn hindrance() -> Option<c_long> {
-    None
-}
-
-/// Starts a service, which connects by itself.
-pub fn with_link<T>(start: impl FnOnce() -> T) -> T {
-    DOOR.link.store(-1, Relaxed);
-    start()
-}
-
-/// A connection to `deckle run`, for the service of a child that is about to be made.
-pub struct Link(i32);
-
-impl Link {
-    /// Connects. `None` if that is impossible.
-    pub fn open() -> Option<Link> {
-        exec::connect().ok().map(Link)
-    }
-
-    /// Its number.
-    pub fn raw(&self) -> i32 {
-        self.0
-    }
-}
-
-impl Drop for Link {
-    fn drop(&mut self) {
-        exec::close(self.0);
-    }
+    (&raw const DOOR as usize) / WINDOW
 }

@@ -1,10 +1,9 @@
 //! The end of a thread.
 
-use super::host;
 use crate::caught::Frame;
 use crate::fork::{FORKING, on_own_stack};
 use crate::map::calls;
-use crate::{gate, sys};
+use crate::{DOOR, gate, sys};
 use core::sync::atomic::Ordering::{Acquire, Release};
 use core::sync::atomic::{AtomicU32, AtomicUsize};
 use deckle_door::Op;
@@ -16,7 +15,7 @@ use deckle_door::futex::{self, Scope};
 static WORD: AtomicUsize = AtomicUsize::new(0);
 
 fn is_main() -> bool {
-    host::is_owner() && sys::gettid() == sys::getpid()
+    sys::is_owner() && sys::gettid() == sys::getpid()
 }
 
 /// set_tid_address.
@@ -53,7 +52,8 @@ fn hold_mutexes() {
     const MOST: usize = 2048;
     let (mut head, mut bytes) = (0_usize, 0_usize);
     let (at, size) = (&raw mut head as usize, &raw mut bytes as usize);
-    if calls::raw(libc::SYS_get_robust_list, [0, at, size, 0, 0, 0]).is_err() || head == 0 {
+    let list = || calls::raw(libc::SYS_get_robust_list, [0, at, size, 0, 0, 0]);
+    if !DOOR.may(libc::SYS_get_robust_list) || list().is_err() || head == 0 {
         return;
     }
     // SAFETY: what the program has told the kernel: a head (first entry, distance from an entry to

@@ -1,7 +1,6 @@
 //! Signals as the program believes to have set them: SIGSYS is never blocked, and its handler
 //! is ours.
 
-use super::host;
 use crate::caught::{self, Action, SIGSYS_BIT};
 use crate::sys;
 use core::cell::UnsafeCell;
@@ -34,7 +33,7 @@ pub fn action(args: [usize; 6]) -> Result<usize, i32> {
             if let Some(to) = (old as *mut Action).as_mut() {
                 *to = programs();
             }
-            if let Some(wanted) = wanted.filter(|_| host::is_owner()) {
+            if let Some(wanted) = wanted.filter(|_| sys::is_owner()) {
                 PROGRAMS.0.get().write(wanted);
             }
             return Ok(0);

@@ -11,7 +11,6 @@ mod exec;
 mod filter;
 pub mod host;
 mod leave;
-pub mod limits;
 mod masks;
 mod memory;
 mod start;

@@ -1,7 +1,7 @@
 //! The first instructions in a program that was just executed.
 
 use super::{config, filter, host, trap};
-use crate::{data, load, sys};
+use crate::{data, load, rights, sys};
 use deckle_door::entry::Entry;
 
 /// Where `deckle run` has the program begin, with the address of the [`Entry`] in rdi. Everything
@@ -43,6 +43,8 @@ unsafe extern "C" fn begin(entry: &Entry) -> usize {
             sys::say(&[b"deckle: the system refuses memory to manage a program"]);
             sys::exit_all(125);
         }
+        // Before any call that may be left out.
+        rights::take(&entry.told);
         host::read_stack(entry.program[1]);
     }
     config::keep(entry);

@@ -1,6 +1,7 @@
 /* What a program that has set a limit on its address space is told of it: by itself, in its
    children, and in programs that it executes in all ways. The argument: "small" before the program
-   has any memory, "managed" after. Prints "d11 right". */
+   has any memory, "managed" after; a second one: the program that is executed, if it is not this
+   one. Prints "d11 right". */
 #define _GNU_SOURCE
 #include "defects.h"
 #include <spawn.h>
@@ -62,12 +63,14 @@ int main(int argc, char **argv)
 	pid_t pid;
 	char *after[] = {argv[0], "after", NULL}, *before[] = {argv[0], "exact", NULL};
 	if (argc > 1 && (strcmp(argv[1], "after") == 0 || strcmp(argv[1], "exact") == 0)) {
-		CHECK(raw().rlim_cur == SOFT && raw().rlim_max == HARD && getenv("DECKLE_LIMIT") == NULL);
+		CHECK(raw().rlim_cur == SOFT && raw().rlim_max == HARD && getenv("DECKLE_TOLD") == NULL);
 		for (char **e = environ; *e; e++)
-			CHECK(strncmp(*e, "DECKLE_LIMIT", 12) != 0);
+			CHECK(strncmp(*e, "DECKLE_TOLD", 11) != 0);
 		is_in_force();
 		return 0;
 	}
+	if (argc > 2)
+		argv[0] = argv[2];
 	if (argc > 1 && strcmp(argv[1], "managed") == 0)
 		fill(map(96 * MIB), 11, 96 * MIB);
 	alarm(60);

@@ -1,7 +1,8 @@
 /* A program that refuses itself calls by a seccomp filter, as services do: sockets, userfaultfd and
    what reaches into other processes. It and its children have memory, fork and execute programs as
-   before. The first argument: "small" or "managed", when the filter comes; a second one, "kill": what
-   is refused is the end. Prints "d24 right". */
+   before. The first argument: "small" or "managed", when the filter comes; or "crowd": many do so at
+   once. A second one, "kill": what is refused is the end. A third: the program that is executed, if it
+   is not this one. Prints "d24 right". */
 #include "defects.h"
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -48,16 +49,43 @@ static int wiped_again(unsigned char *p)
 	return !well(pid, "grandchild");
 }
 
+static char self[4096];
+
+/* All share what was kept for them before. */
+static void crowd(void)
+{
+	pid_t children[8], pid;
+	for (int i = 0; i < 8; i++) {
+		CHECK((children[i] = fork()) >= 0);
+		for (int k = 0; children[i] == 0 && k < 8; k++) {
+			CHECK((pid = fork()) >= 0);
+			/* As those do who execute strangers: at once, or (CLOSE_RANGE_CLOEXEC) then. */
+			if (pid == 0 && k % 4 >= 2)
+				CHECK(syscall(SYS_close_range, 3, ~0u, k % 4 == 3 ? 4 : 0) == 0);
+			if (pid == 0 && k != 4)
+				execl(self, self, "work", (char *)NULL);
+			if (pid == 0)
+				_exit(work());
+			CHECK(well(pid, k != 4 ? "program executed" : "grandchild"));
+		}
+		if (children[i] == 0)
+			_exit(0);
+	}
+	for (int i = 0; i < 8; i++)
+		CHECK(well(children[i], "child"));
+}
+
 int main(int argc, char **argv)
 {
 	if (argc > 1 && strcmp(argv[1], "work") == 0)
 		return work();
 	unsigned char *p = NULL;
-	static char self[4096];
 	unsigned char *wiped = NULL;
 	size_t n = 96 * MIB;
 	int managed = argc > 1 && strcmp(argv[1], "managed") == 0, bad = 0;
 	CHECK(readlink("/proc/self/exe", self, sizeof self - 1) > 0);
+	if (argc > 3)
+		strcpy(self, argv[3]);
 	alarm(60);
 	if (managed) {
 		p = map(n);
@@ -67,6 +95,11 @@ int main(int argc, char **argv)
 		CHECK(madvise(wiped, MIB, MADV_WIPEONFORK) == 0);
 	}
 	filter(argc > 2 ? SECCOMP_RET_KILL_PROCESS : SECCOMP_RET_ERRNO | EPERM);
+	if (argc > 1 && strcmp(argv[1], "crowd") == 0) {
+		crowd();
+		puts("d24 right");
+		return 0;
+	}
 	if (!managed) {
 		p = map(n);
 		fill(p, 24, n);
