@@ -15,6 +15,7 @@ mod remembered;
 mod roads;
 pub mod scan;
 mod selftest;
+mod unshare;
 mod zero;
 
 use std::fs::File;
