@@ -6,14 +6,20 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::process::exit;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::thread::sleep;
+use std::time::Duration;
 
 use deckle_group::sys::Errno;
 
 use crate::args::FetchArgs;
 use crate::fail::{Fail, plain};
-use crate::{print, size};
+use crate::{print, say, size};
 
 const PAGE: u64 = 4096;
+/// How long a few pages are waited for.
+const PATIENCE: Duration = Duration::from_secs(5);
 /// Pages of one call: the kernel's limit on its vectors.
 const BATCH: u64 = 1024;
 /// Of an entry of `/proc/PID/pagemap`: the page is there.
@@ -32,20 +38,45 @@ pub fn fetch(args: &FetchArgs) -> Result<i32, Fail> {
     let range = Range::of(args).map_err(Fail::own)?;
     range.is_mapped().map_err(Fail::own)?;
     let mut at = range.start;
+    let reached = watch(range.pid);
     while at < range.end {
         at += range.touch(at).map_err(Fail::own)?;
+        reached.store(at, Relaxed);
     }
-    let (pages, pid) = ((range.end - range.start) / PAGE, range.pid);
+    let (bytes, pid) = (range.end - range.start, range.pid);
     match range.missing() {
         Some(away @ 1..) => Err(Fail::own(format!(
-            "{away} of {pages} pages were evicted again at once: fetch fewer at a time"
+            "{} of {bytes} bytes were evicted again at once: fetch less at a time",
+            away * PAGE
         ))),
         _ => {
-            let text = format!("{pages} pages at {:#x} of process {pid}", range.start);
+            let text = format!("{bytes} bytes at {:#x} of process {pid}", range.start);
             print(&format!("{text} are in memory"))?;
             Ok(0)
         }
     }
+}
+
+/// Ends this process, with one line, when what it stores in the word does not change any more: who
+/// is stopped within a fork has nobody who brings its memory in.
+fn watch(pid: u32) -> &'static AtomicU64 {
+    static REACHED: AtomicU64 = AtomicU64::new(0);
+    std::thread::spawn(move || {
+        let mut last = 0;
+        loop {
+            sleep(PATIENCE);
+            let now = REACHED.load(Relaxed);
+            if now == last {
+                say(format_args!(
+                    "process {pid} is stopped within a fork, or its whole tree is: have it go on \
+                     for a moment (in gdb: stepi, or a breakpoint elsewhere), and try again"
+                ));
+                exit(125);
+            }
+            last = now;
+        }
+    });
+    &REACHED
 }
 
 /// A number as C writes it.
