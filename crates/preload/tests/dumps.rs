@@ -92,9 +92,9 @@ fn d14_a_core_dump_takes_no_longer_than_natively() {
         bytes[0], bytes[1]
     );
     assert!(ours < 3 * native + 50_000, "{ours} us, natively {native}");
-    // What is resident is in it: 64 MiB at most, 32 MiB at least. What deckle knows is not.
+    // What is resident is in it, of 64 MiB what the store does not take. What deckle knows is not.
     assert!(bytes[1] <= bytes[0], "{bytes:?}");
-    assert!((32 << 20..=66 << 20).contains(&bytes[1]), "{bytes:?}");
+    assert!((16 << 20..=66 << 20).contains(&bytes[1]), "{bytes:?}");
 }
 
 /// As `mixed` of defects.h.
