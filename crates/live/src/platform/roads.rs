@@ -13,9 +13,9 @@ use deckle_uffd::{
     finish,
 };
 
-use super::LivePlatform;
 use super::error::{half_done, refused, stop};
 use super::kernel::{self, Advice, BLOCK, PAGE};
+use super::{LivePlatform, rights};
 
 /// How often a call is repeated that found the address space changing, before the caller hears
 /// of it: the caller may be the one who must read the event that stands in the way (P9).
@@ -255,6 +255,10 @@ impl LivePlatform {
     }
 
     /// Takes pages out of the program to their frames.
+    ///
+    /// What may be executed, too, is moved as well: a copy would lack what a device writes later to
+    /// a page that it has pinned, which the kernel does not move. It moves between mappings of the
+    /// same rights alone, so the frames have these for the moment.
     pub(super) fn take_out(
         &self,
         src: usize,
@@ -262,9 +266,29 @@ impl LivePlatform {
         len: usize,
         prot: Prot,
     ) -> Result<Done, PlatformError> {
-        if !self.can_move(prot) {
+        if self.can_move(prot) {
+            return self.move_out(src, dst, len, prot);
+        }
+        // SAFETY: frames of the caller's, where nothing rests; rights change no byte.
+        let lend = |rights| unsafe { kernel::mprotect(dst, len, rights) };
+        let movable = self.moves && prot.read && prot.write;
+        if !movable || lend(rights(prot)).is_err() {
             return self.copy_out_from(0, src, dst, len, prot);
         }
+        let result = self.move_out(src, dst, len, prot);
+        let back = lend(rights(Prot::RW));
+        debug_assert!(back.is_ok(), "parking range: {back:?}");
+        result
+    }
+
+    /// The same by moves, where both sides have the same rights.
+    fn move_out(
+        &self,
+        src: usize,
+        dst: usize,
+        len: usize,
+        prot: Prot,
+    ) -> Result<Done, PlatformError> {
         if len == BLOCK && dst.is_multiple_of(BLOCK) {
             // SAFETY: the frames of the run hold nothing before (pre-condition of unmap).
             unsafe { self.parking.clear_block(dst) };
