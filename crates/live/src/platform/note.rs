@@ -10,7 +10,7 @@ use deckle_uffd::Errno;
 
 use super::kernel::{self, Advice, PAGE, Reservation};
 
-/// The words before the number, a multiple of its eight digits long.
+/// The words before the number: one word of memory, as its eight digits are.
 const BEFORE: &[u8; 8] = b"deckle: ";
 /// What follows it, ended by zeros.
 const AFTER: &[u8] = b" pages of 4 KiB of this process were evicted, and are not in this core \
