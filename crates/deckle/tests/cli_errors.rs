@@ -362,7 +362,7 @@ fn memory_that_cannot_be_fetched() {
     if root {
         fails(&["fetch", &own, &closed], 125, &["itself may not read"]);
         // It is under no deckle, and nothing is wrong with that.
-        let (status, out, err) = output(&["fetch", &own, &at]);
+        let (status, out, err) = output(&["fetch", &own, &at, "1"]);
         assert_eq!((status, err.as_str()), (0, ""));
         assert!(out.contains("4096 bytes at 0x"), "{out}");
     }
