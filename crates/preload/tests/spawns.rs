@@ -134,7 +134,8 @@ fn d19_programs_that_cannot_be_managed_leave_nothing() {
         let _ = std::fs::remove_file(path);
     }
     // strace itself is managed; what it traces is not.
-    assert_eq!(ran, 201, "ran outside");
+    // The second door is put into a set-user-id program by who may trace it.
+    assert!(ran == 201 || is_second(), "{ran} ran outside");
 }
 
 /// The same of static programs, with which it was seen: now each is managed, as long as it runs.
