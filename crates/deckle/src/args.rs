@@ -31,6 +31,40 @@ pub enum Command {
     Lab(LabArgs),
     /// Say what this system allows, and the remedy for what is missing.
     Doctor(DoctorArgs),
+    /// Bring evicted memory of a process back, for a debugger that cannot wait for it.
+    Fetch(FetchArgs),
+}
+
+const FETCH_HELP: &str = "\
+Debuggers read by ptrace, which cannot wait for memory that deckle keeps compressed: they get an
+input/output error. What was fetched they read like any other; the process may be stopped. It
+counts against the limit, and may be evicted again once the process or others go on.
+
+In gdb:
+  (gdb) shell deckle fetch 4711 0x7f0012345000 64K
+or, as a command of gdb's own, in ~/.gdbinit:
+  define fetch
+    python gdb.execute('shell deckle fetch %d %d %d' % (gdb.selected_inferior().pid, \
+int(gdb.parse_and_eval('$arg0')), int(gdb.parse_and_eval('$arg1'))))
+  end
+  (gdb) fetch &table[100] sizeof(table[100])
+
+Harmless where nothing is evicted, and to a process that is not under deckle. A core dump has no
+bytes of evicted pages, and says how many: `strings core | grep ^deckle:`.";
+
+/// Options of `deckle fetch`.
+#[derive(Args)]
+#[command(after_help = FETCH_HELP)]
+pub struct FetchArgs {
+    /// The process.
+    #[arg(value_name = "PID", value_parser = clap::value_parser!(u32).range(1..1 << 31))]
+    pub pid: u32,
+    /// The first byte, as 0x7f0012345000.
+    #[arg(value_name = "ADDRESS")]
+    pub address: String,
+    /// How many bytes, as 100, 0x40, 64K or 1M.
+    #[arg(default_value = "4K", value_name = "LENGTH")]
+    pub length: String,
 }
 
 const RUN_HELP: &str = "\

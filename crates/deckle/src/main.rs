@@ -7,6 +7,7 @@ mod cgroup;
 mod config;
 mod doctor;
 mod fail;
+mod fetch;
 mod lab;
 mod procfs;
 mod run;
@@ -53,6 +54,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(args),
         Command::Lab(args) => lab::lab(args),
         Command::Doctor(args) => doctor::doctor(args),
+        Command::Fetch(args) => fetch::fetch(args),
     };
     match done {
         Ok(status) => exit(status),

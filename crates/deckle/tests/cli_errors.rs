@@ -331,3 +331,39 @@ fn help_is_for_newcomers_and_on_standard_output() {
         assert!(out.contains(needle), "no `{needle}` in: {out}");
     }
 }
+
+#[test]
+fn memory_that_cannot_be_fetched() {
+    let own = std::process::id().to_string();
+    let at = format!("{:p}", &raw const own);
+    fails(&["fetch", "4194305", &at], 125, &["no process 4194305"]);
+    fails(&["fetch", "0", &at], 125, &["PID"]);
+    fails(&["fetch", &own], 125, &["ADDRESS", "deckle fetch --help"]);
+    fails(
+        &["fetch", &own, "table"],
+        125,
+        &["`table` is not an address"],
+    );
+    fails(&["fetch", &own, &at, "0"], 125, &["zero"]);
+    fails(&["fetch", &own, &at, "4X"], 125, &["is not a size"]);
+    fails(&["fetch", &own, "0xffffffffffffffff"], 125, &["so large"]);
+    fails(
+        &["fetch", &own, "0x1000"],
+        125,
+        &["nothing mapped at 0x1000"],
+    );
+    // SAFETY: asks for a number; a new mapping, which changes no other.
+    let (root, closed) = unsafe {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let none = std::ptr::null_mut();
+        let closed = libc::mmap(none, 4096, libc::PROT_NONE, flags, -1, 0);
+        (libc::geteuid() == 0, format!("{closed:p}"))
+    };
+    if root {
+        fails(&["fetch", &own, &closed], 125, &["itself may not read"]);
+        // It is under no deckle, and nothing is wrong with that.
+        let (status, out, err) = output(&["fetch", &own, &at, "1"]);
+        assert_eq!((status, err.as_str()), (0, ""));
+        assert!(out.contains("4096 bytes at 0x"), "{out}");
+    }
+}

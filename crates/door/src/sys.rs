@@ -47,15 +47,20 @@ pub unsafe fn call<const N: usize>(number: c_long, args: [usize; N]) -> Result<u
     }
 }
 
-/// Maps `bytes` of private anonymous memory at `hint`, or at an address of the kernel's choice.
+/// Maps `bytes` of private anonymous memory at `hint`, or at an address of the kernel's choice. No
+/// core dump has it: what the program keeps out of its dumps may be in the store.
 ///
 /// # Errors
 /// The errno of mmap.
 pub fn map_anonymous(hint: usize, bytes: usize) -> Result<usize, i32> {
     let prot = (libc::PROT_READ | libc::PROT_WRITE) as usize;
     let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as usize;
-    // SAFETY: a new mapping, which changes no other.
-    unsafe { call(libc::SYS_mmap, [hint, bytes, prot, flags, usize::MAX]) }
+    // SAFETY: a new mapping, which changes no other, and advice that changes no byte of it.
+    unsafe {
+        let at = call(libc::SYS_mmap, [hint, bytes, prot, flags, usize::MAX])?;
+        call(libc::SYS_madvise, [at, bytes, libc::MADV_DONTDUMP as usize])?;
+        Ok(at)
+    }
 }
 
 /// Unmaps a range.

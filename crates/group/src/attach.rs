@@ -175,6 +175,14 @@ impl Group {
         fd.map_err(|e| AttachError::Call("open /dev/shm/deckle-NAME", e))
     }
 
+    /// Whether the group `name` is strict, for who does not attach: a mapping stays for ever, and
+    /// a child of vfork has its parent's memory.
+    pub fn is_strict(name: Name) -> bool {
+        let (mut word, at) = ([0; 4], core::mem::offset_of!(Page, strict) as u64);
+        let read = Group::open(name).is_ok_and(|fd| fd.read_at(&mut word, at) == Ok(word.len()));
+        read && word != [0; 4]
+    }
+
     /// Finds the group `name`, whose page is open as `fd`.
     ///
     /// # Errors

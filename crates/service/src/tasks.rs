@@ -252,6 +252,7 @@ fn look_after(process: &'static Process) -> ! {
                     process.settle();
                     process.account.stop_borrowing(process.pager.mm(), false);
                     process.account.stop_lending(process.pager.mm());
+                    process.note_away();
                     let faults = process.pager.mm().stats().get(deckle_mm::Item::Pgfault);
                     if crate::door().fault.get() == b"panic" && faults > 1000 {
                         panic!("as DECKLE_FAULT asks");
@@ -348,6 +349,7 @@ impl Process {
         use deckle_mm::Item;
         let mm = self.pager.mm();
         let stats = mm.stats();
+        self.note_away();
         // What its parent pays for.
         let borrowed = match self.account.is_borrowing() {
             true => stats.get(Item::NrShared),
@@ -377,6 +379,14 @@ impl Process {
         drop(history);
         let line = self.account.line();
         self.account.group().publish(line, &gauges, stats);
+    }
+
+    /// Tells who dumps core what is missing there.
+    fn note_away(&self) {
+        use deckle_mm::Item::{NrInactive, NrSwapped};
+        let stats = self.pager.mm().stats();
+        let away = stats.get(NrSwapped) + stats.get(NrInactive);
+        self.pager.platform().note_away(away);
     }
 
     /// Brings the charge of our own metadata up to date.

@@ -55,15 +55,16 @@ fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), String>
         false => Builder::new(),
     };
     let made = builder.stack_size(STACK).spawn(move || {
-        keep_from_children();
+        keep_apart();
         body();
     });
     made.map(drop)
         .map_err(|e| format!("no thread for its service: {e}"))
 }
 
-/// Keeps the calling thread's stack out of forked children, which have no use for it.
-fn keep_from_children() {
+/// Keeps the calling thread's stack out of forked children, which have no use for it, and of core
+/// dumps, like all memory of the service.
+fn keep_apart() {
     // SAFETY: plain data that the call fills; all zeros is a value.
     unsafe {
         let me = libc::pthread_self();
@@ -78,6 +79,8 @@ fn keep_from_children() {
         // The thread's own data lie above its stack, in the last page of the same mapping.
         let end = (me as usize).next_multiple_of(crate::sys::PAGE);
         let start = (low as usize).next_multiple_of(crate::sys::PAGE);
-        libc::madvise(start as *mut _, end - start, libc::MADV_DONTFORK);
+        for advice in [libc::MADV_DONTFORK, libc::MADV_DONTDUMP] {
+            libc::madvise(start as *mut _, end - start, advice);
+        }
     }
 }

@@ -1,8 +1,9 @@
 //! Segments: runs of memory that objects are appended to.
 //!
-//! One segment is open; a full one is sealed and never written again, so that after a fork
-//! the kernel goes on sharing its pages. Freeing an object only lowers its segment's count
-//! of live bytes; a sealed segment without any is unmapped at once.
+//! One segment is open; a full one is sealed and nothing is appended to it again. Freeing an
+//! object wipes its bytes and lowers its segment's count of live ones; a sealed segment without
+//! any is unmapped at once. What a fork has copied is not even wiped, so that the kernel goes on
+//! sharing its pages: there the bytes stay until their segment is unmapped.
 
 mod share;
 mod sparse;
@@ -29,7 +30,8 @@ pub unsafe trait Segments: Send + Sync {
     /// `base` came from `map(bytes)` of this object, was not given back before, and nobody
     /// uses the memory any more.
     unsafe fn unmap(&self, base: NonNull<u8>, bytes: usize);
-    /// Told once for each segment that will not be written any more until `unmap`.
+    /// Told once for each segment to which nothing will be appended any more until `unmap`: of
+    /// its bytes those of freed objects become zeros, and no others change.
     fn sealed(&self, _base: NonNull<u8>, _bytes: usize) {}
 }
 
@@ -321,6 +323,22 @@ impl SegmentSet {
         self.link(i);
     }
 
+    /// Wipes an object's encoding, which may be of a page that its owner wipes. Its header stays,
+    /// for who walks through the segment.
+    fn wipe(&mut self, place: Place) {
+        let shared = self.segments[place.segment as usize].share != Share::Own;
+        if shared || self.object(place).is_none() {
+            return;
+        }
+        let base = self.segments[place.segment as usize].base;
+        // SAFETY: `object` checked that header and encoding lie in the written part of a mapped
+        // segment, and `&mut self` excludes readers.
+        unsafe {
+            let body = base.add((place.offset + HEADER) as usize);
+            body.write_bytes(0, place.len as usize);
+        }
+    }
+
     /// Drops an object. True when that unmapped its segment.
     pub(crate) fn release(&mut self, hooks: &dyn Segments, place: Place) -> bool {
         let bytes = footprint(place.len);
@@ -333,6 +351,8 @@ impl SegmentSet {
             debug_assert!(false, "released an object of no segment");
             return false;
         }
+        self.wipe(place);
+        let segment = &self.segments[i as usize];
         let left = live - bytes;
         self.sums[segment.share as usize].live -= u64::from(bytes);
         let moves = left == 0 || segment.list(left) != segment.list(live);

@@ -66,9 +66,15 @@ impl PageEntry {
         self.0 >> 57 & 1 == 1
     }
 
-    /// Whether nothing is there, not even a marker.
+    /// Whether the system has swapped a page out that was there and not protected. One that was
+    /// protected cannot be told from a marker, which is an entry of the same kind.
+    pub const fn is_swapped(self) -> bool {
+        self.0 >> 62 & 1 == 1 && !self.is_protected()
+    }
+
+    /// Whether nothing is there: no page, no page that the system has swapped out, no marker.
     pub const fn is_hole(self) -> bool {
-        !self.is_present() && !self.is_protected()
+        !self.is_present() && !self.is_swapped() && !self.is_protected()
     }
 }
 

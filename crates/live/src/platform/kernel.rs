@@ -25,6 +25,8 @@ pub enum Advice {
     DontFork = libc::MADV_DONTFORK,
     /// Inherited by a forked child.
     DoFork = libc::MADV_DOFORK,
+    /// Zeros in a forked child (Linux 4.14 on).
+    WipeOnFork = libc::MADV_WIPEONFORK,
     /// Not part of a core dump.
     DontDump = libc::MADV_DONTDUMP,
     /// Make every page present and writable now, breaking sharing.

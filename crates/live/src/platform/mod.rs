@@ -6,6 +6,7 @@ mod fork;
 mod gather;
 mod kernel;
 mod managed;
+mod note;
 mod nursery;
 mod opened;
 mod parking;
@@ -14,6 +15,7 @@ mod remembered;
 mod roads;
 pub mod scan;
 mod selftest;
+mod unshare;
 mod zero;
 
 use std::fs::File;
@@ -38,6 +40,7 @@ pub(crate) use error::refused;
 use error::stop;
 pub(crate) use kernel::monotonic_ns;
 use kernel::{Advice, BLOCK, PAGE, Reservation};
+use note::Note;
 
 /// The one address space of a live platform.
 pub const SPACE: SpaceId = SpaceId(0);
@@ -83,6 +86,7 @@ pub struct LivePlatform {
     nursery: Nursery,
     /// A block of zeros to copy from: never written, so it uses no memory.
     zeros: Reservation,
+    note: Note,
     moves: bool,
     /// A page could not be marked, so that a page without a marker says nothing.
     forgetful: AtomicBool,
@@ -125,6 +129,7 @@ impl LivePlatform {
             going: [const { AtomicUsize::new(0) }; 2],
             nursery,
             zeros,
+            note: Note::new().map_err(LiveError::Own)?,
             moves: caps.has(Capability::Move),
             forgetful: AtomicBool::new(false),
             caps,
@@ -160,6 +165,11 @@ impl LivePlatform {
     /// Makes huge pages ahead of need; see [`Nursery::fill`].
     pub fn fill_nursery(&self, budget: u32) -> u32 {
         self.nursery.fill(budget, &self.pagemap)
+    }
+
+    /// Has core dumps of the program say that so many of its pages are not in them.
+    pub fn note_away(&self, pages: u64) {
+        self.note.say(pages);
     }
 
     /// The page map of this process.

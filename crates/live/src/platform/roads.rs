@@ -13,9 +13,9 @@ use deckle_uffd::{
     finish,
 };
 
-use super::LivePlatform;
 use super::error::{half_done, refused, stop};
 use super::kernel::{self, Advice, BLOCK, PAGE};
+use super::{LivePlatform, rights};
 
 /// How often a call is repeated that found the address space changing, before the caller hears
 /// of it: the caller may be the one who must read the event that stands in the way (P9).
@@ -229,13 +229,17 @@ impl LivePlatform {
         result
     }
 
-    /// Bytes that are at `dst` and no longer at `src`, without a gap: moved.
+    /// Bytes that are at `dst` and no longer at `src`, without a gap: moved. The system may have
+    /// swapped a page out before or after, which moves like any other.
     fn moved_from(&self, dst: usize, src: usize, len: usize) -> usize {
-        let there = |at: usize| {
-            let none = Categories::empty();
-            self.pagemap.count(at, at + PAGE, Categories::PRESENT, none) == Ok(PAGE)
+        let entry = |at: usize| {
+            let mut entry = [PageEntry::default()];
+            self.pagemap.entries(at, &mut entry).map(|()| entry[0])
         };
-        let moved = |at: &usize| there(dst + at) && !there(src + at);
+        let moved = |at: &usize| {
+            let there = entry(dst + at).is_ok_and(|e| e.is_present() || e.is_swapped());
+            there && entry(src + at).is_ok_and(PageEntry::is_hole)
+        };
         (0..len).step_by(PAGE).take_while(moved).count() * PAGE
     }
 
@@ -251,6 +255,10 @@ impl LivePlatform {
     }
 
     /// Takes pages out of the program to their frames.
+    ///
+    /// What may be executed, too, is moved as well: a copy would lack what a device writes later to
+    /// a page that it has pinned, which the kernel does not move. It moves between mappings of the
+    /// same rights alone, so the frames have these for the moment.
     pub(super) fn take_out(
         &self,
         src: usize,
@@ -258,9 +266,29 @@ impl LivePlatform {
         len: usize,
         prot: Prot,
     ) -> Result<Done, PlatformError> {
-        if !self.can_move(prot) {
+        if self.can_move(prot) {
+            return self.move_out(src, dst, len, prot);
+        }
+        // SAFETY: frames of the caller's, where nothing rests; rights change no byte.
+        let lend = |rights| unsafe { kernel::mprotect(dst, len, rights) };
+        let movable = self.moves && prot.read && prot.write;
+        if !movable || lend(rights(prot)).is_err() {
             return self.copy_out_from(0, src, dst, len, prot);
         }
+        let result = self.move_out(src, dst, len, prot);
+        let back = lend(rights(Prot::RW));
+        debug_assert!(back.is_ok(), "parking range: {back:?}");
+        result
+    }
+
+    /// The same by moves, where both sides have the same rights.
+    fn move_out(
+        &self,
+        src: usize,
+        dst: usize,
+        len: usize,
+        prot: Prot,
+    ) -> Result<Done, PlatformError> {
         if len == BLOCK && dst.is_multiple_of(BLOCK) {
             // SAFETY: the frames of the run hold nothing before (pre-condition of unmap).
             unsafe { self.parking.clear_block(dst) };
@@ -324,26 +352,6 @@ impl LivePlatform {
         }
     }
 
-    /// Breaks copy-on-write sharing over the run; false if that was not possible.
-    ///
-    /// A write to a hole of the program would wait for the fault to be served, perhaps by the
-    /// caller: so it is done only where every page is seen to be present, and protection by
-    /// userfaultfd is lifted first (waiters stay asleep; the pages are about to leave).
-    fn unshare(&self, start: usize, len: usize) -> bool {
-        let none = Categories::empty();
-        let present = self
-            .pagemap
-            .count(start, start + len, Categories::PRESENT, none);
-        if present != Ok(len) {
-            return false;
-        }
-        let lifted = self
-            .program
-            .write_protect(start, len, ProtectMode::DONTWAKE);
-        // SAFETY: populating changes no byte.
-        lifted.is_ok() && unsafe { kernel::madvise(start, len, Advice::PopulateWrite) }.is_ok()
-    }
-
     /// Takes out by copying what of a run begins `at` bytes from its start.
     fn copy_out_from(
         &self,
@@ -392,7 +400,7 @@ impl LivePlatform {
         }
         let (read, error) = self.read_program(src, dst, len);
         // What the program has discarded since it was read is not there any more.
-        let copied = self.present_from(src, read);
+        let copied = self.kept_from(src, read);
         let mut result = Ok(done(len));
         if copied > 0
             // SAFETY: the bytes are at rest in the frames now, nobody could write meanwhile,
@@ -440,12 +448,13 @@ impl LivePlatform {
         self.pagemap.count(start, start + BLOCK, all, none) == Ok(BLOCK)
     }
 
-    /// Bytes from `start` on that are there, without a gap.
-    fn present_from(&self, start: usize, len: usize) -> usize {
+    /// Bytes from `start` on that were not discarded since they were read, without a gap. The
+    /// system may have swapped them out since, protected or not.
+    fn kept_from(&self, start: usize, len: usize) -> usize {
         let mut entries = [PageEntry::default(); BLOCK / PAGE];
         let entries = &mut entries[..(len / PAGE).min(BLOCK / PAGE)];
         match self.pagemap.entries(start, entries) {
-            Ok(()) => entries.iter().take_while(|e| e.is_present()).count() * PAGE,
+            Ok(()) => entries.iter().take_while(|e| !e.is_hole()).count() * PAGE,
             Err(_) => 0,
         }
     }

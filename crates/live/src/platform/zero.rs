@@ -97,16 +97,16 @@ impl LivePlatform {
         false
     }
 
-    /// Offset of the first page that is present and protected but not the zero page: one that
-    /// was written before the protection came.
+    /// Offset of the first page that is there and protected but not the zero page: one that was
+    /// written before the protection came. The system may have swapped it out since.
     fn written_zero(&self, start: usize, len: usize) -> Result<Option<usize>, deckle_uffd::Errno> {
         if len == 0 {
             return Ok(None);
         }
-        let mut query = PagemapScan::any(start, start + len, Categories::PRESENT);
+        let there = Categories::PRESENT | Categories::SWAPPED;
+        let mut query = PagemapScan::any(start, start + len, there);
         query.inverted = Categories::PFNZERO | Categories::WRITTEN;
-        query.required = Categories::PRESENT | query.inverted;
-        query.any_of = Categories::empty();
+        query.required = query.inverted;
         query.max_pages = 1;
         let mut out = [Region::default(); 1];
         let scanned = self.pagemap.scan(&query, &mut out)?;

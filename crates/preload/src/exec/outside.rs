@@ -182,7 +182,7 @@ fn report(group: &[u8], path: &CStr, reason: Reason) -> Result<Held, i32> {
     let Ok(name) = Name::new(group) else {
         return Ok(Held(false));
     };
-    let strict = Group::attach(name).is_ok_and(|group| group.strict());
+    let strict = Group::is_strict(name);
     if let Some(link) = rights::connection() {
         let (what, cure) = (reason.text().as_bytes(), reason.remedy().as_bytes());
         let text: Text<1024> = Text::new();
