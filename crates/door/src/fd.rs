@@ -72,14 +72,7 @@ impl Fd {
     /// Opens `path`, close-on-exec.
     pub fn open(path: &CStr, flags: i32, mode: u32) -> Result<Fd, Errno> {
         let (here, flags) = (libc::AT_FDCWD as usize, flags | libc::O_CLOEXEC);
-        let args = [
-            here,
-            path.as_ptr() as usize,
-            flags as usize,
-            mode as usize,
-            0,
-            0,
-        ];
+        let args = [here, path.as_ptr() as usize, flags as usize, mode as usize];
         // SAFETY: `path` is a NUL-terminated string that outlives the call.
         let opened = unsafe { call(libc::SYS_openat, args) };
         opened.map(|raw| Fd(raw as i32)).map_err(Errno)
@@ -92,12 +85,7 @@ impl Fd {
             let rest = &mut buf[done..];
             let (to, at) = (rest.as_mut_ptr() as usize, offset as usize + done);
             // SAFETY: the pointer and length are those of a live, writable slice.
-            match unsafe {
-                call(
-                    libc::SYS_pread64,
-                    [self.0 as usize, to, rest.len(), at, 0, 0],
-                )
-            } {
+            match unsafe { call(libc::SYS_pread64, [self.0 as usize, to, rest.len(), at]) } {
                 Ok(0) => break,
                 Ok(n) => done += n,
                 Err(libc::EINTR) => {}
@@ -111,6 +99,6 @@ impl Fd {
 impl Drop for Fd {
     fn drop(&mut self) {
         // SAFETY: the descriptor is ours and is not used after this.
-        let _ = unsafe { call(libc::SYS_close, [self.0 as usize, 0, 0, 0, 0, 0]) };
+        let _ = unsafe { call(libc::SYS_close, [self.0 as usize]) };
     }
 }

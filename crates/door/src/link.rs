@@ -65,10 +65,10 @@ fn connect_at(place: Where, group: &[u8]) -> Result<Fd, Errno> {
     let (at, len) = address(place, group);
     // SAFETY: a new descriptor; an address of which that many bytes are used.
     unsafe {
-        let fd = call(libc::SYS_socket, [libc::AF_UNIX as usize, kind, 0, 0, 0, 0]);
+        let fd = call(libc::SYS_socket, [libc::AF_UNIX as usize, kind]);
         let fd = Fd::own(fd.map_err(Errno)? as i32);
         let to = &raw const at as usize;
-        let done = call(libc::SYS_connect, [fd.raw() as usize, to, len, 0, 0, 0]);
+        let done = call(libc::SYS_connect, [fd.raw() as usize, to, len]);
         done.map(|_| fd).map_err(Errno)
     }
 }
@@ -92,7 +92,7 @@ fn transfer(
     let at = core::ptr::from_mut(header) as usize;
     loop {
         // SAFETY: every address in the header is that of a live buffer of the stated length.
-        match unsafe { call(number, [fd.raw() as usize, at, flags as usize, 0, 0, 0]) } {
+        match unsafe { call(number, [fd.raw() as usize, at, flags as usize]) } {
             Err(libc::EINTR) => {}
             other => return other.map_err(Errno),
         }

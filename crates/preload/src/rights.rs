@@ -74,7 +74,7 @@ fn with_room_for_files<T>(work: impl FnOnce() -> T) -> T {
             &raw mut old,
         );
         // SAFETY: null, or a structure each.
-        let done = unsafe { sys::call(libc::SYS_prlimit64, [0, what, new, to as usize, 0, 0]) };
+        let done = unsafe { sys::call(libc::SYS_prlimit64, [0, what, new, to as usize]) };
         done.map(|_| old)
     };
     let high = HIGH as u64;
@@ -122,6 +122,14 @@ pub fn provide(start: bool) {
     set_mask(mask);
 }
 
+/// Has `deckle run` hold on to who executes a program that needs the second door: whether who does
+/// is `filtered`, and whether it is a `child` that the calling thread makes. False: it cannot.
+#[inline(never)]
+pub fn announce(filtered: bool, child: bool) -> bool {
+    let link = filter::lets_the_second_door_in().then(connection).flatten();
+    link.is_some_and(|link| link.announce(sys::gettid(), [filtered, child], &told()) == Ok(true))
+}
+
 /// What an executed program is told.
 pub fn told() -> Told {
     let mut told = NOTHING;
@@ -155,7 +163,7 @@ fn keep(fd: i32) {
     let fd = unsafe {
         match sys::call(libc::SYS_fcntl, high) {
             Ok(high) => {
-                let _ = sys::call(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]);
+                let _ = sys::call(libc::SYS_close, [fd as usize]);
                 high as i32
             }
             Err(_) => fd,

@@ -2,7 +2,7 @@
 //! holds on to who executes them and puts the second door in; where that cannot be, it is told,
 //! and under `--strict` they are refused.
 
-use crate::{DOOR, config, filter, rights, sys};
+use crate::{DOOR, config, rights, sys};
 use core::ffi::{CStr, c_char};
 use deckle_door::Text;
 use deckle_group::program::{self, PATH_MAX, Reason, Verdict};
@@ -159,20 +159,10 @@ pub fn unmanaged(why: &str) {
 
 fn inspect(group: &[u8], path: &CStr, by: By) -> Result<Held, i32> {
     match program::inspect(path) {
-        Ok(Verdict::Injected(_)) if is_held(by) => Ok(Held(true)),
+        Ok(Verdict::Injected(_)) if rights::announce(false, by == By::Child) => Ok(Held(true)),
         Ok(Verdict::Unmanaged(reason) | Verdict::Injected(reason)) => report(group, path, reason),
         _ => Ok(Held(false)),
     }
-}
-
-/// Has `deckle run` hold on to who executes it; false: it cannot.
-#[inline(never)]
-fn is_held(by: By) -> bool {
-    let link = rights::connection().filter(|_| filter::lets_the_second_door_in());
-    link.is_some_and(|link| {
-        let how = [false, by == By::Child];
-        link.announce(sys::gettid(), how, &rights::told()) == Ok(true)
-    })
 }
 
 /// Tells of a program that cannot be managed; whether it may be executed.

@@ -5,7 +5,7 @@
 //! the new program before its first instruction.
 
 use crate::map::calls::raw;
-use crate::{DOOR, filter, limits, rights, sys};
+use crate::{DOOR, limits, rights, sys};
 use deckle_door::request::set_mask;
 use libc::c_long;
 
@@ -25,20 +25,9 @@ pub fn tell_unmanaged(why: &str) {
     }
 }
 
-/// Has `deckle run` hold on to this thread.
-fn is_held() -> bool {
-    // Filtered, and what is told to be executed is this thread's alone.
-    let announce = || {
-        let link = rights::connection()?;
-        link.announce(sys::gettid(), [true, false], &rights::told())
-            .ok()
-    };
-    filter::lets_the_second_door_in() && announce() == Some(true)
-}
-
 /// execve and execveat.
 pub fn execute(number: c_long, args: [usize; 6], mask: u64) -> Result<usize, i32> {
-    if !is_held() {
+    if !rights::announce(true, false) {
         sys::say(&[b"deckle: a program is not executed: deckle run cannot reach it"]);
         return Err(libc::EACCES);
     }

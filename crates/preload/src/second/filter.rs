@@ -222,7 +222,7 @@ pub fn install() -> bool {
     let set = || {
         let at = program.as_ptr() as usize;
         // SAFETY: SECCOMP_SET_MODE_FILTER reads a program of that many lines.
-        unsafe { sys::call(libc::SYS_seccomp, [1, 0, at, 0, 0, 0]) }.is_ok()
+        unsafe { sys::call(libc::SYS_seccomp, [1, 0, at]) }.is_ok()
     };
     // Without the right to do it otherwise.
     let without_privileges = || {

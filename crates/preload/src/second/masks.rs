@@ -44,7 +44,7 @@ pub fn action(args: [usize; 6]) -> Result<usize, i32> {
         let at = wanted
             .as_ref()
             .map_or(0, |a| core::ptr::from_ref(a) as usize);
-        sys::call(libc::SYS_rt_sigaction, [signal, at, old, size, 0, 0])
+        sys::call(libc::SYS_rt_sigaction, [signal, at, old, size])
     }
 }
 

@@ -39,7 +39,7 @@ unsafe extern "C" fn begin(entry: &Entry) -> usize {
     let rights = (libc::PROT_READ | libc::PROT_WRITE) as usize;
     // SAFETY: our own data, which until now could only be read; the program's own stack.
     unsafe {
-        if sys::call(libc::SYS_mprotect, [start, bytes, rights, 0, 0, 0]).is_err() {
+        if sys::call(libc::SYS_mprotect, [start, bytes, rights]).is_err() {
             sys::say(&[b"deckle: the system refuses memory to manage a program"]);
             sys::exit_all(125);
         }
