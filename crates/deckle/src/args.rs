@@ -94,6 +94,8 @@ Settings file (--config), with the kernel's names; options on the command line w
   transparent_hugepage.khugepaged.pages_to_scan = 4096    (max_ptes_swap,
                                                        max_ptes_shared, defrag)
   transparent_hugepage.fault_order = \"auto\"    (fixed: always the largest that is allowed)
+  transparent_hugepage.fault_open_ratio = 50    (percent of memory.high below which the
+                                                kernel fills small holes: they count as used)
   transparent_hugepage.hugepages-64kB.enabled = \"inherit\"    (16kB to 2048kB)
   transparent_hugepage.align_mappings = false    (true: each of 2 MiB and more on huge pages)
   transparent_hugepage.thp_waste_max = \"64M\"    (zeros in huge pages, of each process:

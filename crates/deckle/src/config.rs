@@ -126,6 +126,11 @@ pub struct Thp {
     /// Default: `auto`, with profile `linux` `fixed`.
     #[serde(default, deserialize_with = "some_word")]
     pub fault_order: Option<FaultOrder>,
+    /// Percent of `memory.high` below which a fault that gets no large folio leaves the holes
+    /// around it to the kernel, while `fault_order` is `auto`. They count as used until memory is
+    /// wanted. Default: 50, with profile `linux` 0: never.
+    #[serde(default, deserialize_with = "up_to::<100, _>")]
+    pub fault_open_ratio: Option<u16>,
     /// Whether every mapping of 2 MiB and more begins at a multiple of that. Default: false.
     pub align_mappings: Option<bool>,
     /// `hugepages-16kB/*`.

@@ -17,6 +17,9 @@ use crate::{cgroup, size};
 /// manager's own tables, and the pages of the loader and the C library.
 const MEMORY_MAX_LEAST: u64 = 4 << 20;
 
+/// Percent of `memory.high` below which the kernel fills small holes.
+const OPEN_RATIO: u8 = 50;
+
 /// Settings of one run.
 #[derive(Debug)]
 pub struct Settings {
@@ -231,8 +234,10 @@ fn tunables(args: &RunArgs, file: &Config) -> Result<Tunables, Fail> {
     // Programs that know nothing of us get what their faults have shown to pay.
     if t.profile == Profile::Deckle {
         t.fault_order = FaultOrder::Auto;
+        t.fault_open_ratio = OPEN_RATIO;
     }
     t.fault_order = thp.fault_order.unwrap_or(t.fault_order);
+    t.fault_open_ratio = thp.fault_open_ratio.map_or(t.fault_open_ratio, |n| n as u8);
     for (order, enabled) in thp.sizes() {
         t.sizes = t.sizes.with(order, enabled);
     }

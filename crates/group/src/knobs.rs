@@ -88,6 +88,7 @@ impl Group {
             u64::from(t.fault_attempts),
             u64::from(t.page_cluster),
             u64::from(t.swap_cache),
+            u64::from(t.fault_open_ratio),
         ];
         store(&page.knobs, words);
         page.swap_kind.store(swap as u32, Relaxed);
@@ -126,6 +127,7 @@ impl Group {
             fault_attempts: byte(w[16]),
             page_cluster: byte(w[17]),
             swap_cache: w[18] != 0,
+            fault_open_ratio: byte(w[19]),
             ..Tunables::of_profile(match w[0] {
                 1 => Profile::Linux,
                 _ => Profile::Deckle,

@@ -17,7 +17,7 @@ pub const LINES: usize = 256;
 /// Slots per line between which the CPUs of a process are spread.
 pub const SLOTS: usize = 8;
 /// Words of knobs.
-pub const KNOBS: usize = 19;
+pub const KNOBS: usize = 20;
 /// Sizes of folios that are counted apart.
 pub const SIZES: usize = (*SIZE_ORDERS.end() - *SIZE_ORDERS.start()) as usize + 1;
 

@@ -251,6 +251,7 @@ fn every_knob_that_is_set_is_read_again() {
         sizes: Sizes::NEVER.with(3, SizeMode::Always),
         fault_order: FaultOrder::Auto,
         fault_attempts: 4,
+        fault_open_ratio: 7,
         page_cluster: 5,
         swap_cache: false,
         ..Tunables::of_profile(Profile::Linux)

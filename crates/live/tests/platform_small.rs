@@ -276,8 +276,8 @@ fn p19_a_range_leaves_and_a_foreign_mapping_becomes_managed() {
         assert!(map(&p, at, small(&p, 0), Content::Zero).is_err(), "foreign");
         // SAFETY: nothing of value there.
         unsafe {
-            assert!(p.map_new(Place::Free(start), len).is_err(), "taken");
-            assert_eq!(p.map_new(Place::At(start), len), Ok(start));
+            assert!(p.map_new(Place::Free(start), len, false).is_err(), "taken");
+            assert_eq!(p.map_new(Place::At(start), len, false), Ok(start));
         }
         assert_eq!(p.managed().ranges(), before);
         open(&p, 2, Prot::RW);
@@ -301,25 +301,28 @@ fn mappings_lie_where_they_are_asked_for() {
         };
         // SAFETY: at addresses that nobody uses, or of the kernel's choice.
         unsafe {
-            assert_eq!(p.map_new(near(hint, BLOCK, 0), 4 * PAGE), Ok(hint));
-            let other = p.map_new(near(hint, PAGE, 0), PAGE).unwrap();
+            assert_eq!(p.map_new(near(hint, BLOCK, 0), 4 * PAGE, false), Ok(hint));
+            let other = p.map_new(near(hint, PAGE, 0), PAGE, false).unwrap();
             assert!(other + PAGE <= hint || hint + 4 * PAGE <= other);
             for (align, offset) in [(BLOCK, 0), (BLOCK, 5 * PAGE), (16 * BLOCK, 0)] {
                 for len in [PAGE, 3 * BLOCK, 20 * BLOCK + PAGE] {
-                    let at = p.map_new(near(0, align, offset), len).unwrap();
+                    let at = p.map_new(near(0, align, offset), len, false).unwrap();
                     assert_eq!(at % align, offset, "{len} bytes");
                     assert!(p.managed().contains(at, len));
                 }
             }
             assert_eq!(
-                p.map_new(Place::Free(hint + 4 * PAGE), PAGE),
+                p.map_new(Place::Free(hint + 4 * PAGE), PAGE, false),
                 Ok(hint + 4 * PAGE)
             );
             assert!(p.managed().contains(hint, 5 * PAGE));
             p.unmap_old(hint + PAGE, PAGE).unwrap();
-            assert_eq!(p.map_new(Place::Free(hint + PAGE), PAGE), Ok(hint + PAGE));
+            assert_eq!(
+                p.map_new(Place::Free(hint + PAGE), PAGE, false),
+                Ok(hint + PAGE)
+            );
             // Far more than there is memory.
-            let huge = p.map_new(Place::aligned(BLOCK), 8 << 40).unwrap();
+            let huge = p.map_new(Place::aligned(BLOCK), 8 << 40, false).unwrap();
             p.unmap_old(huge, 8 << 40).unwrap();
         }
     });

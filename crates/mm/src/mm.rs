@@ -61,6 +61,8 @@ pub struct Mm<E: Env> {
     pub(crate) pressure: Pressure,
     /// Usage when reclaim above `memory.high` last found nothing; `u64::MAX`: it found some.
     pub(crate) barren_high: AtomicU64,
+    /// Where the next round of reclaim goes on to close what is open: a page's number.
+    pub(crate) closed_to: AtomicU64,
     pub(crate) refault: Refault,
     pub(crate) retouch: Retouch,
     pub(crate) trim: Trim,
@@ -109,6 +111,7 @@ impl<E: Env> Mm<E> {
             reclaim_seq: AtomicU32::new(0),
             pressure: Pressure::new(),
             barren_high: AtomicU64::new(u64::MAX),
+            closed_to: AtomicU64::new(0),
             refault: Refault::default(),
             retouch: Retouch::default(),
             trim: Trim::default(),

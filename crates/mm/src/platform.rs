@@ -279,6 +279,31 @@ pub trait Platform: Send + Sync {
     ) -> Result<Flush, PlatformError>;
     /// Sets or clears write-protection for tracking; writes are then delivered as faults.
     fn write_protect(&self, at: PageRun, on: bool) -> Result<Flush, PlatformError>;
+    /// Leaves holes to the system: until [`close`](Platform::close) it makes a page of zeros of
+    /// each at its first touch, of which the core hears nothing. Who waits for one goes on.
+    ///
+    /// # Errors
+    /// All are holes as before. Where frames are memory nobody else can fill them: always.
+    fn open(&self, at: PageRun) -> Result<(), PlatformError> {
+        let _ = at;
+        Err(PlatformError {
+            at: 0,
+            why: Stop::Refused(0),
+        })
+    }
+    /// Ends that. Which pages of the run (bit i: its page i) were made: they are mapped as after
+    /// [`map`](Platform::map). The others are holes.
+    ///
+    /// # Errors
+    /// All are open as before; `Gone`: none of them is the core's any more.
+    fn close(&self, at: PageRun) -> Result<PageMask, PlatformError> {
+        let _ = at;
+        Ok(PageMask::EMPTY)
+    }
+    /// The contents of open pages may be dropped until they are written again (MADV_FREE).
+    fn free_open(&self, at: PageRun) {
+        let _ = at;
+    }
     /// Reads and clears the access information of the run.
     fn harvest(&self, at: PageRun) -> Harvest;
     /// Gives the block's own table memory back. Pre: nothing of the block is mapped.

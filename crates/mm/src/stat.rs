@@ -152,6 +152,9 @@ items! {
         NrSwapcached = "nr_swapcached",
         /// Pages mapped now that another manager may hold too, since a fork.
         NrShared = "nr_shared",
+        /// Pages now that the system makes at their first touch, charged whether or not they are
+        /// there.
+        NrOpen = "nr_open",
         /// Folios of which only a part is mapped now.
         NrAnonPartiallyMapped = "nr_anon_partially_mapped",
         /// Zero-filled subpages of huge pages now, by the estimate that `thp_waste_max` is

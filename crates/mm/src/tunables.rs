@@ -116,6 +116,9 @@ pub struct Tunables {
     pub fault_order: FaultOrder,
     /// Large orders that a fault tries before it takes one page.
     pub fault_attempts: u8,
+    /// Percent of `memory.high`, 0..=100, below which a fault that gets no large folio leaves the
+    /// holes around it to the system (`space/open.rs`), while `fault_order` is `Auto`; 0: never.
+    pub fault_open_ratio: u8,
 }
 
 /// Of Linux: an eighth of a block.
@@ -171,6 +174,7 @@ impl Tunables {
                 sizes: Sizes::NEVER.with(BLOCK_ORDER, SizeMode::Inherit),
                 fault_order: FaultOrder::Fixed,
                 fault_attempts: BLOCK_ORDER,
+                fault_open_ratio: 0,
             },
             Profile::Deckle => Tunables {
                 profile,
@@ -203,6 +207,7 @@ impl Tunables {
                     .with(BLOCK_ORDER, SizeMode::Inherit),
                 fault_order: FaultOrder::Fixed,
                 fault_attempts: 3,
+                fault_open_ratio: 0,
             },
         }
     }
@@ -231,6 +236,9 @@ impl Tunables {
         if self.page_cluster >= BLOCK_ORDER {
             return Err(TunableError::PageCluster(self.page_cluster));
         }
+        if self.fault_open_ratio > 100 {
+            return Err(TunableError::FaultOpenRatio(self.fault_open_ratio));
+        }
         for bytes in [self.fault_max, self.fault_max_advised] {
             if bytes > HUGE {
                 return Err(TunableError::FaultMax(bytes));
@@ -255,6 +263,8 @@ pub enum TunableError {
     MaxPtesSwap(u16),
     /// `max_ptes_shared` above 511.
     MaxPtesShared(u16),
+    /// `fault_open_ratio` above 100.
+    FaultOpenRatio(u8),
     /// `page_cluster` above 8.
     PageCluster(u8),
     /// `fault_max` or `fault_max_advised` is above the huge size.
@@ -282,6 +292,12 @@ impl fmt::Display for TunableError {
                 write!(
                     f,
                     "page_cluster is {n}, but must be 0 to 8 (order of a window)"
+                )
+            }
+            TunableError::FaultOpenRatio(n) => {
+                write!(
+                    f,
+                    "fault_open_ratio is {n}, but must be 0 to 100 (percent of memory.high)"
                 )
             }
             TunableError::FaultMax(n) => {

@@ -137,6 +137,13 @@ impl PageRun {
             ..self
         }
     }
+    /// The `pages` pages that start `skip` pages in.
+    pub fn part(self, skip: u32, pages: u32) -> PageRun {
+        PageRun {
+            pages,
+            ..self.tail(skip)
+        }
+    }
     /// Whether the run is a whole block.
     pub fn is_block(&self) -> bool {
         self.pages == BLOCK_PAGES

@@ -9,12 +9,12 @@
 //! | pages on the lists | pages of all folios, each on exactly one list |
 //! | queue | huge folios, and every folio of which only a part is mapped |
 //! | folios by size, whole and partially mapped | counted from the entries |
-//! | NrAnon, NrInactive, NrThp, NrZero, NrSwapped, NrShared | counted from the entries |
+//! | NrAnon, NrInactive, NrThp, NrZero, NrSwapped, NrShared, NrOpen | counted from the entries |
 //! | slots in use, pages in the store, users of a slot | swapped entries, kept slots |
 //! | NrSwapcached | slots kept by frames of folios |
 //! | frames allocated | folios found |
 //! | unevictable folios | those of which a page is shared |
-//! | charge (if this manager is its only user) | frames allocated + store + unbacked |
+//! | charge (if this manager is its only user) | frames allocated + store + unbacked + open |
 
 use crate::charge::Charge;
 use crate::env::Env;
@@ -53,6 +53,7 @@ struct Seen {
     inactive: u64,
     zero: u64,
     shared: u64,
+    open: u64,
     /// Folios of which a part is shared.
     unevictable: BTreeSet<u32>,
     broken: Vec<String>,
@@ -134,6 +135,7 @@ impl<E: Env> Mm<E> {
             Cow::Core => 0,
         };
         seen.check("NrShared", self.stats().get(Item::NrShared), shared);
+        seen.check("NrOpen", self.stats().get(Item::NrOpen), seen.open);
         seen.check("NrSwapped", self.stats().get(Item::NrSwapped), swapped);
         seen.check(
             "slots in use",
@@ -161,7 +163,8 @@ impl<E: Env> Mm<E> {
         seen.check("frames allocated", used, folios);
         if alone {
             self.settle_store();
-            let should = used + self.store_charged() + self.charge().unbacked();
+            let open = self.stats().get(Item::NrOpen);
+            let should = used + self.store_charged() + self.charge().unbacked() + open;
             seen.check("charge", self.charge().usage(), should);
         }
         if seen.broken.is_empty() {
@@ -204,6 +207,7 @@ impl<E: Env> Mm<E> {
                     match state.entry(i).kind() {
                         Kind::None => {}
                         Kind::Busy => seen.broken.push(format!("{page} is busy")),
+                        Kind::Open => seen.open += 1,
                         Kind::Zero { dropped, .. } => seen.zero += dropped as u64,
                         Kind::Swapped(s) => seen.slot(s),
                         Kind::Mapped(p) => {

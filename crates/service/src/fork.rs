@@ -115,7 +115,8 @@ impl Process {
     /// with which it is charged whatever there is.
     fn make_room_for_fork(&self) {
         let mm = self.pager.mm();
-        let resident = mm.stats().get(Item::NrAnon) + mm.stats().get(Item::NrInactive);
+        let resident = [Item::NrAnon, Item::NrOpen, Item::NrInactive].map(|i| mm.stats().get(i));
+        let resident: u64 = resident.iter().sum();
         let first = (resident / 8).min(ROOM) + self.account.own();
         let want = self.account.usage() + first;
         let over = want.saturating_sub(self.account.high());

@@ -357,7 +357,7 @@ impl Process {
         };
         let mut history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
         let gauges = deckle_group::Gauges {
-            resident: stats.get(Item::NrAnon).saturating_sub(borrowed),
+            resident: (stats.get(Item::NrAnon) + stats.get(Item::NrOpen)).saturating_sub(borrowed),
             inactive: stats.get(Item::NrInactive),
             droppable: droppable(
                 mm.queued(),

@@ -46,6 +46,7 @@ fn transparent_hugepage(t: &Tunables, align_mappings: bool) -> Value {
     put("fault_max", json!(t.fault_max));
     put("fault_max_advised", json!(t.fault_max_advised));
     put("fault_attempts", json!(t.fault_attempts));
+    put("fault_open_ratio", json!(t.fault_open_ratio));
     put("align_mappings", json!(align_mappings));
     put(
         "khugepaged",

@@ -49,9 +49,21 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
         {
             return mm.mmap(space, Some(fixed), pages, 1, prot);
         }
+        let open = !matches!(place, Place::At(_)) && mm.charge_new(prot, pages);
         // SAFETY: the caller's promise.
-        let start = unsafe { self.map_empty(place, pages) }?;
-        let mapped = mm.mmap(space, Some(start), pages, 1, prot);
+        let start = match unsafe { self.map_empty(place, pages, open) } {
+            Ok(start) => start,
+            Err(error) => {
+                if open {
+                    mm.uncharge_new(pages);
+                }
+                return Err(error);
+            }
+        };
+        let mapped = match open {
+            true => mm.mmap_open(space, start, pages, prot),
+            false => mm.mmap(space, Some(start), pages, 1, prot),
+        };
         if mapped.is_err() {
             self.give_back(start, pages);
         }
@@ -62,7 +74,7 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
     ///
     /// # Safety
     /// As [`map`](Self::map).
-    unsafe fn map_empty(&self, place: Place, pages: u64) -> Result<Vpn, MapError> {
+    unsafe fn map_empty(&self, place: Place, pages: u64, open: bool) -> Result<Vpn, MapError> {
         let mut cleared = Vec::new();
         if let Place::At(at) = place {
             for (from, len, foreign) in self.platform().managed().parts(at, bytes(pages)) {
@@ -74,7 +86,7 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
             }
         }
         // SAFETY: the caller's promise; the manager has just forgotten what was there.
-        let made = unsafe { self.platform().map_new(place, bytes(pages)) };
+        let made = unsafe { self.platform().map_new(place, bytes(pages), open) };
         if made.is_err() {
             for (start, pages) in cleared {
                 self.give_back(start, pages);
@@ -166,7 +178,7 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
         let (grown, more) = (old.add(old_pages), new_pages.saturating_sub(old_pages));
         if !leave && is_valid(grown, more) {
             // SAFETY: replaces nothing.
-            let behind = unsafe { self.map_empty(Place::Free(address(grown)), more) };
+            let behind = unsafe { self.map_empty(Place::Free(address(grown)), more, false) };
             if behind.is_ok() {
                 let done = mm.mremap(space, old, old_pages, new_pages, Remap::InPlace);
                 if done.is_err() {
@@ -204,7 +216,7 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
         leave: bool,
     ) -> Result<Vpn, MapError> {
         // SAFETY: the caller's promise.
-        let to = unsafe { self.map_empty(place, new_pages) }?;
+        let to = unsafe { self.map_empty(place, new_pages, false) }?;
         let how = match leave {
             true => Remap::Leave(Some(to)),
             false => Remap::Fixed(to),

@@ -13,6 +13,8 @@ pub const BLOCK: usize = PAGE * deckle_mm::BLOCK_PAGES as usize;
 pub enum Advice {
     /// Give pages and, for whole blocks, page tables back.
     DontNeed = libc::MADV_DONTNEED,
+    /// Bytes may go until they are written again (Linux 4.5 on).
+    Free = libc::MADV_FREE,
     /// As `DontNeed`, also for locked memory (Linux 5.18 on).
     DontNeedLocked = libc::MADV_DONTNEED_LOCKED,
     /// Not needed soon (Linux 5.4 on).

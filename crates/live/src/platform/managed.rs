@@ -64,9 +64,19 @@ impl Managed {
         self.read().iter().collect()
     }
 
-    /// Registers a new, empty mapping without access and takes it into the set.
-    pub(super) fn add(&self, start: usize, len: usize, uffd: &Uffd) -> Result<(), Errno> {
-        self.prepare(start, len, uffd)?;
+    /// Takes a new, empty mapping without access into the set, registered; if it is to be `open`,
+    /// left to the kernel.
+    pub(super) fn add(
+        &self,
+        start: usize,
+        len: usize,
+        uffd: &Uffd,
+        open: bool,
+    ) -> Result<(), Errno> {
+        self.advise(start, len)?;
+        if !open {
+            uffd.register(start, len, RegisterMode::MISSING | RegisterMode::WP)?;
+        }
         self.write().insert(start, len);
         Ok(())
     }
@@ -76,7 +86,7 @@ impl Managed {
         self.write().remove(start, len);
     }
 
-    fn prepare(&self, start: usize, len: usize, uffd: &Uffd) -> Result<(), Errno> {
+    fn advise(&self, start: usize, len: usize) -> Result<(), Errno> {
         let advice = match self.huge_advice {
             true => Advice::Huge,
             false => Advice::NoHuge,
@@ -88,7 +98,6 @@ impl Managed {
             // SAFETY: this advice drops no bytes.
             unsafe { kernel::madvise(start, len, Advice::DontFork)? };
         }
-        uffd.register(start, len, RegisterMode::MISSING | RegisterMode::WP)?;
         Ok(())
     }
 
@@ -108,7 +117,8 @@ impl Managed {
     /// Registers the copies of the ranges in a child of fork.
     pub(super) fn after_fork(&self, uffd: &Uffd) -> Result<(), Errno> {
         for (start, len) in self.ranges() {
-            self.prepare(start, len, uffd)?;
+            self.advise(start, len)?;
+            uffd.register(start, len, RegisterMode::MISSING | RegisterMode::WP)?;
         }
         Ok(())
     }

@@ -19,7 +19,6 @@ mod unshare;
 mod zero;
 
 use std::fs::File;
-use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 use deckle_mm::platform::{Content, Cow, Done, Flush, Harvest, PlatformError, Prot, Stop, Zones};
@@ -405,13 +404,35 @@ impl Platform for LivePlatform {
         }
     }
 
+    fn open(&self, at: PageRun) -> Result<(), PlatformError> {
+        let (start, len) = self.run(at)?;
+        // SAFETY: holes, says the caller: of none a byte is anywhere.
+        unsafe { self.program.unregister(start, len) }.map_err(|errno| refused(0, errno))
+    }
+
+    fn close(&self, at: PageRun) -> Result<PageMask, PlatformError> {
+        let (start, len) = self.run(at)?;
+        if self.is_going(start) {
+            // Nobody waits for what is unmapped next.
+            return Ok(PageMask::EMPTY);
+        }
+        self.take_over(start, len)
+    }
+
+    fn free_open(&self, at: PageRun) {
+        if let Ok((start, len)) = self.run(at) {
+            // SAFETY: the program gives the bytes up. A refusal leaves them, which is as good.
+            let _ = unsafe { kernel::madvise(start, len, Advice::Free) };
+        }
+    }
+
     fn harvest(&self, _at: PageRun) -> Harvest {
         Harvest::default()
     }
 
     fn release_block(&self, space: SpaceId, block: BlockNr) {
         let addr = block.start().addr() as usize;
-        if (self.going[0].load(Relaxed)..self.going[1].load(Relaxed)).contains(&addr) {
+        if self.is_going(addr) {
             // Its page table goes with the mapping.
             return;
         }

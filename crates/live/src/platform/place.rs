@@ -3,10 +3,11 @@
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 
-use deckle_uffd::Errno;
+use deckle_mm::{PageMask, PlatformError};
+use deckle_uffd::{Errno, PageEntry, RegisterMode};
 
-use super::LivePlatform;
 use super::kernel::{self, PAGE};
+use super::{GONE, LivePlatform, refused};
 
 /// Where a new mapping goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,7 +40,8 @@ impl Place {
 }
 
 impl LivePlatform {
-    /// Makes a managed mapping, empty and without access; says where.
+    /// Makes a managed mapping, empty and without access; says where. All of it is
+    /// [open](deckle_mm::Platform::open) if that is said.
     ///
     /// # Safety
     /// For [`Place::At`]: nobody counts on what is there, and the manager has nothing there.
@@ -47,7 +49,7 @@ impl LivePlatform {
     /// # Errors
     /// The kernel's refusal to map or register. After a failure at a fixed place the range may
     /// be empty.
-    pub unsafe fn map_new(&self, place: Place, len: usize) -> Result<usize, Errno> {
+    pub unsafe fn map_new(&self, place: Place, len: usize, open: bool) -> Result<usize, Errno> {
         let start = match place {
             Place::Near {
                 hint,
@@ -73,7 +75,7 @@ impl LivePlatform {
         };
         // Nobody can have touched it: it gives no access, and its address is known to nobody or
         // to who waits for it.
-        if let Err(errno) = self.managed.add(start, len, &self.program) {
+        if let Err(errno) = self.managed.add(start, len, &self.program, open) {
             kernel::unmap_own(start, len);
             return Err(errno);
         }
@@ -85,6 +87,35 @@ impl LivePlatform {
     pub(crate) fn going(&self, start: usize, len: usize) {
         self.going[0].store(start, Relaxed);
         self.going[1].store(start + len, Relaxed);
+    }
+
+    /// Whether an address is about to be unmapped.
+    pub(super) fn is_going(&self, addr: usize) -> bool {
+        (self.going[0].load(Relaxed)..self.going[1].load(Relaxed)).contains(&addr)
+    }
+
+    /// Registers a managed range again that was left to the kernel; which of its pages are there.
+    /// `Gone` if it cannot be: the program has put something else in its place.
+    pub(super) fn take_over(&self, start: usize, len: usize) -> Result<PageMask, PlatformError> {
+        let mode = RegisterMode::MISSING | RegisterMode::WP;
+        self.program
+            .register(start, len, mode)
+            .map_err(|errno| match errno {
+                Errno(libc::EINVAL | libc::EBUSY) => GONE,
+                errno => refused(0, errno),
+            })?;
+        let mut entries = [PageEntry::default(); kernel::BLOCK / PAGE];
+        let entries = &mut entries[..(len / PAGE).min(kernel::BLOCK / PAGE)];
+        if let Err(errno) = self.pagemap.entries(start, entries) {
+            // SAFETY: as before: what is not there is a hole.
+            let _ = unsafe { self.program.unregister(start, len) };
+            return Err(refused(0, errno));
+        }
+        let mut made = PageMask::EMPTY;
+        (0..entries.len() as u32)
+            .filter(|&k| !entries[k as usize].is_hole())
+            .for_each(|k| made.set(k));
+        Ok(made)
     }
 
     /// Unmaps a managed range.
@@ -101,7 +132,7 @@ impl LivePlatform {
         // SAFETY: the caller's promise.
         match unsafe { kernel::munmap(start, len) } {
             Err(errno) => {
-                self.managed.add(start, len, &self.program)?;
+                self.managed.add(start, len, &self.program, false)?;
                 Err(errno)
             }
             Ok(()) => Ok(()),

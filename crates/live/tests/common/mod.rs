@@ -69,7 +69,7 @@ pub fn platform_of(config: LiveConfig) -> LivePlatform {
     let p = LivePlatform::new(config)
         .expect("userfaultfd: run as root or with vm.unprivileged_userfaultfd=1");
     // SAFETY: at no address in particular.
-    unsafe { p.map_new(Place::aligned(BLOCK), MANAGED) }.expect("a managed range");
+    unsafe { p.map_new(Place::aligned(BLOCK), MANAGED, false) }.expect("a managed range");
     p
 }
 

@@ -43,6 +43,9 @@ impl<E: Env> Mm<E> {
             if !self.may_be_huge(id, &part) {
                 return Err(CollapseError::Vma);
             }
+            let space = self.space(id).map_err(|_| CollapseError::Vma)?;
+            self.close_range(&space, part.start, part.pages)
+                .map_err(|_| CollapseError::NoMemory)?;
             let (mut at, end) = whole_blocks(part.start, part.pages);
             let mut failed = Ok(());
             while at < end {

@@ -267,7 +267,7 @@ impl<E: Env> Mm<E> {
                 }
                 Kind::Mapped(_) => found.mapped.set(k),
                 Kind::Inactive(_) => {}
-                Kind::Busy => return Err(stuck),
+                Kind::Busy | Kind::Open => return Err(stuck),
             }
             shared += u32::from(e.shared());
             if e.frame().is_some_and(|p| self.zone_of(p).has_bad(p, 1)) {

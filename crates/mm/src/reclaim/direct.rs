@@ -1,6 +1,7 @@
 //! Direct and background reclaim.
 //!
-//! A round first runs the shrinker over underused huge pages (cheap, and what it frees was
+//! A round first closes what is open (`space/open.rs`), since what of it was never touched costs
+//! nobody anything. It then runs the shrinker over underused huge pages (cheap, and what it frees was
 //! never used), then takes folios from the inactive list. Where no accessed bit can be read,
 //! the inactive list is kept stocked by unmapping folios from the old end of the active one:
 //! what is touched before reclaim reaches it comes back by a fault.
@@ -66,6 +67,10 @@ impl<E: Env> Mm<E> {
             // What was only kept to save work goes before anything is out.
             if self.shrink_copies(COPIES * target) > 0 {
                 self.settle_store();
+                continue;
+            }
+            if self.stats().get(Item::NrOpen) > 0 {
+                // The next round closes more.
                 continue;
             }
             if self.isolated.load(Ordering::Acquire) == 0 {
@@ -146,7 +151,10 @@ impl<E: Env> Mm<E> {
 
     /// One round; returns the pages freed, less what the store grew by meanwhile.
     pub(super) fn reclaim_round(&self, target: u64, who: Who) -> u64 {
-        let mut freed = self.shrink_for(who, target);
+        let mut freed = self.close_some(target);
+        if freed < target {
+            freed += self.shrink_for(who, target - freed);
+        }
         if self.trim_copies() > 0 {
             freed += self.settle_store().min(0).unsigned_abs();
         }

@@ -15,6 +15,7 @@ impl<E: Env> Mm<E> {
         if !space.contains(start, pages) {
             return Err(MapError::BadRange(start, pages));
         }
+        self.close_range(&space, start, pages)?;
         let mut freed = 0;
         for (block, first, n) in space.parts(self, start, pages) {
             freed += self.page_out_part(&space, &block, first, n);

@@ -64,7 +64,7 @@ impl<E: Env> Mm<E> {
             Advice::DontNeed => {
                 let _mmap = space.mmap_lock.lock(self.machine());
                 for v in mapped.iter().filter(|v| !v.locked) {
-                    self.zap_range(&space, v.start, v.pages);
+                    self.zap_mapped(&space, v.start, v.pages);
                 }
             }
             Advice::PopulateRead | Advice::PopulateWrite => {
@@ -80,6 +80,7 @@ impl<E: Env> Mm<E> {
                 self.page_out(id, start, pages)?;
             }
             Advice::Cold => {
+                self.close_range(&space, start, pages)?;
                 for (block, first, n) in space.parts(self, start, pages) {
                     self.deactivate_part(&space, &block, first, n, false);
                 }
@@ -87,6 +88,7 @@ impl<E: Env> Mm<E> {
             Advice::Free => {
                 let _mmap = space.mmap_lock.lock(self.machine());
                 for (block, first, n) in space.parts(self, start, pages) {
+                    self.free_open(&space, &block, first, n);
                     self.free_most_of_huge(&space, &block, first, n);
                     self.deactivate_part(&space, &block, first, n, true);
                 }

@@ -7,6 +7,7 @@
 //! | inactive | a hole (a fault takes it back) | holds the bytes at rest | yes |
 //! | zero | zeros, or a hole until the first read | - | no |
 //! | swapped | a hole | - (a slot) | the store's share |
+//! | open | its page, which the system makes at the first touch | the system's | yes |
 //! | busy | whatever its owner left | its owner's | its owner's |
 //!
 //! What is tracked of a page ([`Marks`]) stays through all of these but none.
@@ -33,6 +34,8 @@ pub enum Kind {
     },
     /// In the store.
     Swapped(Slot),
+    /// Left to the system, who makes the page when it is touched (`space/open.rs`).
+    Open,
     /// Owned by one CPU, which is moving it (the migration entry of Linux). Others wait.
     Busy,
 }
@@ -82,6 +85,7 @@ impl Entry {
             }
             Kind::Swapped(s) => attrs | 4 | (s.0 as u64) << 32,
             Kind::Busy => attrs | 5,
+            Kind::Open => attrs | 6,
         })
     }
 
@@ -102,6 +106,7 @@ impl Entry {
             },
             4 => Kind::Swapped(Slot(value)),
             5 => Kind::Busy,
+            6 => Kind::Open,
             _ => Kind::None,
         }
     }
@@ -117,6 +122,10 @@ impl Entry {
     /// Whether the entry is empty.
     pub fn is_none(self) -> bool {
         self.0 & 7 == 0
+    }
+    /// Whether the page is the system's to make.
+    pub fn is_open(self) -> bool {
+        self.0 & 7 == 6
     }
     /// Whether somebody owns the page.
     pub fn is_busy(self) -> bool {
@@ -248,6 +257,7 @@ mod tests {
             },
             Kind::Swapped(Slot(7)),
             Kind::Busy,
+            Kind::Open,
         ] {
             for prot in [Prot::RW, Prot::R, Prot::NONE] {
                 let e = Entry::new(kind, prot, true);

@@ -166,7 +166,7 @@ impl<E: Env> Mm<E> {
         let block = space.block(self, page.block());
         let mut throttled = false;
         for _ in 0..RETRIES {
-            let step = self.fault_step(&space, &block, page, access)?;
+            let step = self.fault_step(&space, &block, page, access, mode)?;
             let grows = matches!(step, Step::Fresh(..) | Step::SwapIn(..) | Step::Copy(..));
             if grows && !throttled && self.is_far_above_high() {
                 if mode == FaultMode::NoWait {
@@ -225,6 +225,7 @@ impl<E: Env> Mm<E> {
         block: &BlockRef,
         page: Vpn,
         access: Access,
+        mode: FaultMode,
     ) -> Result<Step, FaultError> {
         let (vma, seq) = space.vma(self, page);
         let vma = vma.ok_or(FaultError::NoMapping)?;
@@ -278,6 +279,8 @@ impl<E: Env> Mm<E> {
             }
             Kind::Busy => Ok(Step::Wait(block.ticket())),
             Kind::Swapped(_) => Ok(Step::SwapIn(vma, seq)),
+            // Somebody else has just opened it.
+            Kind::Open => Ok(Step::Done(Served::Spurious)),
             Kind::Inactive(pfn) => {
                 let Some(table) = state.table() else {
                     return Ok(Step::Again);
@@ -294,6 +297,9 @@ impl<E: Env> Mm<E> {
             }
             kind => {
                 let fresh = kind == Kind::None;
+                if fresh && let Some(n) = self.try_open(space, &mut state, &vma, page, mode) {
+                    return Ok(Step::Done(Served::Mapped(n)));
+                }
                 let Some(table) = state.table() else {
                     return Ok(Step::Again);
                 };

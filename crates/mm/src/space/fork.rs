@@ -248,7 +248,7 @@ impl<E: Env> Mm<E> {
             }
             let mut n = 1;
             match e.kind() {
-                Kind::None | Kind::Busy | Kind::Inactive(_) => {}
+                Kind::None | Kind::Busy | Kind::Inactive(_) | Kind::Open => {}
                 Kind::Zero { dropped, .. } => {
                     self.stats().add(Item::NrZero, u64::from(dropped));
                     let mapped = false;

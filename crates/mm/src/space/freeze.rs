@@ -13,11 +13,12 @@ use crate::stat::Item;
 use crate::units::{BLOCK_PAGES, PageMask, PageRun, SpaceId, Vpn};
 
 impl<E: Env> Mm<E> {
-    /// Maps every inactive page of a space, and forgets what the program has discarded of the
+    /// Closes what is open, maps every inactive page of a space, and forgets what the program has discarded of the
     /// stored ones by calls that nobody saw: a child could not tell. The caller keeps faults,
     /// reclaim and mapping calls away; nothing is busy. On an error some pages stay inactive.
     pub fn activate_all(&self, id: SpaceId) -> Result<(), MapError> {
         let space = self.space(id)?;
+        self.close_range(&space, space.base, space.pages)?;
         for (block, first, _) in space.parts(self, space.base, space.pages) {
             let mut state = block.lock(self);
             self.activate_block(&space, first, &mut state)
@@ -141,6 +142,13 @@ impl<E: Env> Mm<E> {
             BlockState::Huge(h) if h.mapped => (h.pfn.add(i), h.prot, h.guarded),
             BlockState::Table(table) => match table.get(i).kind() {
                 Kind::Mapped(p) => (p, table.get(i).prot(), table.get(i).guarded()),
+                // The system's to make: it is told so again.
+                Kind::Open => {
+                    return self
+                        .platform()
+                        .open(PageRun::new(id, page, 1))
+                        .and(Ok(false));
+                }
                 _ => return Ok(false),
             },
             _ => return Ok(false),

@@ -10,10 +10,10 @@ use crate::space::block::{BlockState, HugeMap};
 use crate::space::entry::{Entry, Kind};
 use crate::space::fault::{Access, FaultError, FaultMode, Served};
 use crate::space::marks::Marks;
-use crate::space::vma::{ThpAdvice, Vma};
+use crate::space::open::OPEN_ORDER;
+use crate::space::vma::Vma;
 use crate::space::{BlockRef, Space};
 use crate::stat::{Item, SizeItem};
-use crate::tunables::FaultOrder;
 use crate::units::{BLOCK_ORDER, BLOCK_PAGES, PageMask, PageRun, Pfn, Vpn, order_pages};
 
 impl<E: Env> Mm<E> {
@@ -31,7 +31,7 @@ impl<E: Env> Mm<E> {
         mode: FaultMode,
     ) -> Result<Option<Served>, FaultError> {
         let t = self.tunables();
-        let adapts = t.fault_order == FaultOrder::Auto && vma.advice != ThpAdvice::Huge;
+        let adapts = order::adapts(&t, vma);
         let back = self.comes_back(block);
         let look = |state: &BlockState, cap: u8, most: u8| {
             let w = order::window(&t, vma, state, page, cap);
@@ -45,7 +45,7 @@ impl<E: Env> Mm<E> {
             // Estimate with the lock, then let go of it to allocate.
             let mut beside = Beside::default();
             let (e, estimate) = {
-                let state = block.lock(self);
+                let mut state = block.lock(self);
                 let e = state.entry(page.index());
                 if access != Access::Write && e.marks().any() {
                     most = 0;
@@ -55,7 +55,23 @@ impl<E: Env> Mm<E> {
                     beside = Beside::of(&state, page);
                     cap = cap.min(space.adapt.cap(vma.start, page, beside));
                 }
-                (e, look(&state, cap, most))
+                let estimate = look(&state, cap, most);
+                let small = estimate.order < OPEN_ORDER && e.is_none() && access == Access::Write;
+                if small
+                    && !space.changed(seq)
+                    && let Some(n) = self.try_open(space, &mut state, vma, page, mode)
+                {
+                    // A whole window goes on a stream, as a folio of its size does.
+                    let order = if n == order_pages(OPEN_ORDER) {
+                        OPEN_ORDER
+                    } else {
+                        0
+                    };
+                    let w = Window::around(page, order);
+                    space.adapt.note(vma.start, page, w, beside);
+                    return Ok(Some(Served::Mapped(n)));
+                }
+                (e, estimate)
             };
             let seen = e.kind();
             let marks = match access {

@@ -34,6 +34,18 @@ impl<E: Env> Mm<E> {
             }
             None => self.find_area(&space, pages, align)?,
         };
+        self.insert_new(&space, start, pages, prot)?;
+        Ok(start)
+    }
+
+    /// Rights and a VMA for a range that was not mapped.
+    pub(crate) fn insert_new(
+        &self,
+        space: &Space,
+        start: Vpn,
+        pages: u64,
+        prot: Prot,
+    ) -> Result<(), MapError> {
         let vma = Vma {
             start,
             pages,
@@ -45,11 +57,10 @@ impl<E: Env> Mm<E> {
             on_fork: OnFork::Copy,
             soft_dirty: true,
         };
-        self.protect_new(&space, start, pages, prot)?;
+        self.protect_new(space, start, pages, prot)?;
         space
             .edit_vmas(self, |tree| tree.insert(vma))
-            .map_err(|_| MapError::BadRange(start, pages))?;
-        Ok(start)
+            .map_err(|_| MapError::BadRange(start, pages))
     }
 
     /// A free area of the space's window.
@@ -182,6 +193,7 @@ impl<E: Env> Mm<E> {
         pages: u64,
         write: bool,
     ) -> Result<(), MapError> {
+        self.close_range(&*self.space(space)?, start, pages)?;
         for n in 0..pages {
             let page = start.add(n);
             let write = write && {

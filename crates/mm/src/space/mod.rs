@@ -12,6 +12,7 @@ pub mod freeze;
 pub mod fresh;
 pub mod map;
 pub mod marks;
+mod open;
 pub mod pin;
 mod protect;
 pub mod remap;

@@ -178,6 +178,11 @@ impl<E: Env> Mm<E> {
             BlockState::HugeSwapped(s) if n == BLOCK_PAGES => s.prot = vma.prot,
             BlockState::HugeSwapped(_) | BlockState::Table(_) => {
                 if let Some(table) = state.table() {
+                    if vma.locked {
+                        // What is locked is known page by page.
+                        self.close_entries(space, first.block().start(), table, i, n)
+                            .map_err(MapError::Platform)?;
+                    }
                     for k in i..i + n {
                         table.set(k, table.get(k).with_attrs(vma.prot, vma.locked));
                     }

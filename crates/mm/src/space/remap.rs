@@ -211,6 +211,7 @@ impl<E: Env> Mm<E> {
                 self.unmap_huge(space, first.block(), h)
             }
             BlockState::Table(table) => {
+                self.close_entries(space, first.block().start(), table, first.index(), n)?;
                 self.forsake(table, first.index(), n);
                 self.unmap_moving(space, first, table, n);
                 let mapped = |k| match table.get(k).kind() {

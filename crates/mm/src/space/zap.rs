@@ -32,6 +32,16 @@ impl<E: Env> Mm<E> {
         self.settle_store();
     }
 
+    /// The same for a range that stays mapped: what is open of a part of a block stays so.
+    pub(crate) fn zap_mapped(&self, space: &Space, start: Vpn, pages: u64) {
+        for (block, first, n) in space.parts(self, start, pages) {
+            if n == BLOCK_PAGES || !self.zap_open(space, &block, first, n) {
+                self.zap_part(space, &block, first, n);
+            }
+        }
+        self.settle_store();
+    }
+
     fn zap_part(&self, space: &Space, block: &BlockRef, first: Vpn, n: u32) {
         let i = first.index();
         loop {
@@ -87,6 +97,7 @@ impl<E: Env> Mm<E> {
 
     /// Makes holes of the entries of a run, none of which is busy. Block locked.
     pub(crate) fn zap_entries(&self, run: PageRun, table: &mut Table) {
+        self.drop_open(run, table);
         let first = run.start.index();
         let visible = (first..first + run.pages).any(|k| {
             matches!(
@@ -106,11 +117,12 @@ impl<E: Env> Mm<E> {
     pub(crate) fn drop_entries(&self, run: PageRun, table: &mut Table) {
         let first = run.start.index();
         self.forsake(table, first, run.pages);
+        self.forget_open(table, first, run.pages);
         self.zap_at_rest(table, first, first + run.pages);
         let mut batch = Batch::default();
         for k in first..first + run.pages {
             match table.get(k).kind() {
-                Kind::None | Kind::Busy => {}
+                Kind::None | Kind::Busy | Kind::Open => {}
                 Kind::Mapped(p) => {
                     self.stats().sub(Item::NrAnon, 1);
                     self.zap_frame(&mut batch, run, k, p);

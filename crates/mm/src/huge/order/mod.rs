@@ -44,6 +44,11 @@ pub fn enabled(t: &Tunables, vma: &Vma, order: u8) -> bool {
         }
 }
 
+/// Whether the order of a fault in a VMA follows what faults have shown.
+pub fn adapts(t: &Tunables, vma: &Vma) -> bool {
+    t.fault_order == FaultOrder::Auto && vma.advice != ThpAdvice::Huge
+}
+
 /// The largest order below the huge one in a VMA.
 pub(crate) fn cap_below_huge(t: &Tunables, vma: &Vma) -> u8 {
     let cap = match vma.advice {

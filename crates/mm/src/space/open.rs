@@ -1,0 +1,374 @@
+//! Holes that are left to the system while memory is far from short.
+//!
+//! A fault that the manager serves costs many times what one costs that the kernel serves by
+//! itself, and where memory is not short nobody needs to know which pages are there. So where a
+//! fault is not part of a stream that deserves a large folio, the holes around it become *open*:
+//! charged as if they were all touched, so that the limit holds whatever the program does, and
+//! the system makes each of them when it is touched. Once memory is wanted they are closed: what
+//! was made is booked as mapped, the charge of the others is returned. Nobody but who closes
+//! them, or drops them, looks into open pages.
+
+use crate::charge::Charge;
+use crate::env::Env;
+use crate::huge::order::{self, Window};
+use crate::mm::Mm;
+use crate::platform::{Platform, PlatformError, Prot, Stop};
+use crate::reclaim::lru::Which;
+use crate::space::block::{BlockState, Table};
+use crate::space::entry::{Entry, Kind};
+use crate::space::fault::FaultMode;
+use crate::space::vma::Vma;
+use crate::space::{BlockRef, MapError, Space};
+use crate::stat::Item;
+use crate::tunables::{FaultOrder, Tunables};
+use crate::units::{BLOCK_ORDER, BLOCK_PAGES, PageMask, PageRun, SpaceId, Vpn, order_pages};
+use core::sync::atomic::Ordering::Relaxed;
+
+/// A fault that would get a smaller folio opens holes instead: 64 KiB of them, the size from which
+/// on the fault costs little more than the zeros that it brings.
+pub(crate) const OPEN_ORDER: u8 = 4;
+/// Where so many pages of a block are open, a fault opens all that is left of it.
+const MANY: u32 = 4 << OPEN_ORDER;
+/// Pages of a new mapping that is open at once: 256 KiB.
+const NEW: u64 = 64;
+/// Pages that one round of reclaim closes at most, so that who waits does not wait for all.
+const ROUND: u64 = 64 * BLOCK_PAGES as u64;
+
+impl<E: Env> Mm<E> {
+    /// Opens the holes around `page`, a hole, if that may be and the charge allows: how many. Not
+    /// for who must not wait for reclaim: memory is short then. Block locked, the VMA just
+    /// validated.
+    pub(crate) fn try_open(
+        &self,
+        space: &Space,
+        state: &mut BlockState,
+        vma: &Vma,
+        page: Vpn,
+        mode: FaultMode,
+    ) -> Option<u32> {
+        let t = &self.tunables();
+        if mode != FaultMode::NoWait || !may_open(space, vma, t) {
+            return None;
+        }
+        let table = state.table()?;
+        let run = holes(table, vma, page);
+        let run = PageRun::new(space.id, run.0, run.1);
+        let pages = u64::from(run.pages);
+        let opened = self.charge_open(t, pages) && {
+            let opened = self.platform().open(run).is_ok();
+            if !opened {
+                self.charge().uncharge(pages);
+            }
+            opened
+        };
+        if !opened {
+            state.tidy();
+            return None;
+        }
+        let e = Entry::new(Kind::Open, vma.prot, vma.locked);
+        for k in 0..run.pages {
+            table.set(run.start.index() + k, e);
+        }
+        self.stats().add(Item::NrOpen, pages);
+        Some(run.pages)
+    }
+
+    /// Whether a new mapping may be open from the beginning, since it is so small that its first
+    /// fault would cost more than its pages; it is charged then.
+    pub fn charge_new(&self, prot: Prot, pages: u64) -> bool {
+        let t = &self.tunables();
+        let plain = t.fault_open_ratio > 0 && t.fault_order == FaultOrder::Auto;
+        pages <= NEW && plain && prot == Prot::RW && self.charge_open(t, pages)
+    }
+
+    /// Returns that charge.
+    pub fn uncharge_new(&self, pages: u64) {
+        self.charge().uncharge(pages);
+    }
+
+    /// Maps what [`charge_new`](Self::charge_new) has charged, at a place where nothing is, of
+    /// which the platform has left all holes to the system.
+    ///
+    /// # Errors
+    /// As [`mmap`](Self::mmap); the charge is returned.
+    pub fn mmap_open(
+        &self,
+        id: SpaceId,
+        start: Vpn,
+        pages: u64,
+        prot: Prot,
+    ) -> Result<Vpn, MapError> {
+        let done = self.map_open(id, start, pages, prot);
+        if done.is_err() {
+            self.uncharge_new(pages);
+        }
+        done.map(|()| start)
+    }
+
+    fn map_open(&self, id: SpaceId, start: Vpn, pages: u64, prot: Prot) -> Result<(), MapError> {
+        let space = self.space(id)?;
+        if !space.contains(start, pages) {
+            return Err(MapError::BadRange(start, pages));
+        }
+        let _mmap = space.mmap_lock.lock(self.machine());
+        self.insert_new(&space, start, pages, prot)?;
+        let mut at = start;
+        while at.0 < start.0 + pages {
+            let n = (start.0 + pages - at.0).min(u64::from(BLOCK_PAGES - at.index())) as u32;
+            let block = space.block(self, at.block());
+            let mut state = self.lock_settled(&block, at.index(), n);
+            if let Some(table) = state.table() {
+                self.stats().add(Item::NrOpen, u64::from(n));
+                for k in at.index()..at.index() + n {
+                    table.set(k, Entry::new(Kind::Open, prot, false));
+                }
+            }
+            at = at.add(u64::from(n));
+        }
+        Ok(())
+    }
+
+    /// Charges open pages, as far below `memory.high` as the knob says.
+    fn charge_open(&self, t: &Tunables, pages: u64) -> bool {
+        let high = self.charge().high().min(self.charge().max());
+        let most = high / 100 * u64::from(t.fault_open_ratio);
+        self.charge().usage().saturating_add(pages) <= most
+            && self.charge().try_charge(pages).is_ok()
+    }
+
+    /// Ends the openness of what is open among the pages `first..first + n` of a block. Block
+    /// locked.
+    ///
+    /// # Errors
+    /// The system refuses; what it refuses stays open.
+    pub(crate) fn close_entries(
+        &self,
+        space: &Space,
+        block: Vpn,
+        table: &mut Table,
+        first: u32,
+        n: u32,
+    ) -> Result<u64, PlatformError> {
+        let mut freed = 0;
+        for (k, n) in open_in(table, first, n).runs(BLOCK_PAGES) {
+            let run = PageRun::new(space.id, block.add(u64::from(k)), n);
+            freed += match self.close_run(table, run) {
+                // Something else is in the place of some of them.
+                Err(e) if e.why == Stop::Gone => (0..n).try_fold(0, |freed, k| {
+                    let page = run.part(k, 1);
+                    match self.close_run(table, page) {
+                        Err(e) if e.why == Stop::Gone => {
+                            self.forget_open(table, page.start.index(), 1);
+                            Ok(freed + 1)
+                        }
+                        closed => closed.map(|n| freed + n),
+                    }
+                }),
+                closed => closed,
+            }?;
+        }
+        Ok(freed)
+    }
+
+    fn close_run(&self, table: &mut Table, run: PageRun) -> Result<u64, PlatformError> {
+        let made = self.platform().close(run)?;
+        Ok(self.book_made(table, run, &made))
+    }
+
+    /// Books what the system has made of a run that is closed. The pages that were not made are
+    /// holes, and their charge is returned; how many they are. Block locked.
+    fn book_made(&self, table: &mut Table, run: PageRun, made: &PageMask) -> u64 {
+        let (first, mut left) = (run.start.index(), PageMask::EMPTY);
+        let mut k = 0;
+        while k < run.pages {
+            let at = run.start.add(u64::from(k));
+            let w = Window::around(at, OPEN_ORDER);
+            let pages = order_pages(OPEN_ORDER);
+            let whole =
+                w.start == at && k + pages <= run.pages && (k..k + pages).all(|k| made.get(k));
+            let order = if whole { OPEN_ORDER } else { 0 };
+            let pages = order_pages(order);
+            if whole || made.get(k) {
+                match self.alloc_charged(order, pages, (run.space, at)) {
+                    Ok(pfn) => {
+                        for i in 0..pages {
+                            let e = table.get(first + k + i);
+                            table.set(first + k + i, e.with(Kind::Mapped(pfn.add(i))));
+                        }
+                        self.stats().add(Item::NrAnon, u64::from(pages));
+                        self.lru_add(pfn, Which::Active);
+                    }
+                    // Nothing to book them with: the system's, as they were.
+                    Err(_) => (k..k + pages).for_each(|k| left.set(k)),
+                }
+            } else {
+                table.set(first + k, Entry::NONE);
+            }
+            k += pages;
+        }
+        for (k, n) in left.runs(run.pages) {
+            let _ = self.platform().open(run.part(k, n));
+        }
+        let holes = u64::from(run.pages - made.count());
+        self.charge().uncharge(holes);
+        self.stats()
+            .sub(Item::NrOpen, u64::from(run.pages - left.count()));
+        holes
+    }
+
+    /// The same for a range, in whose pages somebody is about to look.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub(crate) fn close_range(
+        &self,
+        space: &Space,
+        start: Vpn,
+        pages: u64,
+    ) -> Result<(), MapError> {
+        if self.stats().get(Item::NrOpen) == 0 {
+            return Ok(());
+        }
+        for (block, first, n) in space.parts(self, start, pages) {
+            self.close_part(space, &block, first, n)
+                .map_err(MapError::Platform)?;
+        }
+        Ok(())
+    }
+
+    fn close_part(
+        &self,
+        space: &Space,
+        block: &BlockRef,
+        first: Vpn,
+        n: u32,
+    ) -> Result<u64, PlatformError> {
+        let mut state = block.lock(self);
+        let BlockState::Table(table) = &mut *state else {
+            return Ok(0);
+        };
+        let start = first.block().start();
+        let freed = self.close_entries(space, start, table, first.index(), n)?;
+        state.tidy();
+        Ok(freed)
+    }
+
+    /// Closes blocks until about `target` pages were never touched, or so many are closed that it
+    /// is enough for one round; returns how many pages went.
+    pub(crate) fn close_some(&self, target: u64) -> u64 {
+        let before = self.stats().get(Item::NrOpen);
+        let mut freed = 0;
+        let is_done = |freed| {
+            let left = self.stats().get(Item::NrOpen);
+            left == 0 || freed >= target || before.saturating_sub(left) >= ROUND
+        };
+        for space in self.all_spaces() {
+            let from = self.closed_to.load(Relaxed);
+            let (base, pages) = (space.base.0, space.pages);
+            let from = from.clamp(base, base + pages) - base;
+            let after = space.parts(self, Vpn(base + from), pages - from);
+            for (block, first, n) in after.chain(space.parts(self, Vpn(base), from)) {
+                if is_done(freed) {
+                    return freed;
+                }
+                // A refusal is for one block; the rest may do.
+                freed += self.close_part(&space, &block, first, n).unwrap_or(0);
+                self.closed_to.store(first.0 + u64::from(n), Relaxed);
+            }
+        }
+        freed
+    }
+
+    /// Drops what is open of a run, without a look at its pages: they are holes after. What the
+    /// system refuses to close stays open, and its bytes stay. Block locked.
+    pub(crate) fn drop_open(&self, run: PageRun, table: &mut Table) {
+        let first = run.start.index();
+        for (k, n) in open_in(table, first, run.pages).runs(BLOCK_PAGES) {
+            let part = run.part(k - first, n);
+            let closed = match self.platform().close(part) {
+                Ok(_) => true,
+                Err(e) => e.why == Stop::Gone,
+            };
+            if closed {
+                let token = self.platform().discard(part);
+                self.platform().flush(&mut core::iter::once(token));
+                self.forget_open(table, k, n);
+            }
+        }
+    }
+
+    /// Discards the bytes of a part of a block all of which is open, and stays so: what is given
+    /// back is often soon touched again. False: not all of it is.
+    pub(crate) fn zap_open(&self, space: &Space, block: &BlockRef, first: Vpn, n: u32) -> bool {
+        let state = block.lock(self);
+        let BlockState::Table(table) = &*state else {
+            return false;
+        };
+        if open_in(table, first.index(), n).count() < n {
+            return false;
+        }
+        let token = self.platform().discard(PageRun::new(space.id, first, n));
+        self.platform().flush(&mut core::iter::once(token));
+        true
+    }
+
+    /// What is open of a part of a block is free to drop.
+    pub(crate) fn free_open(&self, space: &Space, block: &BlockRef, first: Vpn, n: u32) {
+        let state = block.lock(self);
+        if let BlockState::Table(table) = &*state {
+            for (k, n) in open_in(table, first.index(), n).runs(BLOCK_PAGES) {
+                let at = first.block().start().add(u64::from(k));
+                self.platform().free_open(PageRun::new(space.id, at, n));
+            }
+        }
+    }
+
+    /// The open entries among `first..first + n` become holes here; what the program sees is
+    /// the caller's. Block locked.
+    pub(crate) fn forget_open(&self, table: &mut Table, first: u32, n: u32) {
+        let open = open_in(table, first, n);
+        if open == PageMask::EMPTY {
+            return;
+        }
+        let pages = u64::from(open.count());
+        for (k, n) in open.runs(BLOCK_PAGES) {
+            (k..k + n).for_each(|k| table.set(k, Entry::NONE));
+        }
+        self.stats().sub(Item::NrOpen, pages);
+        self.charge().uncharge(pages);
+    }
+}
+
+/// Whether holes of a VMA may be the system's to fill: nobody else has a say there.
+fn may_open(space: &Space, vma: &Vma, t: &Tunables) -> bool {
+    let plain = vma.prot.read && vma.prot.write && !vma.locked;
+    let ours = !vma.uffd_missing && !vma.uffd_wp && !space.forbids_zero();
+    t.fault_open_ratio > 0 && order::adapts(t, vma) && plain && ours
+}
+
+/// The open entries among `first..first + n`.
+fn open_in(table: &Table, first: u32, n: u32) -> PageMask {
+    let mut open = PageMask::EMPTY;
+    (first..first + n)
+        .filter(|&k| table.get(k).is_open())
+        .for_each(|k| open.set(k));
+    open
+}
+
+/// The holes of a VMA without a gap around `page`: in its window of 64 KiB, or where much of the
+/// block is open, in all of it. First page, and how many.
+fn holes(table: &Table, vma: &Vma, page: Vpn) -> (Vpn, u32) {
+    let open = table.0.iter().filter(|e| e.is_open()).count() as u32;
+    let order = if open >= MANY {
+        BLOCK_ORDER
+    } else {
+        OPEN_ORDER
+    };
+    let w = Window::around(page, order);
+    let from = w.start.max(vma.start);
+    let end = w.start.add(u64::from(order_pages(order))).min(vma.end());
+    let hole = |p: &Vpn| table.get(p.index()).is_none();
+    let below = (from.0..page.0).rev().map(Vpn).take_while(hole).count() as u64;
+    let above = (page.0..end.0).map(Vpn).take_while(hole).count() as u64;
+    (Vpn(page.0 - below), (below + above) as u32)
+}
