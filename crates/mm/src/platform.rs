@@ -129,6 +129,15 @@ pub struct Harvest {
     pub dirty: Option<PageMask>,
 }
 
+/// What the system has made of open pages (bit i: page i of the run).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Made {
+    /// Pages, mapped as after [`Platform::map`].
+    pub pages: PageMask,
+    /// Zero pages, mapped as after [`Platform::map_zero`].
+    pub zeros: PageMask,
+}
+
 /// Which frame numbers exist.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Zones {
@@ -291,14 +300,13 @@ pub trait Platform: Send + Sync {
             why: Stop::Refused(0),
         })
     }
-    /// Ends that. Which pages of the run (bit i: its page i) were made: they are mapped as after
-    /// [`map`](Platform::map). The others are holes.
+    /// Ends that; what was made of the pages. The others are holes.
     ///
     /// # Errors
     /// All are open as before; `Gone`: none of them is the core's any more.
-    fn close(&self, at: PageRun) -> Result<PageMask, PlatformError> {
+    fn close(&self, at: PageRun) -> Result<Made, PlatformError> {
         let _ = at;
-        Ok(PageMask::EMPTY)
+        Ok(Made::default())
     }
     /// The contents of open pages may be dropped until they are written again (MADV_FREE).
     fn free_open(&self, at: PageRun) {

@@ -8,6 +8,7 @@ mod kernel;
 mod managed;
 mod note;
 mod nursery;
+mod open;
 mod opened;
 mod parking;
 mod place;
@@ -21,7 +22,9 @@ mod zero;
 use std::fs::File;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 
-use deckle_mm::platform::{Content, Cow, Done, Flush, Harvest, PlatformError, Prot, Stop, Zones};
+use deckle_mm::platform::{
+    Content, Cow, Done, Flush, Harvest, Made, PlatformError, Prot, Stop, Zones,
+};
 use deckle_mm::{BlockNr, FrameRun, PageMask, PageRun, Pfn, Platform, SpaceId, Vpn};
 use deckle_uffd::{CopyMode, Pagemap, ProtectMode, Uffd};
 
@@ -406,15 +409,14 @@ impl Platform for LivePlatform {
 
     fn open(&self, at: PageRun) -> Result<(), PlatformError> {
         let (start, len) = self.run(at)?;
-        // SAFETY: holes, says the caller: of none a byte is anywhere.
-        unsafe { self.program.unregister(start, len) }.map_err(|errno| refused(0, errno))
+        self.leave_open(start, len)
     }
 
-    fn close(&self, at: PageRun) -> Result<PageMask, PlatformError> {
+    fn close(&self, at: PageRun) -> Result<Made, PlatformError> {
         let (start, len) = self.run(at)?;
         if self.is_going(start) {
             // Nobody waits for what is unmapped next.
-            return Ok(PageMask::EMPTY);
+            return Ok(Made::default());
         }
         self.take_over(start, len)
     }

@@ -3,11 +3,10 @@
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 
-use deckle_mm::{PageMask, PlatformError};
-use deckle_uffd::{Errno, PageEntry, RegisterMode};
+use deckle_uffd::Errno;
 
+use super::LivePlatform;
 use super::kernel::{self, PAGE};
-use super::{GONE, LivePlatform, refused};
 
 /// Where a new mapping goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -92,30 +91,6 @@ impl LivePlatform {
     /// Whether an address is about to be unmapped.
     pub(super) fn is_going(&self, addr: usize) -> bool {
         (self.going[0].load(Relaxed)..self.going[1].load(Relaxed)).contains(&addr)
-    }
-
-    /// Registers a managed range again that was left to the kernel; which of its pages are there.
-    /// `Gone` if it cannot be: the program has put something else in its place.
-    pub(super) fn take_over(&self, start: usize, len: usize) -> Result<PageMask, PlatformError> {
-        let mode = RegisterMode::MISSING | RegisterMode::WP;
-        self.program
-            .register(start, len, mode)
-            .map_err(|errno| match errno {
-                Errno(libc::EINVAL | libc::EBUSY) => GONE,
-                errno => refused(0, errno),
-            })?;
-        let mut entries = [PageEntry::default(); kernel::BLOCK / PAGE];
-        let entries = &mut entries[..(len / PAGE).min(kernel::BLOCK / PAGE)];
-        if let Err(errno) = self.pagemap.entries(start, entries) {
-            // SAFETY: as before: what is not there is a hole.
-            let _ = unsafe { self.program.unregister(start, len) };
-            return Err(refused(0, errno));
-        }
-        let mut made = PageMask::EMPTY;
-        (0..entries.len() as u32)
-            .filter(|&k| !entries[k as usize].is_hole())
-            .for_each(|k| made.set(k));
-        Ok(made)
     }
 
     /// Unmaps a managed range.

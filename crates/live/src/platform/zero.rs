@@ -85,7 +85,7 @@ impl LivePlatform {
 
     /// Write-protects; tries long while the kernel says that the address space is changing, since
     /// no change lasts longer than milliseconds.
-    fn protect_zeros(&self, start: usize, len: usize) -> bool {
+    pub(super) fn protect_zeros(&self, start: usize, len: usize) -> bool {
         const PATIENCE: u32 = 100_000;
         for _ in 0..PATIENCE {
             match self.program.write_protect(start, len, ProtectMode::WP) {

@@ -12,7 +12,7 @@ use crate::charge::Charge;
 use crate::env::Env;
 use crate::huge::order::{self, Window};
 use crate::mm::Mm;
-use crate::platform::{Platform, PlatformError, Prot, Stop};
+use crate::platform::{Made, Platform, PlatformError, Prot, Stop};
 use crate::reclaim::lru::Which;
 use crate::space::block::{BlockState, Table};
 use crate::space::entry::{Entry, Kind};
@@ -177,18 +177,19 @@ impl<E: Env> Mm<E> {
 
     /// Books what the system has made of a run that is closed. The pages that were not made are
     /// holes, and their charge is returned; how many they are. Block locked.
-    fn book_made(&self, table: &mut Table, run: PageRun, made: &PageMask) -> u64 {
+    fn book_made(&self, table: &mut Table, run: PageRun, made: &Made) -> u64 {
         let (first, mut left) = (run.start.index(), PageMask::EMPTY);
         let mut k = 0;
         while k < run.pages {
             let at = run.start.add(u64::from(k));
             let w = Window::around(at, OPEN_ORDER);
             let pages = order_pages(OPEN_ORDER);
-            let whole =
-                w.start == at && k + pages <= run.pages && (k..k + pages).all(|k| made.get(k));
+            let whole = w.start == at
+                && k + pages <= run.pages
+                && (k..k + pages).all(|k| made.pages.get(k));
             let order = if whole { OPEN_ORDER } else { 0 };
             let pages = order_pages(order);
-            if whole || made.get(k) {
+            if made.pages.get(k) {
                 match self.alloc_charged(order, pages, (run.space, at)) {
                     Ok(pfn) => {
                         for i in 0..pages {
@@ -202,14 +203,20 @@ impl<E: Env> Mm<E> {
                     Err(_) => (k..k + pages).for_each(|k| left.set(k)),
                 }
             } else {
-                table.set(first + k, Entry::NONE);
+                let (mapped, dropped) = (true, false);
+                let kind = match made.zeros.get(k) {
+                    true => Kind::Zero { mapped, dropped },
+                    false => Kind::None,
+                };
+                let e = table.get(first + k);
+                table.set(first + k, e.with(kind));
             }
             k += pages;
         }
         for (k, n) in left.runs(run.pages) {
             let _ = self.platform().open(run.part(k, n));
         }
-        let holes = u64::from(run.pages - made.count());
+        let holes = u64::from(run.pages - made.pages.count());
         self.charge().uncharge(holes);
         self.stats()
             .sub(Item::NrOpen, u64::from(run.pages - left.count()));

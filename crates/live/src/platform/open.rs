@@ -1,0 +1,102 @@
+//! Holes that are left to the kernel, and what it has made of them.
+
+use deckle_mm::platform::Made;
+use deckle_mm::{PageMask, PlatformError};
+use deckle_uffd::{Categories, Errno, PagemapScan, ProtectMode, Region, RegisterMode};
+
+use super::kernel::PAGE;
+use super::{GONE, LivePlatform, refused};
+
+/// Regions that one look at the page map tells of.
+const REGIONS: usize = 64;
+
+impl LivePlatform {
+    /// Ends the registration of holes: from here on the kernel fills them.
+    pub(super) fn leave_open(&self, start: usize, len: usize) -> Result<(), PlatformError> {
+        // SAFETY: holes, says the caller: of none a byte is anywhere.
+        unsafe { self.program.unregister(start, len) }.map_err(|errno| refused(0, errno))
+    }
+
+    /// Registers them again; what is there. `Gone` if they cannot be: the program has put
+    /// something else in their place.
+    pub(super) fn take_over(&self, start: usize, len: usize) -> Result<Made, PlatformError> {
+        let mode = RegisterMode::MISSING | RegisterMode::WP;
+        self.program
+            .register(start, len, mode)
+            .map_err(|errno| match errno {
+                Errno(libc::EINVAL | libc::EBUSY) => GONE,
+                errno => refused(0, errno),
+            })?;
+        let seen = self.there(start, len).and_then(|mut made| {
+            if made.zeros != PageMask::EMPTY {
+                self.keep_zeros(start, len, &mut made)?;
+            }
+            Ok(made)
+        });
+        seen.map_err(|errno| {
+            let _ = self.leave_open(start, len);
+            refused(0, errno)
+        })
+    }
+
+    /// Pages of a range that are there, and which of them are the zero page.
+    fn there(&self, start: usize, len: usize) -> Result<Made, Errno> {
+        let all = Categories::PRESENT | Categories::SWAPPED;
+        let mut query = PagemapScan::any(start, start + len, all);
+        query.returned = all | Categories::PFNZERO;
+        let mut made = Made::default();
+        self.each(query, start, |k, found| {
+            match found.contains(Categories::PFNZERO) {
+                true => made.zeros.set(k),
+                false => made.pages.set(k),
+            }
+        })?;
+        Ok(made)
+    }
+
+    fn each(
+        &self,
+        mut query: PagemapScan,
+        start: usize,
+        mut work: impl FnMut(u32, Categories),
+    ) -> Result<(), Errno> {
+        let mut out = [Region::default(); REGIONS];
+        while query.start < query.end {
+            let scanned = self.pagemap.scan(&query, &mut out)?;
+            for region in &out[..scanned.regions] {
+                for page in (region.start()..region.end()).step_by(PAGE) {
+                    work(((page - start) / PAGE) as u32, region.categories());
+                }
+            }
+            if scanned.walk_end <= query.start {
+                return Err(Errno(libc::EIO));
+            }
+            query.start = scanned.walk_end;
+        }
+        Ok(())
+    }
+
+    /// Protects the zero pages, so that a write to one is heard. What was written since is a page
+    /// like the others.
+    fn keep_zeros(&self, start: usize, len: usize, made: &mut Made) -> Result<(), Errno> {
+        let pages = (len / PAGE) as u32;
+        let zeros = made.zeros;
+        for (k, n) in zeros.runs(pages) {
+            let (at, len) = (start + k as usize * PAGE, n as usize * PAGE);
+            if !self.protect_zeros(at, len) {
+                return Err(Errno(libc::EAGAIN));
+            }
+        }
+        let now = self.there(start, len)?;
+        for (k, n) in zeros.without(&now.zeros).runs(pages) {
+            let (at, len) = (start + k as usize * PAGE, n as usize * PAGE);
+            // It can only have become ours to write, or gone.
+            let _ = self.program.write_protect(at, len, ProtectMode::empty());
+        }
+        // Only what was protected is known to be one still.
+        let kept = zeros.without(&zeros.without(&now.zeros));
+        made.zeros = kept;
+        made.pages = now.pages;
+        Ok(())
+    }
+}
