@@ -28,7 +28,7 @@ use core::sync::atomic::Ordering::Relaxed;
 /// on the fault costs little more than the zeros that it brings.
 pub(crate) const OPEN_ORDER: u8 = 4;
 /// Where so many pages of a block are open, a fault opens all that is left of it.
-const MANY: u32 = 4 << OPEN_ORDER;
+pub(crate) const MANY: u32 = 4 << OPEN_ORDER;
 /// Pages of a new mapping that is open at once: 256 KiB.
 const NEW: u64 = 64;
 /// Pages that one round of reclaim closes at most, so that who waits does not wait for all.
@@ -128,12 +128,16 @@ impl<E: Env> Mm<E> {
         Ok(())
     }
 
-    /// Charges open pages, as far below `memory.high` as the knob says.
     fn charge_open(&self, t: &Tunables, pages: u64) -> bool {
+        self.is_far_below_high(t, pages) && self.charge().try_charge(pages).is_ok()
+    }
+
+    /// Whether `pages` more leave usage as far below `memory.high` as the knob says, so that they
+    /// may be charged before they are there.
+    pub(crate) fn is_far_below_high(&self, t: &Tunables, pages: u64) -> bool {
         let high = self.charge().high().min(self.charge().max());
         let most = high / 100 * u64::from(t.fault_open_ratio);
         self.charge().usage().saturating_add(pages) <= most
-            && self.charge().try_charge(pages).is_ok()
     }
 
     /// Ends the openness of what is open among the pages `first..first + n` of a block. Block

@@ -18,8 +18,9 @@ use crate::mm::Mm;
 use crate::platform::{Cow, Flush, Platform, PlatformError, Stop};
 use crate::reclaim::lru::Which;
 use crate::space::block::{BlockState, HugeMap, Table};
-use crate::space::entry::Kind;
+use crate::space::entry::{Entry, Kind};
 use crate::space::fault::{Served, Step};
+use crate::space::open::{MANY, OPEN_ORDER};
 use crate::space::{BlockRef, MapError, Space};
 use crate::stat::Item;
 use crate::units::{BLOCK_PAGES, BlockNr, PageRun, Pfn, SpaceId, Vpn, order_pages};
@@ -235,6 +236,10 @@ impl<E: Env> Mm<E> {
             let e = table.get(k);
             matches!(e.kind(), Kind::Mapped(_)) && e.shared() == shared && e.prot() == prot
         };
+        if let Some((first, n)) = self.ahead_of_writes(table, i) {
+            self.take_over(table, first, n);
+            return Ok(());
+        }
         let most = WINDOW.min(BLOCK_PAGES - i);
         let before = (1..=most.min(i))
             .take_while(|&k| alike(i - k, false))
@@ -253,6 +258,26 @@ impl<E: Env> Mm<E> {
         }
         self.take_over(table, i, n);
         Ok(())
+    }
+
+    /// Far below `memory.high`, as where holes are left to the system: charges for the shared
+    /// pages without a gap around the page `i` in its window of 64 KiB, or where much of the block
+    /// is this manager's own already, in all of it. Which they are. Block locked.
+    fn ahead_of_writes(&self, table: &Table, i: u32) -> Option<(u32, u32)> {
+        let e = table.get(i);
+        let own = |e: &&Entry| matches!(e.kind(), Kind::Mapped(_)) && !e.shared();
+        let many = table.0.iter().filter(own).count() as u32 >= MANY;
+        let (from, end) = match (many, order_pages(OPEN_ORDER)) {
+            (true, _) => (0, BLOCK_PAGES),
+            (false, pages) => (i / pages * pages, i / pages * pages + pages),
+        };
+        let alike = |k: &u32| table.get(*k).shared() && table.get(*k).prot() == e.prot();
+        let below = (from..i).rev().take_while(alike).count() as u32;
+        let above = (i..end).take_while(alike).count() as u32;
+        let pages = u64::from(below + above);
+        let charged = self.is_far_below_high(&self.tunables(), pages)
+            && self.charge().try_unshare(pages).is_ok();
+        charged.then_some((i - below, below + above))
     }
 
     /// Ends the sharing of the shared entries among `first..first + n`; their charge is the
