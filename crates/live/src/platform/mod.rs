@@ -385,10 +385,8 @@ impl Platform for LivePlatform {
     ) -> Result<Flush, PlatformError> {
         let (start, len) = self.span(space, start, pages)?;
         // SAFETY: rights of the program's memory, as the program asked; none of ours lies there.
-        match unsafe { kernel::mprotect(start, len, rights(prot)) } {
-            Ok(()) => Ok(FLUSHED),
-            Err(errno) => Err(refused(0, errno)),
-        }
+        let done = unsafe { kernel::mprotect(start, len, rights(prot)) };
+        done.map(|()| FLUSHED).map_err(|errno| refused(0, errno))
     }
 
     fn write_protect(&self, at: PageRun, on: bool) -> Result<Flush, PlatformError> {
@@ -398,13 +396,11 @@ impl Platform for LivePlatform {
         } else {
             ProtectMode::empty()
         };
-        match self.program.write_protect(start, len, mode) {
-            Ok(()) => Ok(FLUSHED),
-            Err(why) => Err(PlatformError {
-                at: 0,
-                why: stop(why),
-            }),
-        }
+        let done = self.program.write_protect(start, len, mode);
+        done.map(|()| FLUSHED).map_err(|why| PlatformError {
+            at: 0,
+            why: stop(why),
+        })
     }
 
     fn open(&self, at: PageRun) -> Result<(), PlatformError> {

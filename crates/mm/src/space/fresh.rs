@@ -56,8 +56,10 @@ impl<E: Env> Mm<E> {
                     cap = cap.min(space.adapt.cap(vma.start, page, beside));
                 }
                 let estimate = look(&state, cap, most);
-                let small = estimate.order < OPEN_ORDER && e.is_none() && access == Access::Write;
+                let small = cap < OPEN_ORDER || estimate.order == 0;
                 if small
+                    && e.is_none()
+                    && access == Access::Write
                     && !space.changed(seq)
                     && let Some(n) = self.try_open(space, &mut state, vma, page, mode)
                 {
