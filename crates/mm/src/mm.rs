@@ -63,6 +63,8 @@ pub struct Mm<E: Env> {
     pub(crate) barren_high: AtomicU64,
     /// Where the next round of reclaim goes on to close what is open: a page's number.
     pub(crate) closed_to: AtomicU64,
+    /// Runs of open pages in all blocks.
+    pub(crate) open_runs: AtomicU32,
     pub(crate) refault: Refault,
     pub(crate) retouch: Retouch,
     pub(crate) trim: Trim,
@@ -112,6 +114,7 @@ impl<E: Env> Mm<E> {
             pressure: Pressure::new(),
             barren_high: AtomicU64::new(u64::MAX),
             closed_to: AtomicU64::new(0),
+            open_runs: AtomicU32::new(0),
             refault: Refault::default(),
             retouch: Retouch::default(),
             trim: Trim::default(),

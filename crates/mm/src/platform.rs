@@ -288,6 +288,10 @@ pub trait Platform: Send + Sync {
     ) -> Result<Flush, PlatformError>;
     /// Sets or clears write-protection for tracking; writes are then delivered as faults.
     fn write_protect(&self, at: PageRun, on: bool) -> Result<Flush, PlatformError>;
+    /// Runs of open pages that there may be: each may cost the system a mapping or two more.
+    fn most_open(&self) -> u32 {
+        0
+    }
     /// Leaves holes to the system: until [`close`](Platform::close) it makes a page of zeros of
     /// each at its first touch, of which the core hears nothing. Who waits for one goes on.
     ///

@@ -25,6 +25,7 @@ use crate::platform::{Cow, Platform};
 use crate::reclaim::lru::Which;
 use crate::space::block::BlockState;
 use crate::space::entry::Kind;
+use crate::space::open;
 use crate::space::rmap::first_page;
 use crate::stat::{Item, SizeItem};
 use crate::store::Store;
@@ -54,6 +55,7 @@ struct Seen {
     zero: u64,
     shared: u64,
     open: u64,
+    open_runs: u64,
     /// Folios of which a part is shared.
     unevictable: BTreeSet<u32>,
     broken: Vec<String>,
@@ -135,6 +137,8 @@ impl<E: Env> Mm<E> {
             Cow::Core => 0,
         };
         seen.check("NrShared", self.stats().get(Item::NrShared), shared);
+        let open_runs = u64::from(self.open_runs.load(Ordering::Relaxed));
+        seen.check("runs of open pages", open_runs, seen.open_runs);
         seen.check("NrOpen", self.stats().get(Item::NrOpen), seen.open);
         seen.check("NrSwapped", self.stats().get(Item::NrSwapped), swapped);
         seen.check(
@@ -202,6 +206,9 @@ impl<E: Env> Mm<E> {
                 }
             }
             BlockState::Empty | BlockState::HugeSwapped(_) | BlockState::Table(_) => {
+                if let BlockState::Table(table) = state {
+                    seen.open_runs += u64::from(open::runs(table));
+                }
                 for i in 0..BLOCK_PAGES {
                     let page = first.add(i as u64);
                     match state.entry(i).kind() {

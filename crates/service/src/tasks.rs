@@ -211,7 +211,9 @@ fn manage(door: &Door, found: Found, link: Link, line: LineId) -> Result<&'stati
     if known.is_none() {
         group.set_capabilities(capabilities.bits());
     }
+    let most_mappings = crate::mappings::most();
     let config = LiveConfig {
+        mappings: Some(most_mappings as u32),
         capabilities: Some(capabilities),
         opened,
         dont_fork: true,
@@ -232,7 +234,7 @@ fn manage(door: &Door, found: Found, link: Link, line: LineId) -> Result<&'stati
         history: Mutex::default(),
         rooms: Noted::default(),
         held: Noted::default(),
-        most_mappings: crate::mappings::most(),
+        most_mappings,
         own,
     }));
     process.settle();

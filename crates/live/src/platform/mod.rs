@@ -67,6 +67,8 @@ pub struct LiveConfig {
     pub account: Option<Box<dyn Account>>,
     /// What is open already.
     pub opened: Opened,
+    /// Mappings that the kernel allows the process (`vm.max_map_count`); `None`: its default.
+    pub mappings: Option<u32>,
 }
 
 /// Real memory of one process.
@@ -90,6 +92,7 @@ pub struct LivePlatform {
     zeros: Reservation,
     note: Note,
     moves: bool,
+    most_open: u32,
     /// A page could not be marked, so that a page without a marker says nothing.
     forgetful: AtomicBool,
     caps: Capabilities,
@@ -133,6 +136,7 @@ impl LivePlatform {
             zeros,
             note: Note::new().map_err(LiveError::Own)?,
             moves: caps.has(Capability::Move),
+            most_open: open::most(config.mappings),
             forgetful: AtomicBool::new(false),
             caps,
         })
@@ -368,8 +372,7 @@ impl Platform for LivePlatform {
         match self.run(at) {
             Ok((start, len)) if self.is_ours(start, len) => self.discard(at),
             Ok(_) if at.pages > 1 => {
-                let pages = (0..at.pages).map(|k| at.tail(k));
-                pages.for_each(|p| drop(self.drop_zero(PageRun { pages: 1, ..p })));
+                (0..at.pages).for_each(|k| drop(self.drop_zero(at.part(k, 1))));
                 FLUSHED
             }
             _ => FLUSHED,
@@ -403,25 +406,24 @@ impl Platform for LivePlatform {
         })
     }
 
+    fn most_open(&self) -> u32 {
+        self.most_open
+    }
+
     fn open(&self, at: PageRun) -> Result<(), PlatformError> {
-        let (start, len) = self.run(at)?;
-        self.leave_open(start, len)
+        self.run(at)
+            .and_then(|(start, len)| self.leave_open(start, len))
     }
 
     fn close(&self, at: PageRun) -> Result<Made, PlatformError> {
-        let (start, len) = self.run(at)?;
-        if self.is_going(start) {
-            // Nobody waits for what is unmapped next.
-            return Ok(Made::default());
-        }
-        self.take_over(start, len)
+        self.run(at)
+            .and_then(|(start, len)| self.take_over(start, len))
     }
 
     fn free_open(&self, at: PageRun) {
-        if let Ok((start, len)) = self.run(at) {
-            // SAFETY: the program gives the bytes up. A refusal leaves them, which is as good.
-            let _ = unsafe { kernel::madvise(start, len, Advice::Free) };
-        }
+        let _ = self
+            .run(at)
+            .map(|(start, len)| self.free_lazily(start, len));
     }
 
     fn harvest(&self, _at: PageRun) -> Harvest {

@@ -4,11 +4,21 @@ use deckle_mm::platform::Made;
 use deckle_mm::{PageMask, PlatformError};
 use deckle_uffd::{Categories, Errno, PagemapScan, ProtectMode, Region, RegisterMode};
 
-use super::kernel::PAGE;
+use super::kernel::{self, Advice, PAGE};
 use super::{GONE, LivePlatform, refused};
 
 /// Regions that one look at the page map tells of.
 const REGIONS: usize = 64;
+
+/// Linux' default of `vm.max_map_count`.
+const MAPPINGS: u32 = 65530;
+/// One run of open pages for so many mappings: each may take two of them.
+const SHARE: u32 = 8;
+
+/// Runs of open pages that there may be, where the kernel allows so many mappings.
+pub(super) fn most(mappings: Option<u32>) -> u32 {
+    mappings.unwrap_or(MAPPINGS) / SHARE
+}
 
 impl LivePlatform {
     /// Ends the registration of holes: from here on the kernel fills them.
@@ -20,6 +30,10 @@ impl LivePlatform {
     /// Registers them again; what is there. `Gone` if they cannot be: the program has put
     /// something else in their place.
     pub(super) fn take_over(&self, start: usize, len: usize) -> Result<Made, PlatformError> {
+        if self.is_going(start) {
+            // Nobody waits for what is unmapped next.
+            return Ok(Made::default());
+        }
         let mode = RegisterMode::MISSING | RegisterMode::WP;
         self.program
             .register(start, len, mode)
@@ -37,6 +51,12 @@ impl LivePlatform {
             let _ = self.leave_open(start, len);
             refused(0, errno)
         })
+    }
+
+    /// What the program does not need is the kernel's to take, or to leave.
+    pub(super) fn free_lazily(&self, start: usize, len: usize) {
+        // SAFETY: the program gives the bytes up. A refusal leaves them, which is as good.
+        let _ = unsafe { kernel::madvise(start, len, Advice::Free) };
     }
 
     /// Pages of a range that are there, and which of them are the zero page.

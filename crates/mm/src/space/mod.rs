@@ -12,7 +12,7 @@ pub mod freeze;
 pub mod fresh;
 pub mod map;
 pub mod marks;
-mod open;
+pub(crate) mod open;
 pub mod pin;
 mod protect;
 pub mod remap;

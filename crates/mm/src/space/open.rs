@@ -65,12 +65,27 @@ impl<E: Env> Mm<E> {
             state.tidy();
             return None;
         }
-        let e = Entry::new(Kind::Open, vma.prot, vma.locked);
-        for k in 0..run.pages {
-            table.set(run.start.index() + k, e);
-        }
-        self.stats().add(Item::NrOpen, pages);
+        self.note_open(table, run, vma.prot);
         Some(run.pages)
+    }
+
+    /// Makes open entries of a run. Block locked.
+    fn note_open(&self, table: &mut Table, run: PageRun, prot: Prot) {
+        self.count_runs(table, |table| {
+            for k in run.start.index()..run.start.index() + run.pages {
+                table.set(k, Entry::new(Kind::Open, prot, false));
+            }
+        });
+        self.stats().add(Item::NrOpen, u64::from(run.pages));
+    }
+
+    /// Does what changes which entries of a block are open, and counts their runs anew.
+    fn count_runs<R>(&self, table: &mut Table, work: impl FnOnce(&mut Table) -> R) -> R {
+        let before = runs(table);
+        let done = work(table);
+        self.open_runs
+            .fetch_add(runs(table).wrapping_sub(before), Relaxed);
+        done
     }
 
     /// Whether a new mapping may be open from the beginning, since it is so small that its first
@@ -118,10 +133,7 @@ impl<E: Env> Mm<E> {
             let block = space.block(self, at.block());
             let mut state = self.lock_settled(&block, at.index(), n);
             if let Some(table) = state.table() {
-                self.stats().add(Item::NrOpen, u64::from(n));
-                for k in at.index()..at.index() + n {
-                    table.set(k, Entry::new(Kind::Open, prot, false));
-                }
+                self.note_open(table, PageRun::new(id, at, n), prot);
             }
             at = at.add(u64::from(n));
         }
@@ -129,7 +141,9 @@ impl<E: Env> Mm<E> {
     }
 
     fn charge_open(&self, t: &Tunables, pages: u64) -> bool {
-        self.is_far_below_high(t, pages) && self.charge().try_charge(pages).is_ok()
+        self.open_runs.load(Relaxed) < self.platform().most_open()
+            && self.is_far_below_high(t, pages)
+            && self.charge().try_charge(pages).is_ok()
     }
 
     /// Whether `pages` more leave usage as far below `memory.high` as the knob says, so that they
@@ -176,7 +190,7 @@ impl<E: Env> Mm<E> {
 
     fn close_run(&self, table: &mut Table, run: PageRun) -> Result<u64, PlatformError> {
         let made = self.platform().close(run)?;
-        Ok(self.book_made(table, run, &made))
+        Ok(self.count_runs(table, |table| self.book_made(table, run, &made)))
     }
 
     /// Books what the system has made of a run that is closed. The pages that were not made are
@@ -291,7 +305,7 @@ impl<E: Env> Mm<E> {
     }
 
     /// Drops what is open of a run, without a look at its pages: they are holes after. What the
-    /// system refuses to close stays open, and its bytes stay. Block locked.
+    /// system refuses to close stays open, but its bytes are dropped, too. Block locked.
     pub(crate) fn drop_open(&self, run: PageRun, table: &mut Table) {
         let first = run.start.index();
         for (k, n) in open_in(table, first, run.pages).runs(BLOCK_PAGES) {
@@ -300,9 +314,9 @@ impl<E: Env> Mm<E> {
                 Ok(_) => true,
                 Err(e) => e.why == Stop::Gone,
             };
+            let token = self.platform().discard(part);
+            self.platform().flush(&mut core::iter::once(token));
             if closed {
-                let token = self.platform().discard(part);
-                self.platform().flush(&mut core::iter::once(token));
                 self.forget_open(table, k, n);
             }
         }
@@ -342,9 +356,11 @@ impl<E: Env> Mm<E> {
             return;
         }
         let pages = u64::from(open.count());
-        for (k, n) in open.runs(BLOCK_PAGES) {
-            (k..k + n).for_each(|k| table.set(k, Entry::NONE));
-        }
+        self.count_runs(table, |table| {
+            for (k, n) in open.runs(BLOCK_PAGES) {
+                (k..k + n).for_each(|k| table.set(k, Entry::NONE));
+            }
+        });
         self.stats().sub(Item::NrOpen, pages);
         self.charge().uncharge(pages);
     }
@@ -355,6 +371,12 @@ fn may_open(space: &Space, vma: &Vma, t: &Tunables) -> bool {
     let plain = vma.prot.read && vma.prot.write && !vma.locked;
     let ours = !vma.uffd_missing && !vma.uffd_wp && !space.forbids_zero();
     t.fault_open_ratio > 0 && order::adapts(t, vma) && plain && ours
+}
+
+/// Runs of open entries.
+pub(crate) fn runs(table: &Table) -> u32 {
+    let begins = |k: &usize| table.0[*k].is_open() && (*k == 0 || !table.0[*k - 1].is_open());
+    (0..BLOCK_PAGES as usize).filter(begins).count() as u32
 }
 
 /// The open entries among `first..first + n`.

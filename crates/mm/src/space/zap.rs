@@ -117,12 +117,13 @@ impl<E: Env> Mm<E> {
     pub(crate) fn drop_entries(&self, run: PageRun, table: &mut Table) {
         let first = run.start.index();
         self.forsake(table, first, run.pages);
-        self.forget_open(table, first, run.pages);
         self.zap_at_rest(table, first, first + run.pages);
         let mut batch = Batch::default();
         for k in first..first + run.pages {
             match table.get(k).kind() {
-                Kind::None | Kind::Busy | Kind::Open => {}
+                // What could not be closed stays open.
+                Kind::Open => continue,
+                Kind::None | Kind::Busy => {}
                 Kind::Mapped(p) => {
                     self.stats().sub(Item::NrAnon, 1);
                     self.zap_frame(&mut batch, run, k, p);
