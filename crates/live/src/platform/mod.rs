@@ -104,10 +104,7 @@ impl LivePlatform {
     /// # Errors
     /// See [`LiveError`].
     pub fn new(config: LiveConfig) -> Result<LivePlatform, LiveError> {
-        let caps = match config.capabilities {
-            Some(caps) => caps,
-            None => self_test(),
-        };
+        let caps = config.capabilities.unwrap_or_else(self_test);
         let mut opened = config.opened;
         let (program, park) = (opened.uffd(caps)?, opened.uffd(caps)?);
         let pagemap = opened.pagemap()?;
