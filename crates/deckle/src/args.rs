@@ -108,8 +108,9 @@ when the program and everything that it started have ended. A program that ignor
 not killed for it: SIGKILL to deckle run ends it within a second, daemons that it started too.
 
 What the summary says, on standard error:
-  memory   the largest amount charged against the limit, exactly: pages in use, and the
-           compressed ones. Resident: pages in use alone, as the programs told it last.
+  memory   the largest amount charged against the limit, exactly: pages in use, the compressed
+           ones, and (far below the limit) small holes that the kernel fills by itself.
+           Resident: without the compressed ones, as the programs told it last.
   swap     what was compressed and what came back; the peak, and the memory it was kept in.
   zeros    pages that held only zeros: they were dropped, and cost nothing.
   faults   page faults; huge pages of 2 MiB given to them, and how often there was none.

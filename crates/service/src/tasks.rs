@@ -255,15 +255,16 @@ fn look_after(process: &'static Process) -> ! {
                     process.account.stop_borrowing(process.pager.mm(), false);
                     process.account.stop_lending(process.pager.mm());
                     process.note_away();
-                    let faults = process.pager.mm().stats().get(deckle_mm::Item::Pgfault);
-                    if crate::door().fault.get() == b"panic" && faults > 1000 {
+                    let mm = process.pager.mm();
+                    let seen = [deckle_mm::Item::Pgfault, deckle_mm::Item::NrOpen];
+                    let seen = seen.map(|item| mm.stats().get(item));
+                    if crate::door().fault.get() == b"panic" && seen[0] > 1000 {
                         panic!("as DECKLE_FAULT asks");
                     }
                     // To who does not fault nothing comes back.
-                    let mm = process.pager.mm();
-                    if published != Some(faults) || mm.forget_refaults() {
+                    if published != Some(seen) || mm.forget_refaults() {
                         process.publish();
-                        published = Some(faults);
+                        published = Some(seen);
                     }
                 }
             }
