@@ -1,8 +1,8 @@
 //! Direct and background reclaim.
 //!
 //! A round first closes what is open (`space/open.rs`), since what of it was never touched costs
-//! nobody anything. It then runs the shrinker over underused huge pages (cheap, and what it frees was
-//! never used), then takes folios from the inactive list. Where no accessed bit can be read,
+//! nobody anything. It then runs the shrinker over underused huge pages (cheap, and what it frees
+//! was never used), then takes folios from the inactive list. Where no accessed bit can be read,
 //! the inactive list is kept stocked by unmapping folios from the old end of the active one:
 //! what is touched before reclaim reaches it comes back by a fault.
 

@@ -13,9 +13,10 @@ use crate::stat::Item;
 use crate::units::{BLOCK_PAGES, PageMask, PageRun, SpaceId, Vpn};
 
 impl<E: Env> Mm<E> {
-    /// Closes what is open, maps every inactive page of a space, and forgets what the program has discarded of the
-    /// stored ones by calls that nobody saw: a child could not tell. The caller keeps faults,
-    /// reclaim and mapping calls away; nothing is busy. On an error some pages stay inactive.
+    /// Closes what is open, maps every inactive page of a space, and forgets what the program has
+    /// discarded of the stored ones by calls that nobody saw: a child could not tell. The caller
+    /// keeps faults, reclaim and mapping calls away; nothing is busy. On an error some pages stay
+    /// inactive.
     pub fn activate_all(&self, id: SpaceId) -> Result<(), MapError> {
         let space = self.space(id)?;
         self.close_range(&space, space.base, space.pages)?;
