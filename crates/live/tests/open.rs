@@ -12,6 +12,7 @@ use service::{MIB, Served, Trim, service_with, sound, within, word};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::time::{Duration, Instant};
 
 type Managed = deckle_live::Region<Limit, Trim>;
 
@@ -219,6 +220,101 @@ fn no_byte_is_lost_while_windows_close_and_open_under_writers() {
         });
         eprintln!("{reopened} rounds found open windows");
         assert!(reopened > 100, "{reopened} rounds met the race");
+        within(&limit);
+        sound(&service);
+    });
+}
+
+/// What was only read is closed as the zero page, which costs nothing; a write to it is charged.
+#[test]
+fn what_was_only_read_is_free_once_closed_and_charged_when_it_is_written() {
+    case(|| {
+        let (service, limit) = open_service(256, 100);
+        let region = service.map(8 * MIB).expect("map");
+        let (base, all) = (region.as_ptr() as usize, 8 * MIB / PAGE);
+        for page in scattered(all) {
+            assert_eq!(cell(base, page).load(Relaxed), 0);
+        }
+        let open = stat(&service, Item::NrOpen);
+        assert!(open > all as u64 / 2, "{open} open");
+        cell(base, 100).store(5, Relaxed);
+        service.pager().mm().reclaim(1 << 20);
+        assert_eq!(stat(&service, Item::NrOpen), 0);
+        assert!(
+            limit.usage() <= 1 + service.pager().mm().store_charged(),
+            "{}",
+            limit.usage()
+        );
+        sound(&service);
+        // To be read still, without a fault; nothing opens a zero page.
+        let faults = stat(&service, Item::Pgfault);
+        for page in (0..all).filter(|page| *page != 100) {
+            assert_eq!(cell(base, page).load(Relaxed), 0);
+        }
+        assert!(stat(&service, Item::Pgfault) <= faults + 64);
+        assert_eq!(cell(base, 100).load(Relaxed), 5);
+        for page in 0..all {
+            cell(base, page).fetch_add(word(page, 3), Relaxed);
+        }
+        sound(&service);
+        assert_eq!(stat(&service, Item::NrOpen), 0);
+        assert_eq!(stat(&service, Item::NrAnon), all as u64);
+        assert!(limit.usage() >= all as u64);
+        for page in 0..all {
+            let was = if page == 100 { 5 } else { 0 };
+            let want = word(page, 3).wrapping_add(was);
+            assert_eq!(cell(base, page).load(Relaxed), want);
+        }
+        sound(&service);
+    });
+}
+
+/// A writer goes over zero pages while they are closed, so that some writes fall between the look
+/// at a page and its protection. None is lost, and each is charged.
+#[test]
+fn writes_into_zero_pages_that_are_being_closed_are_kept_and_charged() {
+    case(|| {
+        let (service, limit) = open_service(256, 100);
+        let mut met = 0;
+        for round in 0..40 {
+            let region = service.map(4 * MIB).expect("map");
+            let (base, all) = (region.as_ptr() as usize, 4 * MIB / PAGE);
+            for page in scattered(all) {
+                assert_eq!(cell(base, page).load(Relaxed), 0);
+            }
+            let written = AtomicU64::new(0);
+            std::thread::scope(|s| {
+                let written = &written;
+                s.spawn(move || {
+                    for page in scattered(all) {
+                        cell(base, page).fetch_add(word(page, round), Relaxed);
+                        written.fetch_add(1, Relaxed);
+                    }
+                });
+                let start = written.load(Relaxed);
+                let pager = service.pager();
+                while stat(&service, Item::NrOpen) > 0 {
+                    pager.mm().reclaim(1 << 20);
+                }
+                let end = written.load(Relaxed);
+                met += u64::from(start < end && end < all as u64);
+            });
+            for page in 0..all {
+                assert_eq!(cell(base, page).load(Relaxed), word(page, round));
+            }
+            // Who waits for a page goes on before it is booked.
+            let items = [Item::NrAnon, Item::NrInactive, Item::NrSwapped];
+            let known = || items.iter().map(|i| stat(&service, *i)).sum::<u64>();
+            let begin = Instant::now();
+            while known() < all as u64 {
+                let late = begin.elapsed() > Duration::from_secs(1);
+                assert!(!late, "{} of {all} pages are known", known());
+            }
+            if round % 8 == 0 {
+                sound(&service);
+            }
+        }
+        assert!(met > 10, "{met} rounds met the race");
         within(&limit);
         sound(&service);
     });
