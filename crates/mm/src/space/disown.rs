@@ -156,6 +156,7 @@ impl<E: Env> Mm<E> {
             BlockState::Table(_) | BlockState::HugeSwapped(_) => {
                 if let Some(table) = state.table() {
                     self.drop_entries(PageRun::new(space.id, first, n), table);
+                    self.forget_open(table, i, n);
                 }
                 state.tidy();
             }

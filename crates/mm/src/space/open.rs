@@ -287,20 +287,29 @@ impl<E: Env> Mm<E> {
     }
 
     /// Drops what is open of a run, without a look at its pages: they are holes after. What the
-    /// system refuses to close stays open, and its bytes stay. Block locked.
+    /// system refuses to close is empty, and stays open. Block locked.
     pub(crate) fn drop_open(&self, run: PageRun, table: &mut Table) {
         let first = run.start.index();
         for (k, n) in open_in(table, first, run.pages).runs(BLOCK_PAGES) {
             let part = run.part(k - first, n);
-            let closed = match self.platform().close(part) {
-                Ok(_) => true,
-                Err(e) => e.why == Stop::Gone,
-            };
-            if closed {
-                let token = self.platform().discard(part);
-                self.platform().flush(&mut core::iter::once(token));
+            if self.close_empty(part) {
                 self.forget_open(table, k, n);
+            } else if n > 1 {
+                // Something else may be in the place of some of them.
+                for k in k..k + n {
+                    if self.close_empty(run.part(k - first, 1)) {
+                        self.forget_open(table, k, 1);
+                    }
+                }
             }
+        }
+    }
+
+    /// Whether what is open of a run is so no more; of several pages not all need be the core's.
+    fn close_empty(&self, run: PageRun) -> bool {
+        match self.platform().close_empty(run) {
+            Ok(()) => true,
+            Err(e) => run.pages == 1 && e.why == Stop::Gone,
         }
     }
 
