@@ -166,13 +166,13 @@ fn no_byte_is_lost_while_windows_close_and_open_under_writers() {
         let (service, limit) = open_service(256, 100);
         let region = service.map(8 * MIB).expect("map");
         let (base, all) = (region.as_ptr() as usize, 8 * MIB / PAGE);
-        let (pager, done) = (service.pager(), AtomicU64::new(0));
+        let pager = service.pager();
         let space = pager.space();
         const STEPS: u64 = 60_000;
         let mut reopened = 0;
         std::thread::scope(|s| {
-            for t in 0..2 {
-                let (done, start) = (&done, region.start());
+            let writer = |t: usize| {
+                let start = region.start();
                 s.spawn(move || {
                     let mut is = vec![0_u64; all];
                     let mut x = t as u64 + 1;
@@ -199,11 +199,11 @@ fn no_byte_is_lost_while_windows_close_and_open_under_writers() {
                     for page in (t..all).step_by(2) {
                         assert_eq!(cell(base, page).load(Relaxed), is[page], "page {page}");
                     }
-                    done.fetch_add(1, Relaxed);
-                });
-            }
+                })
+            };
+            let writers = [writer(0), writer(1)];
             let mut round = 0_u64;
-            while done.load(Relaxed) < 2 {
+            while !writers.iter().all(|w| w.is_finished()) {
                 round += 1;
                 reopened += u64::from(stat(&service, Item::NrOpen) > 0);
                 match round % 3 {

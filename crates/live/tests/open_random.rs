@@ -251,8 +251,13 @@ impl Program<'_> {
         let (mm, space) = (self.service.pager().mm(), self.space());
         let lock = self.below(2) == 0 && self.locked() + n as usize <= LOCKED;
         self.log.push(format!("mlock {start} {n} {lock}"));
+        let locked = |all: bool| match all {
+            true => mm.mlock(space, start, n),
+            false => mm.lock_present(space, start, n),
+        };
+        let all = self.below(2) == 0;
         match lock {
-            true if mm.mlock(space, start, n).is_ok() => {}
+            true if locked(all).is_ok() => {}
             _ => {
                 mm.munlock(space, start, n).expect("munlock");
                 self.set(start, n, |p| p.locked = false);
