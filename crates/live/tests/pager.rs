@@ -1,17 +1,15 @@
 //! The pager as a Rust program uses it: ordinary memory, more of it than the limit.
 
 mod common;
-#[path = "common/trim.rs"]
-mod trim;
+#[path = "common/service.rs"]
+mod service;
 
 use common::{PAGE, case, pss_anon};
 use deckle_live::{Die, Limit, LiveConfig, Pager, Region, Service};
 use deckle_mm::{Advice, Charge, Item, Prot, Store, ThpMode, Tunables, Vpn};
+use service::{MIB, Trim, check, fill, service_with, sound, within, word};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use trim::Trim;
-
-const MIB: usize = 1 << 20;
 
 fn service_of(mib: u64, thp: ThpMode) -> (Service<Limit, Trim>, Arc<Limit>) {
     service_with(
@@ -22,60 +20,6 @@ fn service_of(mib: u64, thp: ThpMode) -> (Service<Limit, Trim>, Arc<Limit>) {
             ..Tunables::default()
         },
     )
-}
-
-fn service_with(mib: u64, tunables: Tunables) -> (Service<Limit, Trim>, Arc<Limit>) {
-    let max = mib * 256;
-    let limit = Arc::new(Limit::new(max, max - max / 32, u64::MAX));
-    let config = LiveConfig {
-        dont_fork: true,
-        ..LiveConfig::default()
-    };
-    let pager = Pager::new(
-        config,
-        limit.clone(),
-        Trim::default(),
-        tunables,
-        Box::new(Die),
-    )
-    .expect("pager");
-    (Service::start(pager).expect("threads"), limit)
-}
-
-fn word(page: usize, round: u64) -> u64 {
-    (page as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ round
-}
-
-fn fill(region: &mut Region<Limit, Trim>, round: u64) {
-    for (i, page) in region.chunks_mut(PAGE).enumerate() {
-        for k in 0..64 {
-            page[k * 8..k * 8 + 8].copy_from_slice(&word(i, round + k as u64).to_ne_bytes());
-        }
-    }
-}
-
-fn check(region: &Region<Limit, Trim>, round: u64) {
-    for (i, page) in region.chunks(PAGE).enumerate() {
-        for k in 0..64 {
-            let got = u64::from_ne_bytes(page[k * 8..k * 8 + 8].try_into().unwrap());
-            assert_eq!(got, word(i, round + k as u64), "page {i} word {k}");
-        }
-        assert!(page[512..].iter().all(|b| *b == 0), "page {i}");
-    }
-}
-
-fn sound(service: &Service<Limit, Trim>) {
-    // Quiescent: nobody faults, and the background has nothing to do.
-    std::thread::sleep(std::time::Duration::from_millis(50));
-    if let Err(broken) = service.pager().mm().verify(true) {
-        panic!("{broken:?}");
-    }
-}
-
-/// The peak may pass the limit by what the store grows by while it makes room.
-fn within(limit: &Limit) {
-    let (peak, max) = (limit.peak(), limit.max());
-    assert!(peak <= max + 256, "{peak} of {max} pages");
 }
 
 fn four_times_the_limit(thp: ThpMode) {

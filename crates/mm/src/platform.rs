@@ -312,6 +312,14 @@ pub trait Platform: Send + Sync {
         let _ = at;
         Ok(Made::default())
     }
+    /// The same for pages whose bytes are given up: what was made is gone, all are holes after.
+    ///
+    /// # Errors
+    /// As [`close`](Platform::close); all that is left open is empty, too.
+    fn close_empty(&self, at: PageRun) -> Result<(), PlatformError> {
+        let _ = at;
+        Ok(())
+    }
     /// The contents of open pages may be dropped until they are written again (MADV_FREE).
     fn free_open(&self, at: PageRun) {
         let _ = at;

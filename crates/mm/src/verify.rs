@@ -114,6 +114,9 @@ impl<E: Env> Mm<E> {
                     if e.marks().any() && unheard || e.marks().uffd_wp && !vma.uffd_wp {
                         seen.broken.push(format!("{page} is not tracked: {e:?}"));
                     }
+                    if e.is_open() && vma.locked {
+                        seen.broken.push(format!("{page} is open and locked"));
+                    }
                     if !e.is_none() && e.prot() != vma.prot {
                         seen.broken
                             .push(format!("{page}: rights differ from its VMA's"));

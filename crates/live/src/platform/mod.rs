@@ -20,7 +20,9 @@ mod unshare;
 mod zero;
 
 use std::fs::File;
-use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::ops::Range;
+use std::sync::Mutex;
+use std::sync::atomic::AtomicBool;
 
 use deckle_mm::platform::{
     Content, Cow, Done, Flush, Harvest, Made, PlatformError, Prot, Stop, Zones,
@@ -86,7 +88,7 @@ pub struct LivePlatform {
     parking: Parking,
     managed: Managed,
     /// Start and end of a range that is about to be unmapped.
-    going: [AtomicUsize; 2],
+    going: Mutex<Range<usize>>,
     nursery: Nursery,
     /// A block of zeros to copy from: never written, so it uses no memory.
     zeros: Reservation,
@@ -128,7 +130,7 @@ impl LivePlatform {
             memory: opened.memory(),
             parking,
             managed,
-            going: [const { AtomicUsize::new(0) }; 2],
+            going: Mutex::default(),
             nursery,
             zeros,
             note: Note::new().map_err(LiveError::Own)?,
@@ -163,16 +165,6 @@ impl LivePlatform {
     /// What the system allows.
     pub fn capabilities(&self) -> Capabilities {
         self.caps
-    }
-
-    /// Makes huge pages ahead of need; see [`Nursery::fill`].
-    pub fn fill_nursery(&self, budget: u32) -> u32 {
-        self.nursery.fill(budget, &self.pagemap)
-    }
-
-    /// Has core dumps of the program say that so many of its pages are not in them.
-    pub fn note_away(&self, pages: u64) {
-        self.note.say(pages);
     }
 
     /// The page map of this process.
@@ -417,6 +409,11 @@ impl Platform for LivePlatform {
             .and_then(|(start, len)| self.take_over(start, len))
     }
 
+    fn close_empty(&self, at: PageRun) -> Result<(), PlatformError> {
+        self.run(at)
+            .and_then(|(start, len)| self.take_empty(start, len))
+    }
+
     fn free_open(&self, at: PageRun) {
         let _ = self
             .run(at)
@@ -429,7 +426,7 @@ impl Platform for LivePlatform {
 
     fn release_block(&self, space: SpaceId, block: BlockNr) {
         let addr = block.start().addr() as usize;
-        if self.is_going(addr) {
+        if self.is_going(addr, BLOCK) {
             // Its page table goes with the mapping.
             return;
         }

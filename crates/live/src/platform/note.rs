@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use deckle_uffd::Errno;
 
+use super::LivePlatform;
 use super::kernel::{self, Advice, PAGE, Reservation};
 
 /// The words before the number: one word of memory, as its eight digits are.
@@ -65,6 +66,13 @@ impl Note {
             }
             before.store(u64::from_ne_bytes(*BEFORE), Ordering::Release);
         }
+    }
+}
+
+impl LivePlatform {
+    /// Has core dumps of the program say that so many of its pages are not in them.
+    pub fn note_away(&self, pages: u64) {
+        self.note.say(pages);
     }
 }
 

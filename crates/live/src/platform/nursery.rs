@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use deckle_uffd::{Categories, Errno, Pagemap};
 
+use super::LivePlatform;
 use super::caps::{Capabilities, Capability};
 use super::kernel::{self, Advice, BLOCK, PAGE, Reservation};
 
@@ -319,5 +320,11 @@ impl Drop for Nursling<'_> {
             let _ = unsafe { kernel::drop_pages(self.addr(), BLOCK) };
         }
         self.nursery.state[self.slot].store(EMPTY, Ordering::Release);
+    }
+}
+impl LivePlatform {
+    /// Makes huge pages ahead of need; see [`Nursery::fill`].
+    pub fn fill_nursery(&self, budget: u32) -> u32 {
+        self.nursery.fill(budget, &self.pagemap)
     }
 }

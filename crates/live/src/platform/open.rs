@@ -2,7 +2,8 @@
 
 use deckle_mm::platform::Made;
 use deckle_mm::{PageMask, PlatformError};
-use deckle_uffd::{Categories, Errno, PagemapScan, ProtectMode, Region, RegisterMode};
+use deckle_uffd::{Categories, Errno, PagemapScan, ProtectMode, Region};
+use deckle_uffd::{RegisterMode, WakeMode, Why};
 
 use super::kernel::{self, Advice, PAGE};
 use super::{GONE, LivePlatform, refused};
@@ -27,20 +28,50 @@ impl LivePlatform {
         unsafe { self.program.unregister(start, len) }.map_err(|errno| refused(0, errno))
     }
 
-    /// Registers them again; what is there. `Gone` if they cannot be: the program has put
-    /// something else in their place.
-    pub(super) fn take_over(&self, start: usize, len: usize) -> Result<Made, PlatformError> {
-        if self.is_going(start) {
-            // Nobody waits for what is unmapped next.
-            return Ok(Made::default());
-        }
+    /// Registers them again. `Gone` if they cannot be: the program has put something else in their
+    /// place, or in that of some of them.
+    fn claim(&self, start: usize, len: usize) -> Result<(), PlatformError> {
         let mode = RegisterMode::MISSING | RegisterMode::WP;
-        self.program
-            .register(start, len, mode)
-            .map_err(|errno| match errno {
-                Errno(libc::EINVAL | libc::EBUSY) => GONE,
-                errno => refused(0, errno),
-            })?;
+        let claimed = self.program.register(start, len, mode);
+        let refusal = match claimed {
+            Ok(_) if self.is_private(start, len) => return Ok(()),
+            Ok(_) | Err(Errno(libc::EINVAL | libc::EBUSY)) => GONE,
+            Err(errno) => refused(0, errno),
+        };
+        // The kernel may have come to a part of it.
+        let _ = self.leave_open(start, len);
+        Err(refusal)
+    }
+
+    /// Whether a registered range is one private mapping. What is shared can be registered as
+    /// well, but its bytes are not this process's alone.
+    fn is_private(&self, start: usize, len: usize) -> bool {
+        // SAFETY: refused for private memory; of shared memory it maps what is there, as the
+        // program's next access would.
+        let asked = unsafe { self.program.continue_range(start, len, WakeMode::DONTWAKE) };
+        match asked {
+            Err(e) if e.why == Why::Invalid => true,
+            // The address space is changing; else a part of what is shared was mapped.
+            Err(e) => matches!(e.why, Why::Again { .. }) && e.done == 0,
+            Ok(_) => false,
+        }
+    }
+
+    /// Registers again what may be discarded, and discards it whatever comes of that.
+    pub(super) fn take_empty(&self, start: usize, len: usize) -> Result<(), PlatformError> {
+        let claimed = match self.is_going(start, len) {
+            // Nobody waits for what is unmapped next.
+            true => Ok(()),
+            false => self.claim(start, len),
+        };
+        // SAFETY: the program gives the bytes up. Refused where it has unmapped a part by itself.
+        let _ = unsafe { kernel::drop_pages(start, len) };
+        claimed
+    }
+
+    /// Registers them again; what is there. `Gone` as in [`claim`](Self::claim).
+    pub(super) fn take_over(&self, start: usize, len: usize) -> Result<Made, PlatformError> {
+        self.claim(start, len)?;
         let seen = self.there(start, len).and_then(|mut made| {
             if made.zeros != PageMask::EMPTY {
                 self.keep_zeros(start, len, &mut made)?;

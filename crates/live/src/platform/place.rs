@@ -1,5 +1,6 @@
 //! Managed mappings: made by the kernel where the program wants them, and taken back.
 
+use std::sync::PoisonError;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -84,13 +85,13 @@ impl LivePlatform {
     /// Says that a range is about to be unmapped, of no bytes: none. What a block of it leaves
     /// behind need not be cleared away then. Of several the last that was said.
     pub(crate) fn going(&self, start: usize, len: usize) {
-        self.going[0].store(start, Relaxed);
-        self.going[1].store(start + len, Relaxed);
+        *self.going.lock().unwrap_or_else(PoisonError::into_inner) = start..start + len;
     }
 
-    /// Whether an address is about to be unmapped.
-    pub(super) fn is_going(&self, addr: usize) -> bool {
-        (self.going[0].load(Relaxed)..self.going[1].load(Relaxed)).contains(&addr)
+    /// Whether all of a range is about to be unmapped.
+    pub(super) fn is_going(&self, start: usize, len: usize) -> bool {
+        let going = self.going.lock().unwrap_or_else(PoisonError::into_inner);
+        going.start <= start && start + len <= going.end
     }
 
     /// Unmaps a managed range.

@@ -59,6 +59,7 @@ impl<E: Env> Mm<E> {
         for _ in 0..PATIENCE {
             let seq = self.reclaim_seq.load(Ordering::Acquire);
             let contended = self.contended.load(Ordering::Relaxed);
+            let open = self.stats().get(Item::NrOpen);
             // What another CPU's store grew by may hide what this round has freed, and another
             // CPU's round may have made the room: what counts is whether there is room now.
             if self.reclaim_round(target, Who::Direct) > 0 || self.has_room(&failed) {
@@ -69,7 +70,7 @@ impl<E: Env> Mm<E> {
                 self.settle_store();
                 continue;
             }
-            if self.stats().get(Item::NrOpen) > 0 {
+            if (1..open).contains(&self.stats().get(Item::NrOpen)) {
                 // The next round closes more.
                 continue;
             }

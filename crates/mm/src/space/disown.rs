@@ -155,8 +155,8 @@ impl<E: Env> Mm<E> {
             // A record of a huge page in the store is none any more once a page was brought in.
             BlockState::Table(_) | BlockState::HugeSwapped(_) => {
                 if let Some(table) = state.table() {
-                    self.forget_open(table, i, n);
                     self.drop_entries(PageRun::new(space.id, first, n), table);
+                    self.forget_open(table, i, n);
                 }
                 state.tidy();
             }

@@ -29,6 +29,8 @@ impl<E: Env> Mm<E> {
                 return Err(MapError::BadRange(start, pages));
             }
             Some(start) => {
+                // What cannot be closed would be the system's in the new mapping still.
+                self.close_range(&space, start, pages)?;
                 self.unmap_range(&space, start, pages)?;
                 start
             }

@@ -22,6 +22,7 @@ use crate::space::{BlockRef, MapError, Space};
 use crate::stat::Item;
 use crate::tunables::{FaultOrder, Tunables};
 use crate::units::{BLOCK_ORDER, BLOCK_PAGES, PageMask, PageRun, SpaceId, Vpn, order_pages};
+use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;
 
 /// A fault that would get a smaller folio opens holes instead: 64 KiB of them, the size from which
@@ -168,7 +169,7 @@ impl<E: Env> Mm<E> {
         n: u32,
     ) -> Result<u64, PlatformError> {
         let mut freed = 0;
-        for (k, n) in open_in(table, first, n).runs(BLOCK_PAGES) {
+        for (k, n) in alike_in(table, first, n) {
             let run = PageRun::new(space.id, block.add(u64::from(k)), n);
             freed += match self.close_run(table, run) {
                 // Something else is in the place of some of them.
@@ -305,20 +306,29 @@ impl<E: Env> Mm<E> {
     }
 
     /// Drops what is open of a run, without a look at its pages: they are holes after. What the
-    /// system refuses to close stays open, but its bytes are dropped, too. Block locked.
+    /// system refuses to close is empty, and stays open. Block locked.
     pub(crate) fn drop_open(&self, run: PageRun, table: &mut Table) {
         let first = run.start.index();
         for (k, n) in open_in(table, first, run.pages).runs(BLOCK_PAGES) {
             let part = run.part(k - first, n);
-            let closed = match self.platform().close(part) {
-                Ok(_) => true,
-                Err(e) => e.why == Stop::Gone,
-            };
-            let token = self.platform().discard(part);
-            self.platform().flush(&mut core::iter::once(token));
-            if closed {
+            if self.close_empty(part) {
                 self.forget_open(table, k, n);
+            } else if n > 1 {
+                // Something else may be in the place of some of them.
+                for k in k..k + n {
+                    if self.close_empty(run.part(k - first, 1)) {
+                        self.forget_open(table, k, 1);
+                    }
+                }
             }
+        }
+    }
+
+    /// Whether what is open of a run is so no more; of several pages not all need be the core's.
+    fn close_empty(&self, run: PageRun) -> bool {
+        match self.platform().close_empty(run) {
+            Ok(()) => true,
+            Err(e) => run.pages == 1 && e.why == Stop::Gone,
         }
     }
 
@@ -377,6 +387,22 @@ fn may_open(space: &Space, vma: &Vma, t: &Tunables) -> bool {
 pub(crate) fn runs(table: &Table) -> u32 {
     let begins = |k: &usize| table.0[*k].is_open() && (*k == 0 || !table.0[*k - 1].is_open());
     (0..BLOCK_PAGES as usize).filter(begins).count() as u32
+}
+
+/// The runs of open entries among `first..first + n`, each of the same rights and so, as a rule,
+/// one mapping.
+fn alike_in(table: &Table, first: u32, n: u32) -> Vec<(u32, u32)> {
+    let mut runs = Vec::new();
+    for (k, n) in open_in(table, first, n).runs(BLOCK_PAGES) {
+        let mut from = k;
+        for at in k + 1..=k + n {
+            if at == k + n || table.get(at).prot() != table.get(from).prot() {
+                runs.push((from, at - from));
+                from = at;
+            }
+        }
+    }
+    runs
 }
 
 /// The open entries among `first..first + n`.

@@ -28,6 +28,10 @@ impl<E: Env> Mm<E> {
     pub(crate) fn zap_range(&self, space: &Space, start: Vpn, pages: u64) {
         for (block, first, n) in space.parts(self, start, pages) {
             self.zap_part(space, &block, first, n);
+            // It goes, whatever the system thinks of it.
+            if let BlockState::Table(table) = &mut *block.lock(self) {
+                self.forget_open(table, first.index(), n);
+            }
         }
         self.settle_store();
     }
@@ -95,7 +99,8 @@ impl<E: Env> Mm<E> {
         self.put_folio(h.pfn, 1);
     }
 
-    /// Makes holes of the entries of a run, none of which is busy. Block locked.
+    /// Makes holes of the entries of a run, none of which is busy, but of what cannot be closed.
+    /// Block locked.
     pub(crate) fn zap_entries(&self, run: PageRun, table: &mut Table) {
         self.drop_open(run, table);
         let first = run.start.index();
@@ -112,8 +117,8 @@ impl<E: Env> Mm<E> {
         self.drop_entries(run, table);
     }
 
-    /// Forgets the entries of a run, none of which is busy, and frees their frames; what the
-    /// program sees is the caller's. Block locked.
+    /// Forgets the entries of a run, none of which is busy, but those that are open, and frees
+    /// their frames; what the program sees is the caller's. Block locked.
     pub(crate) fn drop_entries(&self, run: PageRun, table: &mut Table) {
         let first = run.start.index();
         self.forsake(table, first, run.pages);
