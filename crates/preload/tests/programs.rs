@@ -60,6 +60,28 @@ fn children_have_no_memory_that_is_kept_from_them() {
     }
 }
 
+/// Of 16,384 pages touched one by one and then shared by a fork, of which each side writes half.
+#[test]
+fn far_below_the_limit_the_kernel_serves_what_is_touched_here_and_there() {
+    let program = compile("scattered", &[]);
+    let program = [program.to_str().expect("path")];
+    let faults = |limit: &str| {
+        let ran = run(&["--memory-max", limit], &program);
+        expect(&ran, "scattered right");
+        let line = ran
+            .err
+            .lines()
+            .find_map(|l| l.strip_prefix("deckle: faults"));
+        let figure = line.and_then(|l| l.split_whitespace().next());
+        figure
+            .and_then(|n| n.parse::<u32>().ok())
+            .expect("a figure")
+    };
+    let (far, near) = (faults("1G"), faults("48M"));
+    assert!(far < 1000, "{far} faults far below the limit");
+    assert!(near > 10_000, "{near} faults beyond it");
+}
+
 #[test]
 fn p21_tools_run_with_the_library_alone() {
     expect(
