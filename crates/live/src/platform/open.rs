@@ -59,11 +59,11 @@ impl LivePlatform {
 
     /// Registers again what may be discarded, and discards it whatever comes of that.
     pub(super) fn take_empty(&self, start: usize, len: usize) -> Result<(), PlatformError> {
-        let claimed = match self.is_going(start, len) {
-            // Nobody waits for what is unmapped next.
-            true => Ok(()),
-            false => self.claim(start, len),
-        };
+        if self.is_going(start, len) {
+            // It goes with its mapping, for which nobody waits.
+            return Ok(());
+        }
+        let claimed = self.claim(start, len);
         // SAFETY: the program gives the bytes up. Refused where it has unmapped a part by itself.
         let _ = unsafe { kernel::drop_pages(start, len) };
         claimed

@@ -108,6 +108,9 @@ impl LivePlatform {
         // SAFETY: the caller's promise.
         match unsafe { kernel::munmap(start, len) } {
             Err(errno) => {
+                // What was open had pages that nobody has dropped one by one.
+                // SAFETY: the caller's promise.
+                let _ = unsafe { kernel::drop_pages(start, len) };
                 self.managed.add(start, len, &self.program, false)?;
                 Err(errno)
             }

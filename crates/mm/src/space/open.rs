@@ -72,21 +72,13 @@ impl<E: Env> Mm<E> {
 
     /// Makes open entries of a run. Block locked.
     fn note_open(&self, table: &mut Table, run: PageRun, prot: Prot) {
-        self.count_runs(table, |table| {
-            for k in run.start.index()..run.start.index() + run.pages {
-                table.set(k, Entry::new(Kind::Open, prot, false));
-            }
-        });
+        let first = run.start.index();
+        for k in first..first + run.pages {
+            table.set(k, Entry::new(Kind::Open, prot, false));
+        }
+        let more = 1_u32.wrapping_sub(beside(table, first, run.pages));
+        self.open_runs.fetch_add(more, Relaxed);
         self.stats().add(Item::NrOpen, u64::from(run.pages));
-    }
-
-    /// Does what changes which entries of a block are open, and counts their runs anew.
-    fn count_runs<R>(&self, table: &mut Table, work: impl FnOnce(&mut Table) -> R) -> R {
-        let before = runs(table);
-        let done = work(table);
-        self.open_runs
-            .fetch_add(runs(table).wrapping_sub(before), Relaxed);
-        done
     }
 
     /// Whether a new mapping may be open from the beginning, since it is so small that its first
@@ -191,7 +183,11 @@ impl<E: Env> Mm<E> {
 
     fn close_run(&self, table: &mut Table, run: PageRun) -> Result<u64, PlatformError> {
         let made = self.platform().close(run)?;
-        Ok(self.count_runs(table, |table| self.book_made(table, run, &made)))
+        let before = runs(table);
+        let freed = self.book_made(table, run, &made);
+        let more = runs(table).wrapping_sub(before);
+        self.open_runs.fetch_add(more, Relaxed);
+        Ok(freed)
     }
 
     /// Books what the system has made of a run that is closed. The pages that were not made are
@@ -366,11 +362,11 @@ impl<E: Env> Mm<E> {
             return;
         }
         let pages = u64::from(open.count());
-        self.count_runs(table, |table| {
-            for (k, n) in open.runs(BLOCK_PAGES) {
-                (k..k + n).for_each(|k| table.set(k, Entry::NONE));
-            }
-        });
+        for (k, n) in open.runs(BLOCK_PAGES) {
+            (k..k + n).for_each(|k| table.set(k, Entry::NONE));
+            let more = beside(table, k, n).wrapping_sub(1);
+            self.open_runs.fetch_add(more, Relaxed);
+        }
         self.stats().sub(Item::NrOpen, pages);
         self.charge().uncharge(pages);
     }
@@ -381,6 +377,12 @@ fn may_open(space: &Space, vma: &Vma, t: &Tunables) -> bool {
     let plain = vma.prot.read && vma.prot.write && !vma.locked;
     let ours = !vma.uffd_missing && !vma.uffd_wp && !space.forbids_zero();
     t.fault_open_ratio > 0 && order::adapts(t, vma) && plain && ours
+}
+
+/// How many of the two entries beside `first..first + n` are open.
+fn beside(table: &Table, first: u32, n: u32) -> u32 {
+    let below = first.checked_sub(1).is_some_and(|k| table.get(k).is_open());
+    u32::from(below) + u32::from(table.get(first + n).is_open())
 }
 
 /// Runs of open entries.
