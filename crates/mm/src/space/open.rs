@@ -36,9 +36,9 @@ const NEW: u64 = 64;
 const ROUND: u64 = 64 * BLOCK_PAGES as u64;
 
 impl<E: Env> Mm<E> {
-    /// Opens the holes around `page`, a hole, if that may be and the charge allows: how many. Not
-    /// for who must not wait for reclaim: memory is short then. Block locked, the VMA just
-    /// validated.
+    /// Opens the holes around `page`, a hole, if that may be and the charge allows: how many. Only
+    /// at the first try of a fault (`NoWait`): who was put off was so because memory is short, and
+    /// who populates wants pages. Block locked, the VMA just validated.
     pub(crate) fn try_open(
         &self,
         space: &Space,
@@ -133,6 +133,7 @@ impl<E: Env> Mm<E> {
         Ok(())
     }
 
+    /// Charges open pages if there may be more of them.
     fn charge_open(&self, t: &Tunables, pages: u64) -> bool {
         self.open_runs.load(Relaxed) < self.platform().most_open()
             && self.is_far_below_high(t, pages)
