@@ -10,6 +10,9 @@ use crate::error::Errno;
 use crate::flags::Categories;
 use crate::sys::{self, PmScanArg};
 
+/// Regions that [`Pagemap::each`] has room for at one time.
+const REGIONS: usize = 32;
+
 /// An open `pagemap` file of a process.
 #[derive(Debug)]
 pub struct Pagemap {
@@ -224,6 +227,23 @@ impl Pagemap {
         }
     }
 
+    /// Scans a range to its end, however many regions there are.
+    ///
+    /// # Errors
+    /// As [`scan`](Self::scan); `EIO` if the kernel does not come forward.
+    pub fn each(&self, mut query: PagemapScan, mut work: impl FnMut(&Region)) -> Result<(), Errno> {
+        let mut out = [Region::default(); REGIONS];
+        while query.start < query.end {
+            let scanned = self.scan(&query, &mut out)?;
+            out[..scanned.regions].iter().for_each(&mut work);
+            if scanned.walk_end <= query.start {
+                return Err(Errno(libc::EIO));
+            }
+            query.start = scanned.walk_end;
+        }
+        Ok(())
+    }
+
     /// Reads one entry for each page from `start` on.
     ///
     /// # Errors
@@ -255,19 +275,8 @@ impl Pagemap {
         query.inverted = none;
         query.required = all | none;
         query.any_of = Categories::empty();
-        let mut out = [Region::default(); 16];
         let mut bytes = 0;
-        while query.start < end {
-            let scanned = self.scan(&query, &mut out)?;
-            bytes += out[..scanned.regions]
-                .iter()
-                .map(Region::bytes)
-                .sum::<usize>();
-            if scanned.walk_end <= query.start {
-                break;
-            }
-            query.start = scanned.walk_end;
-        }
+        self.each(query, |region| bytes += region.bytes())?;
         Ok(bytes)
     }
 }

@@ -12,6 +12,12 @@ use deckle_uffd::{Errno, RegisterMode, Uffd};
 use super::kernel::{self, Advice};
 use crate::ranges::Ranges;
 
+/// Has faults of a range delivered: missing pages and protected ones.
+pub(super) fn register(uffd: &Uffd, start: usize, len: usize) -> Result<(), Errno> {
+    let mode = RegisterMode::MISSING | RegisterMode::WP;
+    uffd.register(start, len, mode).map(drop)
+}
+
 /// The set of managed ranges.
 #[derive(Debug, Default)]
 pub struct Managed {
@@ -75,7 +81,7 @@ impl Managed {
     ) -> Result<(), Errno> {
         self.advise(start, len)?;
         if !open {
-            uffd.register(start, len, RegisterMode::MISSING | RegisterMode::WP)?;
+            register(uffd, start, len)?;
         }
         self.write().insert(start, len);
         Ok(())
@@ -118,7 +124,7 @@ impl Managed {
     pub(super) fn after_fork(&self, uffd: &Uffd) -> Result<(), Errno> {
         for (start, len) in self.ranges() {
             self.advise(start, len)?;
-            uffd.register(start, len, RegisterMode::MISSING | RegisterMode::WP)?;
+            register(uffd, start, len)?;
         }
         Ok(())
     }

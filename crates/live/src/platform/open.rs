@@ -2,14 +2,11 @@
 
 use deckle_mm::platform::Made;
 use deckle_mm::{PageMask, PlatformError};
-use deckle_uffd::{Categories, Errno, PagemapScan, ProtectMode, Region};
-use deckle_uffd::{RegisterMode, WakeMode, Why};
+use deckle_uffd::{Categories, Errno, PagemapScan, ProtectMode, WakeMode, Why};
 
 use super::kernel::{self, Advice, PAGE};
+use super::managed::register;
 use super::{GONE, LivePlatform, refused};
-
-/// Regions that one look at the page map tells of.
-const REGIONS: usize = 64;
 
 /// Linux' default of `vm.max_map_count`.
 const MAPPINGS: u32 = 65530;
@@ -31,9 +28,7 @@ impl LivePlatform {
     /// Registers them again. `Gone` if they cannot be: the program has put something else in their
     /// place, or in that of some of them.
     fn claim(&self, start: usize, len: usize) -> Result<(), PlatformError> {
-        let mode = RegisterMode::MISSING | RegisterMode::WP;
-        let claimed = self.program.register(start, len, mode);
-        let refusal = match claimed {
+        let refusal = match register(&self.program, start, len) {
             Ok(_) if self.is_private(start, len) => return Ok(()),
             Ok(_) | Err(Errno(libc::EINVAL | libc::EBUSY)) => GONE,
             Err(errno) => refused(0, errno),
@@ -96,35 +91,16 @@ impl LivePlatform {
         let mut query = PagemapScan::any(start, start + len, all);
         query.returned = all | Categories::PFNZERO;
         let mut made = Made::default();
-        self.each(query, start, |k, found| {
-            match found.contains(Categories::PFNZERO) {
-                true => made.zeros.set(k),
-                false => made.pages.set(k),
+        self.pagemap.each(query, |region| {
+            let found = match region.categories().contains(Categories::PFNZERO) {
+                true => &mut made.zeros,
+                false => &mut made.pages,
+            };
+            for page in (region.start()..region.end()).step_by(PAGE) {
+                found.set(((page - start) / PAGE) as u32);
             }
         })?;
         Ok(made)
-    }
-
-    fn each(
-        &self,
-        mut query: PagemapScan,
-        start: usize,
-        mut work: impl FnMut(u32, Categories),
-    ) -> Result<(), Errno> {
-        let mut out = [Region::default(); REGIONS];
-        while query.start < query.end {
-            let scanned = self.pagemap.scan(&query, &mut out)?;
-            for region in &out[..scanned.regions] {
-                for page in (region.start()..region.end()).step_by(PAGE) {
-                    work(((page - start) / PAGE) as u32, region.categories());
-                }
-            }
-            if scanned.walk_end <= query.start {
-                return Err(Errno(libc::EIO));
-            }
-            query.start = scanned.walk_end;
-        }
-        Ok(())
     }
 
     /// Protects the zero pages, so that a write to one is heard. What was written since is a page
@@ -139,14 +115,14 @@ impl LivePlatform {
             }
         }
         let now = self.there(start, len)?;
-        for (k, n) in zeros.without(&now.zeros).runs(pages) {
+        let written = zeros.without(&now.zeros);
+        for (k, n) in written.runs(pages) {
             let (at, len) = (start + k as usize * PAGE, n as usize * PAGE);
             // It can only have become ours to write, or gone.
             let _ = self.program.write_protect(at, len, ProtectMode::empty());
         }
         // Only what was protected is known to be one still.
-        let kept = zeros.without(&zeros.without(&now.zeros));
-        made.zeros = kept;
+        made.zeros = zeros.without(&written);
         made.pages = now.pages;
         Ok(())
     }

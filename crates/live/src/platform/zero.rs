@@ -119,20 +119,10 @@ impl LivePlatform {
         query.inverted = Categories::WRITTEN;
         query.required = Categories::PFNZERO | Categories::WRITTEN;
         query.any_of = Categories::empty();
-        let mut out = [Region::default(); 16];
-        while query.start < end {
-            let Ok(scanned) = self.pagemap.scan(&query, &mut out) else {
-                return;
-            };
-            for region in &out[..scanned.regions] {
-                // SAFETY: zero pages that nobody can write: no byte is lost.
-                let _ = unsafe { kernel::drop_pages(region.start(), region.bytes()) };
-            }
-            if scanned.walk_end <= query.start {
-                return;
-            }
-            query.start = scanned.walk_end;
-        }
+        let _ = self.pagemap.each(query, |region| {
+            // SAFETY: zero pages that nobody can write: no byte is lost.
+            let _ = unsafe { kernel::drop_pages(region.start(), region.bytes()) };
+        });
     }
 
     /// A block of zeros, as one huge page where the system has one.

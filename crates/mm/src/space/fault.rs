@@ -297,13 +297,14 @@ impl<E: Env> Mm<E> {
             }
             kind => {
                 let fresh = kind == Kind::None;
-                if fresh && let Some(n) = self.try_open(space, &mut state, &vma, page, mode) {
+                let t = &self.tunables();
+                if fresh && let Some(n) = self.try_open(space, &mut state, &vma, page, mode, t) {
                     return Ok(Step::Done(Served::Mapped(n)));
                 }
                 let Some(table) = state.table() else {
                     return Ok(Step::Again);
                 };
-                let wide = !fresh || self.tunables().profile == Profile::Deckle;
+                let wide = !fresh || t.profile == Profile::Deckle;
                 let mut run = zero_window(space, &vma, table, page, wide, fresh);
                 let mut shown = self.show_zeros(space, &vma, table, run);
                 if shown.is_err_and(|e| e.why == Stop::Gone) && run.pages > 1 {

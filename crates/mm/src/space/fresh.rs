@@ -61,7 +61,7 @@ impl<E: Env> Mm<E> {
                     && e.is_none()
                     && access == Access::Write
                     && !space.changed(seq)
-                    && let Some(n) = self.try_open(space, &mut state, vma, page, mode)
+                    && let Some(n) = self.try_open(space, &mut state, vma, page, mode, &t)
                 {
                     // A whole window goes on a stream, as a folio of its size does.
                     let order = if n == order_pages(OPEN_ORDER) {

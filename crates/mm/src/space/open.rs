@@ -46,9 +46,10 @@ impl<E: Env> Mm<E> {
         vma: &Vma,
         page: Vpn,
         mode: FaultMode,
+        t: &Tunables,
     ) -> Option<u32> {
-        let t = &self.tunables();
-        if mode != FaultMode::NoWait || !may_open(space, vma, t) {
+        let may = mode == FaultMode::NoWait && may_open(space, vma, t);
+        if !may || !self.is_far_below_high(t, 1) {
             return None;
         }
         let table = state.table()?;
@@ -280,6 +281,9 @@ impl<E: Env> Mm<E> {
     /// is enough for one round; returns how many pages went.
     pub(crate) fn close_some(&self, target: u64) -> u64 {
         let before = self.stats().get(Item::NrOpen);
+        if before == 0 {
+            return 0;
+        }
         let mut freed = 0;
         let is_done = |freed| {
             let left = self.stats().get(Item::NrOpen);
