@@ -15,6 +15,7 @@ use crate::swap::readahead::Window;
 use crate::sync::{Guard, Lock};
 use crate::units::{BLOCK_PAGES, PageMask, Pfn, Slot};
 use alloc::boxed::Box;
+use core::ops::Range;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 /// A huge page of the program.
@@ -93,6 +94,18 @@ impl Table {
     pub fn busy_in(&self, first: u32, pages: u32) -> bool {
         (first..first + pages).any(|i| self.get(i).is_busy())
     }
+}
+
+/// The indices without a gap around `i` that `join` it, of those `within`.
+pub(crate) fn around(i: u32, within: Range<u32>, join: impl Fn(u32) -> bool) -> Range<u32> {
+    let (mut first, mut end) = (i, i + 1);
+    while first > within.start && join(first - 1) {
+        first -= 1;
+    }
+    while end < within.end && join(end) {
+        end += 1;
+    }
+    first..end
 }
 
 /// What a block is.

@@ -14,7 +14,7 @@ use crate::mm::Mm;
 use crate::platform::{Cow, Platform, PlatformError, Stop};
 use crate::reclaim::lru::Which;
 use crate::reclaim::oom::OomReport;
-use crate::space::block::{BlockState, Table};
+use crate::space::block::{BlockState, Table, around};
 use crate::space::entry::{Entry, Kind};
 use crate::space::marks::Marks;
 use crate::space::vma::Vma;
@@ -447,22 +447,16 @@ fn zero_window(
     if !wide {
         return PageRun::new(space.id, page, 1);
     }
-    let fits = |p: Vpn| {
-        p >= vma.start
-            && p.0 < vma.start.0 + vma.pages
-            && match table.get(p.index()).kind() {
+    let block = page.block().start();
+    let joins = |k: u32| {
+        vma.contains(block.add(u64::from(k)))
+            && match table.get(k).kind() {
                 Kind::None => fresh,
                 Kind::Zero { mapped, .. } => !mapped && !fresh,
                 _ => false,
             }
     };
-    let base = page.0 & !15;
-    let (mut first, mut last) = (page.0, page.0 + 1);
-    while first > base && fits(Vpn(first - 1)) {
-        first -= 1;
-    }
-    while last < base + 16 && fits(Vpn(last)) {
-        last += 1;
-    }
-    PageRun::new(space.id, Vpn(first), (last - first) as u32)
+    let base = page.index() & !15;
+    let run = around(page.index(), base..base + 16, joins);
+    PageRun::new(space.id, block.add(u64::from(run.start)), run.len() as u32)
 }

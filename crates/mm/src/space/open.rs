@@ -14,22 +14,23 @@ use crate::huge::order::{self, Window};
 use crate::mm::Mm;
 use crate::platform::{Made, Platform, PlatformError, Prot, Stop};
 use crate::reclaim::lru::Which;
-use crate::space::block::{BlockState, Table};
+use crate::space::block::{BlockState, Table, around};
 use crate::space::entry::{Entry, Kind};
 use crate::space::fault::FaultMode;
 use crate::space::vma::Vma;
 use crate::space::{BlockRef, MapError, Space};
 use crate::stat::Item;
 use crate::tunables::{FaultOrder, Tunables};
-use crate::units::{BLOCK_ORDER, BLOCK_PAGES, PageMask, PageRun, SpaceId, Vpn, order_pages};
+use crate::units::{BLOCK_PAGES, PageMask, PageRun, SpaceId, Vpn, order_pages};
 use alloc::vec::Vec;
+use core::ops::Range;
 use core::sync::atomic::Ordering::Relaxed;
 
 /// A fault that would get a smaller folio opens holes instead: 64 KiB of them, the size from which
 /// on the fault costs little more than the zeros that it brings.
 pub(crate) const OPEN_ORDER: u8 = 4;
 /// Where so many pages of a block are open, a fault opens all that is left of it.
-pub(crate) const MANY: u32 = 4 << OPEN_ORDER;
+const MANY: u32 = 4 << OPEN_ORDER;
 /// Pages of a new mapping that is open at once: 256 KiB.
 const NEW: u64 = 64;
 /// Pages that one round of reclaim closes at most, so that who waits does not wait for all.
@@ -53,8 +54,7 @@ impl<E: Env> Mm<E> {
             return None;
         }
         let table = state.table()?;
-        let run = holes(table, vma, page);
-        let run = PageRun::new(space.id, run.0, run.1);
+        let run = holes(space, table, vma, page);
         let pages = u64::from(run.pages);
         let opened = self.charge_open(t, pages) && {
             let opened = self.platform().open(run).is_ok();
@@ -421,20 +421,22 @@ fn open_in(table: &Table, first: u32, n: u32) -> PageMask {
     open
 }
 
-/// The holes of a VMA without a gap around `page`: in its window of 64 KiB, or where much of the
-/// block is open, in all of it. First page, and how many.
-fn holes(table: &Table, vma: &Vma, page: Vpn) -> (Vpn, u32) {
-    let open = table.0.iter().filter(|e| e.is_open()).count() as u32;
-    let order = if open >= MANY {
-        BLOCK_ORDER
-    } else {
-        OPEN_ORDER
+/// How far around page `i` what has no gap is served ahead of need: in its window of 64 KiB, or
+/// where many of the block's pages are `served` already, in all of it.
+pub(crate) fn ahead(table: &Table, i: u32, served: impl Fn(&Entry) -> bool) -> Range<u32> {
+    let many = table.0.iter().filter(|e| served(e)).count() as u32 >= MANY;
+    let pages = match many {
+        true => BLOCK_PAGES,
+        false => order_pages(OPEN_ORDER),
     };
-    let w = Window::around(page, order);
-    let from = w.start.max(vma.start);
-    let end = w.start.add(u64::from(order_pages(order))).min(vma.end());
-    let hole = |p: &Vpn| table.get(p.index()).is_none();
-    let below = (from.0..page.0).rev().map(Vpn).take_while(hole).count() as u64;
-    let above = (page.0..end.0).map(Vpn).take_while(hole).count() as u64;
-    (Vpn(page.0 - below), (below + above) as u32)
+    let first = i / pages * pages;
+    first..first + pages
+}
+
+/// The holes of a VMA without a gap around `page`, as far as [`ahead`] says.
+fn holes(space: &Space, table: &Table, vma: &Vma, page: Vpn) -> PageRun {
+    let (block, i) = (page.block().start(), page.index());
+    let hole = |k| table.get(k).is_none() && vma.contains(block.add(u64::from(k)));
+    let run = around(i, ahead(table, i, |e| e.is_open()), hole);
+    PageRun::new(space.id, block.add(u64::from(run.start)), run.len() as u32)
 }

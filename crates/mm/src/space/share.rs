@@ -17,10 +17,10 @@ use crate::machine::{Machine, Work};
 use crate::mm::Mm;
 use crate::platform::{Cow, Flush, Platform, PlatformError, Stop};
 use crate::reclaim::lru::Which;
-use crate::space::block::{BlockState, HugeMap, Table};
+use crate::space::block::{BlockState, HugeMap, Table, around};
 use crate::space::entry::{Entry, Kind};
 use crate::space::fault::{Served, Step};
-use crate::space::open::{MANY, OPEN_ORDER};
+use crate::space::open::ahead;
 use crate::space::{BlockRef, MapError, Space};
 use crate::stat::Item;
 use crate::units::{BLOCK_PAGES, BlockNr, PageRun, Pfn, SpaceId, Vpn, order_pages};
@@ -200,23 +200,18 @@ impl<E: Env> Mm<E> {
         {
             return Ok(Step::Over(over));
         }
-        let (mut first, mut last) = (i, i + 1);
+        let mut run = i..i + 1;
         if table.get(i).guarded() {
             table.set(i, table.get(i).dirtied());
             let free = |k: u32| {
                 let e = table.get(k);
                 e.guarded() && !e.shared() && !e.marks().any()
             };
-            while first > 0 && free(first - 1) {
-                first -= 1;
-            }
-            while last < BLOCK_PAGES && free(last) {
-                last += 1;
-            }
+            run = around(i, 0..BLOCK_PAGES, free);
         }
-        let start = page.block().start().add(u64::from(first));
-        self.unguard(PageRun::new(space.id, start, last - first))?;
-        for k in first..last {
+        let start = page.block().start().add(u64::from(run.start));
+        self.unguard(PageRun::new(space.id, start, run.len() as u32))?;
+        for k in run {
             table.set(k, table.get(k).unguarded());
         }
         Ok(Step::Done(Served::Spurious))
@@ -264,20 +259,16 @@ impl<E: Env> Mm<E> {
     /// pages without a gap around the page `i` in its window of 64 KiB, or where much of the block
     /// is this manager's own already, in all of it. Which they are. Block locked.
     fn ahead_of_writes(&self, table: &Table, i: u32) -> Option<(u32, u32)> {
-        let e = table.get(i);
-        let own = |e: &&Entry| matches!(e.kind(), Kind::Mapped(_)) && !e.shared();
-        let many = table.0.iter().filter(own).count() as u32 >= MANY;
-        let (from, end) = match (many, order_pages(OPEN_ORDER)) {
-            (true, _) => (0, BLOCK_PAGES),
-            (false, pages) => (i / pages * pages, i / pages * pages + pages),
-        };
-        let alike = |k: &u32| table.get(*k).shared() && table.get(*k).prot() == e.prot();
-        let below = (from..i).rev().take_while(alike).count() as u32;
-        let above = (i..end).take_while(alike).count() as u32;
-        let pages = u64::from(below + above);
-        let charged = self.is_far_below_high(&self.tunables(), pages)
-            && self.charge().try_unshare(pages).is_ok();
-        charged.then_some((i - below, below + above))
+        let t = &self.tunables();
+        if !self.is_far_below_high(t, 1) {
+            return None;
+        }
+        let own = |e: &Entry| matches!(e.kind(), Kind::Mapped(_)) && !e.shared();
+        let alike = |k| table.get(k).shared() && table.get(k).prot() == table.get(i).prot();
+        let run = around(i, ahead(table, i, own), alike);
+        let pages = run.len() as u64;
+        let charged = self.is_far_below_high(t, pages) && self.charge().try_unshare(pages).is_ok();
+        charged.then_some((run.start, run.len() as u32))
     }
 
     /// Ends the sharing of the shared entries among `first..first + n`; their charge is the

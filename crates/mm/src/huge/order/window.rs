@@ -1,11 +1,12 @@
 //! The window that a folio may fill: the largest that block, VMA and neighbours leave.
 
 use super::{LEAST_ORDER, cap_below_huge, enabled};
-use crate::space::block::BlockState;
+use crate::space::block::{BlockState, around};
 use crate::space::entry::{Entry, Kind};
 use crate::space::vma::{ThpAdvice, Vma};
 use crate::tunables::{Profile, Tunables};
 use crate::units::{BLOCK_ORDER, BLOCK_PAGES, Vpn, order_pages};
+use core::ops::Range;
 
 /// A window `[start, start + 2^order)` that a folio may fill.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,31 +39,22 @@ fn coverable(t: &Tunables, e: Entry) -> bool {
     }
 }
 
-/// The pages of the block around `i` that a folio may cover, `[first, end)`, found in one walk
-/// however many sizes are tried.
-fn room(free: impl Fn(Entry) -> bool, state: &BlockState, i: u32) -> (u32, u32) {
-    let table = match state {
-        BlockState::Empty => return (0, BLOCK_PAGES),
-        BlockState::Table(table) => table,
-        _ => return (i, i + 1),
-    };
-    let free = |k: u32| free(table.get(k));
-    let (mut first, mut end) = (i, i + 1);
-    while first > 0 && free(first - 1) {
-        first -= 1;
+/// The pages of the block around `i` that a folio may cover, found in one walk however many sizes
+/// are tried.
+fn room(free: impl Fn(Entry) -> bool, state: &BlockState, i: u32) -> Range<u32> {
+    match state {
+        BlockState::Empty => 0..BLOCK_PAGES,
+        BlockState::Table(table) => around(i, 0..BLOCK_PAGES, |k| free(table.get(k))),
+        _ => i..i + 1,
     }
-    while end < BLOCK_PAGES && free(end) {
-        end += 1;
-    }
-    (first, end)
 }
 
-fn fits(w: &Window, vma: &Vma, (first, end): (u32, u32)) -> bool {
+fn fits(w: &Window, vma: &Vma, room: &Range<u32>) -> bool {
     let pages = order_pages(w.order);
     w.start >= vma.start
         && w.start.0 + u64::from(pages) <= vma.end().0
-        && w.start.index() >= first
-        && w.start.index() + pages <= end
+        && w.start.index() >= room.start
+        && w.start.index() + pages <= room.end
 }
 
 /// The window for a write fault on `page` of a block that was taken apart, and has since shown
@@ -78,7 +70,7 @@ pub fn window_back(vma: &Vma, state: &BlockState, page: Vpn, order_cap: u8) -> W
     (LEAST_ORDER..=order_cap)
         .rev()
         .map(|order| Window::around(page, order))
-        .find(|w| fits(w, vma, room))
+        .find(|w| fits(w, vma, &room))
         .unwrap_or(one)
 }
 
@@ -91,7 +83,7 @@ pub fn window(t: &Tunables, vma: &Vma, state: &BlockState, page: Vpn, order_cap:
         return one;
     }
     let room = room(|e| coverable(t, e), state, page.index());
-    let fits = |w: &Window| fits(w, vma, room);
+    let fits = |w: &Window| fits(w, vma, &room);
     let huge = Window::around(page, BLOCK_ORDER);
     // Linux gives a huge page only where there is no table.
     let whole = matches!(state, BlockState::Empty) || t.profile == Profile::Deckle;
