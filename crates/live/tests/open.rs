@@ -7,56 +7,16 @@ mod service;
 
 use common::{PAGE, case, pss_anon};
 use deckle_live::Limit;
-use deckle_mm::{Advice, Charge, FaultOrder, Item, ThpMode, Tunables};
-use service::{MIB, Served, Trim, service_with, sound, within, word};
+use deckle_mm::{Advice, Charge, Item, ThpMode};
+use service::{MIB, Served, cell, close_all, opens, scattered, service_with};
+use service::{sound, stat, within, word};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::{Duration, Instant};
 
-type Managed = deckle_live::Region<Limit, Trim>;
-
-fn knobs(ratio: u8) -> Tunables {
-    Tunables {
-        thp: ThpMode::Always,
-        fault_order: FaultOrder::Auto,
-        fault_open_ratio: ratio,
-        ..Tunables::default()
-    }
-}
-
 fn open_service(mib: u64, ratio: u8) -> (Served, Arc<Limit>) {
-    service_with(mib, knobs(ratio))
-}
-
-fn stat(service: &Served, item: Item) -> u64 {
-    service.pager().mm().stats().get(item)
-}
-
-fn close_all(service: &Served, region: &Managed) {
-    let pager = service.pager();
-    pager
-        .mm()
-        .page_out(pager.space(), region.start(), region.pages())
-        .expect("page_out");
-}
-
-/// All numbers below `n`, a power of two, once each and in no order that a stream could be seen in.
-fn scattered(n: usize) -> impl Iterator<Item = usize> {
-    assert!(n.is_power_of_two());
-    let mut x = 1_usize;
-    (0..n).map(move |_| {
-        // Of full period: the multiplier is 1 modulo 4, the summand odd.
-        x = x.wrapping_mul(0x2545_f491_4f6c_dd1d).wrapping_add(0x3619);
-        x & (n - 1)
-    })
-}
-
-/// A word of each page that is only used as an atomic, so that threads may share it.
-fn cell(base: usize, page: usize) -> &'static AtomicU64 {
-    // SAFETY: tests keep their regions longer than what they take from them, and use these bytes
-    // as atomics only, while they use them by this.
-    unsafe { &*((base + page * PAGE + 64) as *const AtomicU64) }
+    service_with(mib, opens(ThpMode::Always, ratio))
 }
 
 #[test]

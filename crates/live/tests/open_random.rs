@@ -8,8 +8,8 @@ mod service;
 use common::case;
 use deckle_live::Place;
 use deckle_mm::space::remap::Remap;
-use deckle_mm::{Advice, FaultOrder, Item, Prot, SpaceId, Store, ThpMode, Tunables, Vpn};
-use service::{Served, service_with, within};
+use deckle_mm::{Advice, Item, Prot, SpaceId, Store, ThpMode, Vpn};
+use service::{Served, opens, service_with, within};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -319,7 +319,8 @@ impl Program<'_> {
                 self.ratio = [0, 20, 60, 100][self.below(4) as usize];
                 self.log.push(format!("ratio {}", self.ratio));
                 let mm = self.service.pager().mm();
-                mm.set_tunables(knobs(self.ratio)).expect("tunables");
+                mm.set_tunables(opens(ThpMode::Always, self.ratio))
+                    .expect("tunables");
             }
         }
     }
@@ -353,18 +354,9 @@ impl Program<'_> {
     }
 }
 
-fn knobs(ratio: u8) -> Tunables {
-    Tunables {
-        thp: ThpMode::Always,
-        fault_order: FaultOrder::Auto,
-        fault_open_ratio: ratio,
-        ..Tunables::default()
-    }
-}
-
 fn run(seed: u64) {
     // Sometimes little of it fits, sometimes all.
-    let (service, limit) = service_with([12, 40][seed as usize % 2], knobs(100));
+    let (service, limit) = service_with([12, 40][seed as usize % 2], opens(ThpMode::Always, 100));
     let mut program = Program {
         service: &service,
         pages: BTreeMap::new(),

@@ -7,49 +7,17 @@ mod service;
 
 use common::{PAGE, case};
 use deckle_live::Place;
-use deckle_mm::{Advice, Charge, FaultOrder, Item, Prot, ThpMode, Tunables};
-use service::{MIB, Managed, Served, service_with, sound, within};
+use deckle_mm::{Advice, Charge, Item, Prot, ThpMode};
+use service::{MIB, Managed, Served, cell, close_all, opens, scattered, service_with};
+use service::{sound, stat, within};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 const RW: i32 = libc::PROT_READ | libc::PROT_WRITE;
 
-fn knobs() -> Tunables {
-    Tunables {
-        thp: ThpMode::Never,
-        fault_order: FaultOrder::Auto,
-        fault_open_ratio: 100,
-        ..Tunables::default()
-    }
-}
-
 fn open_pages(service: &Served) -> u64 {
-    service.pager().mm().stats().get(Item::NrOpen)
-}
-
-fn close_all(service: &Served, region: &Managed) {
-    let pager = service.pager();
-    let done = pager
-        .mm()
-        .page_out(pager.space(), region.start(), region.pages());
-    done.expect("page_out");
-}
-
-/// All numbers below `n`, a power of two, once each and in no order that looks like a stream.
-fn scattered(n: usize) -> impl Iterator<Item = usize> {
-    let mut x = 1_usize;
-    (0..n).map(move |_| {
-        x = x.wrapping_mul(0x2545_f491_4f6c_dd1d).wrapping_add(0x3619);
-        x & (n - 1)
-    })
-}
-
-/// A word of each page that is only used as an atomic.
-fn cell(base: usize, page: usize) -> &'static AtomicU64 {
-    // SAFETY: tests keep their mappings longer than what they take from them, and use these bytes
-    // as atomics only.
-    unsafe { &*((base + page * PAGE + 64) as *const AtomicU64) }
+    stat(service, Item::NrOpen)
 }
 
 /// A region all of which is open, every fourth page touched.
@@ -93,7 +61,7 @@ fn memfd(pages: usize) -> i32 {
 
 /// Shared memory in the place of open pages: `before` of it the program has touched by this view.
 fn shared_memory_in_the_place_of_open_pages(before: usize, wide: bool) {
-    let (service, limit) = service_with(64, knobs());
+    let (service, limit) = service_with(64, opens(ThpMode::Never, 100));
     let region = open_region(&service, 4 * MIB);
     let (base, all) = (region.as_ptr() as usize, 4 * MIB / PAGE);
     let (first, pages) = if wide { (0, 512) } else { (70, 32) };
@@ -165,7 +133,7 @@ fn shared_memory_that_nobody_has_touched_here_stays_the_programs() {
 #[test]
 fn files_and_gaps_in_the_place_of_open_pages_stay_as_they_are() {
     case(|| {
-        let (service, limit) = service_with(64, knobs());
+        let (service, limit) = service_with(64, opens(ThpMode::Never, 100));
         let region = open_region(&service, 4 * MIB);
         let (base, all) = (region.as_ptr() as usize, 4 * MIB / PAGE);
         let text = std::fs::read("/proc/self/exe").expect("read");
@@ -244,7 +212,7 @@ impl Drop for Full {
 #[test]
 fn what_the_kernel_has_no_mapping_for_stays_open_and_loses_nothing() {
     case(|| {
-        let (service, limit) = service_with(64, knobs());
+        let (service, limit) = service_with(64, opens(ThpMode::Never, 100));
         let mut region = open_region(&service, 4 * MIB);
         let (base, all) = (region.as_ptr() as usize, 4 * MIB / PAGE);
         let (pager, start) = (service.pager(), region.start());
@@ -292,7 +260,7 @@ fn what_the_kernel_has_no_mapping_for_stays_open_and_loses_nothing() {
 #[test]
 fn what_lies_beside_a_range_that_is_unmapped_is_booked_when_it_is_closed() {
     case(|| {
-        let (service, limit) = service_with(64, knobs());
+        let (service, limit) = service_with(64, opens(ThpMode::Never, 100));
         let region = service.map(2 * MIB).expect("map");
         let (base, start) = (region.as_ptr() as usize, region.start());
         let (pager, done) = (service.pager(), AtomicU64::new(0));

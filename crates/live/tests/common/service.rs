@@ -7,8 +7,9 @@ mod trim;
 
 use super::common::PAGE;
 use deckle_live::{Die, Limit, LiveConfig, Pager, Region, Service};
-use deckle_mm::{Charge, Tunables};
+use deckle_mm::{Charge, FaultOrder, Item, ThpMode, Tunables};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 pub use trim::Trim;
 
 pub const MIB: usize = 1 << 20;
@@ -69,4 +70,42 @@ pub fn sound(service: &Served) {
 pub fn within(limit: &Limit) {
     let (peak, max) = (limit.peak(), limit.max());
     assert!(peak <= max + 256, "{peak} of {max} pages");
+}
+
+/// What opens holes, up to `ratio` percent of `memory.high`.
+pub fn opens(thp: ThpMode, ratio: u8) -> Tunables {
+    Tunables {
+        thp,
+        fault_order: FaultOrder::Auto,
+        fault_open_ratio: ratio,
+        ..Tunables::default()
+    }
+}
+
+pub fn stat(service: &Served, item: Item) -> u64 {
+    service.pager().mm().stats().get(item)
+}
+
+pub fn close_all(service: &Served, region: &Managed) {
+    let (mm, space) = (service.pager().mm(), service.pager().space());
+    let done = mm.page_out(space, region.start(), region.pages());
+    done.expect("page_out");
+}
+
+/// All numbers below `n`, a power of two, once each and in no order that a stream could be seen in.
+pub fn scattered(n: usize) -> impl Iterator<Item = usize> {
+    assert!(n.is_power_of_two());
+    let mut x = 1_usize;
+    (0..n).map(move |_| {
+        // Of full period: the multiplier is 1 modulo 4, the summand odd.
+        x = x.wrapping_mul(0x2545_f491_4f6c_dd1d).wrapping_add(0x3619);
+        x & (n - 1)
+    })
+}
+
+/// A word of each page that is only used as an atomic, so that threads may share it.
+pub fn cell(base: usize, page: usize) -> &'static AtomicU64 {
+    // SAFETY: tests keep their regions longer than what they take from them, and use these bytes
+    // as atomics only, while they use them by this.
+    unsafe { &*((base + page * PAGE + 64) as *const AtomicU64) }
 }
