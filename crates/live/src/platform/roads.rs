@@ -230,14 +230,15 @@ impl LivePlatform {
     }
 
     /// Bytes that are at `dst` and no longer at `src`, without a gap: moved. The system may have
-    /// swapped a page out before or after, which moves like any other.
+    /// swapped a page out before or after, which moves like any other; where it was protected it
+    /// looks like a marker, but no marker comes to `dst` while the caller has the run.
     fn moved_from(&self, dst: usize, src: usize, len: usize) -> usize {
         let entry = |at: usize| {
             let mut entry = [PageEntry::default()];
             self.pagemap.entries(at, &mut entry).map(|()| entry[0])
         };
         let moved = |at: &usize| {
-            let there = entry(dst + at).is_ok_and(|e| e.is_present() || e.is_swapped());
+            let there = entry(dst + at).is_ok_and(|e| !e.is_hole());
             there && entry(src + at).is_ok_and(PageEntry::is_hole)
         };
         (0..len).step_by(PAGE).take_while(moved).count() * PAGE
@@ -326,7 +327,7 @@ impl LivePlatform {
                     match partial.why {
                         // Shared since a fork, perhaps by nobody any more: a write gets the
                         // page back. Tried once for each page that is in the way.
-                        Why::Busy if cured != Some(at) && self.unshare(src + at, len - at) => {
+                        Why::Busy if cured != Some(at) && self.unshare_from(src + at, len - at) => {
                             cured = Some(at);
                         }
                         Why::Busy if parted != Some(at) && part(src + at) => parted = Some(at),

@@ -8,12 +8,18 @@ use super::LivePlatform;
 use super::kernel::{self, Advice, BLOCK, PAGE};
 
 impl LivePlatform {
+    /// Breaks copy-on-write sharing over the run, or of its first page at least: of many the system
+    /// may just be swapping one out.
+    pub(super) fn unshare_from(&self, start: usize, len: usize) -> bool {
+        self.unshare(start, len) || len > PAGE && self.unshare(start, PAGE)
+    }
+
     /// Breaks copy-on-write sharing over the run; false if that was not possible.
     ///
     /// A write to a hole of the program would wait for the fault to be served, perhaps by the
     /// caller: so it is done only where every page is seen to be present, and protection by
     /// userfaultfd is lifted first (waiters stay asleep; the pages are about to leave).
-    pub(super) fn unshare(&self, start: usize, len: usize) -> bool {
+    fn unshare(&self, start: usize, len: usize) -> bool {
         self.swap_in(start, len);
         let none = Categories::empty();
         let present = self
