@@ -32,6 +32,9 @@ impl<E: Env> Mm<E> {
 
     /// Makes holes of stored pages that are forgotten. Block locked.
     fn drop_forgotten(&self, id: SpaceId, first: Vpn, state: &mut BlockState) {
+        if !matches!(state, BlockState::Table(_) | BlockState::HugeSwapped(_)) {
+            return;
+        }
         let stored = |k: &u32| matches!(state.entry(*k).kind(), Kind::Swapped(_));
         if !(0..BLOCK_PAGES).any(|k| stored(&k)) {
             return;
@@ -101,6 +104,10 @@ impl<E: Env> Mm<E> {
         let space = self.space(id)?;
         for (block, first, _) in space.parts(self, space.base, space.pages) {
             let state = block.lock(self);
+            if matches!(&*state, BlockState::Empty) {
+                // Most of those that there are: they come by the thousand.
+                continue;
+            }
             let mut kept = PageMask::EMPTY;
             for k in 0..BLOCK_PAGES {
                 let e = state.entry(k);

@@ -190,12 +190,15 @@ impl Space {
 
     /// The block if anything near it was ever touched.
     pub fn block_if_any<E: Env>(&self, mm: &Mm<E>, nr: BlockNr) -> Option<BlockRef> {
-        let leaves = self.leaves.lock(mm.machine());
-        let leaf = leaves.get(&(nr.0 / LEAF_BLOCKS))?;
         Some(BlockRef {
-            leaf: leaf.clone(),
+            leaf: self.leaf_if_any(mm, nr)?,
             index: (nr.0 % LEAF_BLOCKS) as usize,
         })
+    }
+
+    fn leaf_if_any<E: Env>(&self, mm: &Mm<E>, nr: BlockNr) -> Option<Arc<Leaf>> {
+        let leaves = self.leaves.lock(mm.machine());
+        leaves.get(&(nr.0 / LEAF_BLOCKS)).cloned()
     }
 
     /// The first page behind the leaf of a block for which there is a leaf.
@@ -215,15 +218,21 @@ impl Space {
     ) -> impl Iterator<Item = (BlockRef, Vpn, u32)> + 'a {
         let end = start.0.saturating_add(pages);
         let mut at = start;
+        let mut leaf = None;
         core::iter::from_fn(move || {
             while at.0 < end {
                 let nr = at.block();
                 let stop = end.min(nr.start().0 + BLOCK_PAGES as u64);
-                match self.block_if_any(mm, nr) {
-                    Some(b) => {
+                let index = (nr.0 % LEAF_BLOCKS) as usize;
+                if index == 0 || leaf.is_none() {
+                    leaf = self.leaf_if_any(mm, nr);
+                }
+                match leaf.clone() {
+                    Some(leaf) => {
                         let first = at;
                         at = Vpn(stop);
-                        return Some((b, first, (stop - first.0) as u32));
+                        let block = BlockRef { leaf, index };
+                        return Some((block, first, (stop - first.0) as u32));
                     }
                     None => at = self.next_leaf(mm, nr)?,
                 }
