@@ -22,6 +22,8 @@ pub struct Signal {
     pub number: i32,
     /// Sent by the terminal to the whole foreground group: the program has got it already.
     pub from_terminal: bool,
+    /// The child whose end a SIGCHLD tells of.
+    pub dead: Option<u32>,
 }
 
 /// How signals were before [`Signals::open`].
@@ -99,6 +101,11 @@ impl Signals {
         (n == size as isize).then_some(Signal {
             number: info.ssi_signo as i32,
             from_terminal: info.ssi_code == libc::SI_KERNEL,
+            dead: matches!(
+                info.ssi_code,
+                libc::CLD_EXITED | libc::CLD_KILLED | libc::CLD_DUMPED
+            )
+            .then_some(info.ssi_pid),
         })
     }
 }

@@ -22,6 +22,11 @@ const GRACE: Duration = Duration::from_secs(5);
 const SAMPLE_MAX: Duration = Duration::from_secs(1);
 /// How long children of the program may outlive it before that is mentioned.
 const TELL_AFTER: Duration = Duration::from_secs(1);
+/// How long the dead that nobody waits for rest before they are reaped. The kernel takes a
+/// process's part of /proc away when it is reaped, and where that is still in use by a CPU that
+/// lets the process go it spins for as long as the CPU is not given away: milliseconds, seen with
+/// every third service.
+const REST: Duration = Duration::from_millis(1);
 /// Longest wait once the program has ended.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
@@ -44,6 +49,8 @@ struct Supervisor {
     tracer: Tracer,
     told: bool,
     terminated: bool,
+    /// Until when the dead rest.
+    rest: Option<Instant>,
 }
 
 /// Starts the program and stays until the last process of its tree has ended. `None`: the
@@ -77,6 +84,7 @@ pub fn supervise(
         tracer,
         told: false,
         terminated: false,
+        rest: None,
     };
     match traced {
         Some(true) => s.tracer.expect(main as i32),
@@ -109,7 +117,7 @@ pub fn supervise(
             next_sample = now + sample;
         }
         patience = patience.min(next_sample.saturating_duration_since(now));
-        for at in [services.deadline(), tell()].into_iter().flatten() {
+        for at in [services.deadline(), tell(), s.rest].into_iter().flatten() {
             patience = patience.min(at.saturating_duration_since(now));
         }
         set.clear();
@@ -136,7 +144,13 @@ impl Supervisor {
     /// the front is gone.
     fn hear(&mut self, signals: &Signals, services: &mut Services) -> bool {
         while let Some(signal) = signals.take() {
-            if self.front.is_none() && signal.number != libc::SIGCHLD && !signal.from_terminal {
+            if signal.number == libc::SIGCHLD {
+                let rests = |pid| pid != self.main && self.ended.is_none();
+                self.rest = match signal.dead.is_some_and(rests) {
+                    true => self.rest.or_else(|| Some(Instant::now() + REST)),
+                    false => None,
+                };
+            } else if self.front.is_none() && !signal.from_terminal {
                 self.forward(signal.number, services);
             }
         }
@@ -159,8 +173,12 @@ impl Supervisor {
         }
     }
 
-    /// Reaps whatever ended; whether any child is left.
+    /// Reaps whatever ended and need not rest; whether any child is left.
     fn reap(&mut self, group: &Group) -> bool {
+        if self.rest.is_some_and(|at| Instant::now() < at) {
+            return true;
+        }
+        self.rest = None;
         loop {
             let mut raw = 0;
             let flags = libc::WNOHANG | libc::WUNTRACED | libc::WCONTINUED | libc::__WALL;
