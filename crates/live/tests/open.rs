@@ -7,7 +7,8 @@ mod service;
 
 use common::{PAGE, case, pss_anon};
 use deckle_live::Limit;
-use deckle_mm::{Advice, Charge, Item, ThpMode};
+use deckle_live::Place;
+use deckle_mm::{Advice, Charge, Item, Prot, ThpMode};
 use service::{MIB, Served, cell, close_all, opens, scattered, service_with};
 use service::{sound, stat, within, word};
 use std::sync::Arc;
@@ -57,6 +58,69 @@ fn scattered_first_touches_far_from_the_limit_take_few_faults_and_little_memory(
         drop(region);
         service.pager().platform().nursery().drain();
         assert_eq!(limit.usage(), 0);
+        sound(&service);
+    });
+}
+
+/// As allocators use a reservation: piece by piece becomes writable, is filled, and forbidden
+/// again. A large piece is left to the faults, and so is all of it where memory is short.
+#[test]
+fn small_pieces_of_a_reservation_that_become_writable_are_open_at_once() {
+    const PIECE: usize = 64;
+    case(|| {
+        let (service, limit) = open_service(64, 50);
+        let region = service.map(128 * MIB).expect("map");
+        let base = region.as_ptr() as usize;
+        let (pager, space) = (service.pager(), service.pager().space());
+        let protect = |page: usize, n: usize, prot| {
+            let start = region.start().add(page as u64);
+            let done = pager.mm().mprotect(space, start, n as u64, prot);
+            done.expect("mprotect");
+        };
+        let all = 128 * MIB / PAGE;
+        protect(0, all, Prot::NONE);
+        let half = limit.high() as usize / 2 / PIECE;
+        let fill = |piece: usize| {
+            let (first, faults) = (2 * piece * PIECE + 1, stat(&service, Item::Pgfault));
+            match piece % 2 == 0 {
+                true => protect(first, PIECE, Prot::RW),
+                false => {
+                    let place = Place::At(base + first * PAGE);
+                    // SAFETY: replaces what nobody has an interest in.
+                    unsafe { pager.map(place, PIECE as u64, Prot::RW) }.expect("map");
+                }
+            }
+            for page in first..first + PIECE {
+                cell(base, page).store(word(page, 4), Relaxed);
+            }
+            if piece % 4 == 0 {
+                protect(first, PIECE, Prot::NONE);
+            }
+            stat(&service, Item::Pgfault) - faults
+        };
+        let taken: u64 = (0..half - 2).map(fill).sum();
+        assert_eq!(taken, 0);
+        let pages = ((half - 2) * PIECE) as u64;
+        assert_eq!(stat(&service, Item::NrOpen), pages);
+        assert_eq!(limit.usage(), pages);
+        sound(&service);
+        // A large one, and one more where half of what may be used is used.
+        let last = all - 2 * PIECE;
+        protect(last, PIECE + 1, Prot::RW);
+        assert_eq!(limit.usage(), pages);
+        protect(last, PIECE + 1, Prot::NONE);
+        let taken: u64 = (half - 2..half + 8).map(fill).sum();
+        assert!(taken > 0);
+        assert!(stat(&service, Item::NrOpen) <= limit.high() / 2);
+        protect(0, all, Prot::RW);
+        close_all(&service, &region);
+        for piece in 0..half + 8 {
+            for page in 2 * piece * PIECE..2 * (piece + 1) * PIECE {
+                let ours = (1..=PIECE).contains(&(page % (2 * PIECE)));
+                let want = if ours { word(page, 4) } else { 0 };
+                assert_eq!(cell(base, page).load(Relaxed), want, "page {page}");
+            }
+        }
         sound(&service);
     });
 }

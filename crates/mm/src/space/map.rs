@@ -37,6 +37,9 @@ impl<E: Env> Mm<E> {
             None => self.find_area(&space, pages, align)?,
         };
         self.insert_new(&space, start, pages, prot)?;
+        if at.is_some() {
+            self.open_writable(&space, start, pages);
+        }
         Ok(start)
     }
 

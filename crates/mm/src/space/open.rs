@@ -55,20 +55,11 @@ impl<E: Env> Mm<E> {
         }
         let table = state.table()?;
         let run = holes(space, table, vma, page);
-        let pages = u64::from(run.pages);
-        let opened = self.charge_open(t, pages) && {
-            let opened = self.platform().open(run).is_ok();
-            if !opened {
-                self.charge().uncharge(pages);
-            }
-            opened
-        };
+        let opened = self.open_run(table, run, vma.prot, t);
         if !opened {
             state.tidy();
-            return None;
         }
-        self.note_open(table, run, vma.prot);
-        Some(run.pages)
+        opened.then_some(run.pages)
     }
 
     /// Makes open entries of a run. Block locked.
@@ -121,17 +112,54 @@ impl<E: Env> Mm<E> {
         }
         let _mmap = space.mmap_lock.lock(self.machine());
         self.insert_new(&space, start, pages, prot)?;
-        let mut at = start;
-        while at.0 < start.0 + pages {
-            let n = (start.0 + pages - at.0).min(u64::from(BLOCK_PAGES - at.index())) as u32;
-            let block = space.block(self, at.block());
-            let mut state = self.lock_settled(&block, at.index(), n);
+        for (first, n) in by_block(start, pages) {
+            let block = space.block(self, first.block());
+            let mut state = self.lock_settled(&block, first.index(), n);
             if let Some(table) = state.table() {
-                self.note_open(table, PageRun::new(id, at, n), prot);
+                self.note_open(table, PageRun::new(id, first, n), prot);
             }
-            at = at.add(u64::from(n));
         }
         Ok(())
+    }
+
+    /// Opens the holes of so small a range that has just become writable, as those of a new mapping
+    /// of that size. What cannot be opened stays as it is. The mmap lock is held.
+    pub(crate) fn open_writable(&self, space: &Space, start: Vpn, pages: u64) {
+        let t = &self.tunables();
+        if pages > NEW || t.fault_open_ratio == 0 || !self.is_far_below_high(t, pages) {
+            return;
+        }
+        for (first, n) in by_block(start, pages) {
+            let vma = space.vma(self, first).0;
+            let whole = |v: &Vma| v.contains(first.add(u64::from(n - 1)));
+            let Some(vma) = vma.filter(|v| whole(v) && may_open(space, v, t)) else {
+                continue;
+            };
+            let block = space.block(self, first.block());
+            let mut state = self.lock_settled(&block, first.index(), n);
+            if let Some(table) = state.table() {
+                let holes = those(table, first.index(), n, |e| e.is_none());
+                for (k, n) in holes.runs(BLOCK_PAGES) {
+                    let at = first.block().start().add(u64::from(k));
+                    self.open_run(table, PageRun::new(space.id, at, n), vma.prot, t);
+                }
+            }
+            state.tidy();
+        }
+    }
+
+    /// Opens a run of holes if the charge and the system allow. Block locked.
+    fn open_run(&self, table: &mut Table, run: PageRun, prot: Prot, t: &Tunables) -> bool {
+        let pages = u64::from(run.pages);
+        if !self.charge_open(t, pages) {
+            return false;
+        }
+        let opened = self.platform().open(run).is_ok();
+        match opened {
+            true => self.note_open(table, run, prot),
+            false => self.charge().uncharge(pages),
+        }
+        opened
     }
 
     /// Charges open pages if there may be more of them.
@@ -377,6 +405,18 @@ impl<E: Env> Mm<E> {
     }
 }
 
+/// The parts of a range that lie in one block each.
+fn by_block(start: Vpn, pages: u64) -> impl Iterator<Item = (Vpn, u32)> {
+    let mut at = start;
+    core::iter::from_fn(move || {
+        let first = at;
+        let left = (start.0 + pages).saturating_sub(first.0);
+        let n = left.min(u64::from(BLOCK_PAGES - first.index()));
+        at = first.add(n);
+        (n > 0).then_some((first, n as u32))
+    })
+}
+
 /// Whether holes of a VMA may be the system's to fill: nobody else has a say there.
 fn may_open(space: &Space, vma: &Vma, t: &Tunables) -> bool {
     let plain = vma.prot.read && vma.prot.write && !vma.locked;
@@ -414,11 +454,15 @@ fn alike_in(table: &Table, first: u32, n: u32) -> Vec<(u32, u32)> {
 
 /// The open entries among `first..first + n`.
 fn open_in(table: &Table, first: u32, n: u32) -> PageMask {
-    let mut open = PageMask::EMPTY;
+    those(table, first, n, |e| e.is_open())
+}
+
+fn those(table: &Table, first: u32, n: u32, is: impl Fn(&Entry) -> bool) -> PageMask {
+    let mut found = PageMask::EMPTY;
     (first..first + n)
-        .filter(|&k| table.get(k).is_open())
-        .for_each(|k| open.set(k));
-    open
+        .filter(|&k| is(&table.get(k)))
+        .for_each(|k| found.set(k));
+    found
 }
 
 /// How far around page `i` what has no gap is served ahead of need: in its window of 64 KiB, or

@@ -60,6 +60,8 @@ impl<E: Env> Mm<E> {
                     self.set_attrs(&space, vma.start, vma.pages, old, Tell::Core)?;
                 }
             }
+        } else if before.iter().any(|v| !v.prot.write) {
+            self.open_writable(&space, start, pages);
         }
         done
     }
