@@ -4,7 +4,7 @@ use crate::places::Places;
 use crate::request::Requests;
 use core::cell::UnsafeCell;
 use core::sync::atomic::Ordering::{Acquire, Release};
-use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize};
 use libc::c_long;
 
 /// How a service begins.
@@ -121,6 +121,9 @@ pub struct Door {
     pub fault: Text<64>,
     /// Why the start has failed.
     pub reason: Text<400>,
+    /// Whether memory is so far from short that holes are left to the kernel; a tenth of a second
+    /// old at most.
+    pub far: AtomicBool,
     /// The program's calls.
     pub requests: Requests,
 }
@@ -147,6 +150,7 @@ impl Door {
             group: Text::new(),
             fault: Text::new(),
             reason: Text::new(),
+            far: AtomicBool::new(false),
             requests: Requests::new(),
         }
     }

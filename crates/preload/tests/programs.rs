@@ -82,6 +82,22 @@ fn far_below_the_limit_the_kernel_serves_what_is_touched_here_and_there() {
     assert!(near > 10_000, "{near} faults beyond it");
 }
 
+/// Each call told the service, which noted it and had the kernel note it, too.
+#[test]
+fn what_is_freed_lazily_far_below_the_limit_is_the_kernels_to_take() {
+    let program = compile("lazyfree", &[]);
+    let program = [program.to_str().expect("path")];
+    let lazy = |limit: &str| {
+        let ran = run(&["--memory-max", limit], &program);
+        expect(&ran, "lazyfree right");
+        let figure = ran.out.lines().find_map(|l| l.strip_prefix("lazy "));
+        figure.and_then(|n| n.parse::<u32>().ok()).expect("KiB")
+    };
+    let (far, near) = (lazy("1G"), lazy("20M"));
+    assert!(far > 12_000, "{far} KiB far below the limit");
+    assert!(near < 1000, "{near} KiB near it");
+}
+
 #[test]
 fn p21_tools_run_with_the_library_alone() {
     expect(

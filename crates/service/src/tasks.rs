@@ -392,8 +392,10 @@ impl Process {
         self.pager.platform().note_away(away);
     }
 
-    /// Brings the charge of our own metadata up to date.
+    /// Brings up to date what our own metadata is charged, and what the program's side knows.
     pub fn settle(&self) {
+        let far = self.pager.mm().leaves_holes();
+        crate::door().far.store(far, Relaxed);
         use deckle_mm::Store;
         let store = self.pager.mm().store();
         let ours = (heap::mapped_bytes() as u64).saturating_sub(store.ram_bytes());

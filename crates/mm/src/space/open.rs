@@ -169,6 +169,12 @@ impl<E: Env> Mm<E> {
             && self.charge().try_charge(pages).is_ok()
     }
 
+    /// Whether holes are left to the system now.
+    pub fn leaves_holes(&self) -> bool {
+        let t = &self.tunables();
+        t.fault_open_ratio > 0 && self.is_far_below_high(t, 0)
+    }
+
     /// Whether `pages` more leave usage as far below `memory.high` as the knob says, so that they
     /// may be charged before they are there.
     pub(crate) fn is_far_below_high(&self, t: &Tunables, pages: u64) -> bool {

@@ -2,7 +2,7 @@
 
 use super::{futex, locks, rare, rules};
 use crate::sys::{self, PAGE};
-use crate::{brk, gate};
+use crate::{DOOR, brk, gate};
 use core::ffi::c_int;
 use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::Relaxed;
@@ -143,6 +143,11 @@ pub fn advise(addr: usize, len: usize, advice: c_int) -> Result<usize, i32> {
     const SOFT_OFFLINE: c_int = 101;
     let args = [addr, len, advice as usize];
     if matches!(advice, HWPOISON | SOFT_OFFLINE) && !sys::has_capability(SYS_ADMIN) {
+        return raw(libc::SYS_madvise, args);
+    }
+    if advice == libc::MADV_FREE && DOOR.far.load(Relaxed) && locks::none() {
+        // The kernel may take these pages when it needs them; the manager does not, and may have to
+        // store them once. Allocators that ask for it do so at each turn.
         return raw(libc::SYS_madvise, args);
     }
     on_range(libc::SYS_madvise, args, Op::Advise)

@@ -15,6 +15,13 @@ use libc::c_long;
 /// Whether mlockall was called for what comes. True in a forked child too, where it means no
 /// more than that the service is told the limit.
 static FUTURE: AtomicBool = AtomicBool::new(false);
+/// Whether anything was ever locked, which only the service knows.
+static LOCKED: AtomicBool = AtomicBool::new(false);
+
+/// Whether nothing is locked.
+pub fn none() -> bool {
+    !LOCKED.load(Relaxed)
+}
 
 /// Bytes that the calling thread may have locked: RLIMIT_MEMLOCK, or all with CAP_IPC_LOCK.
 fn lockable() -> usize {
@@ -36,6 +43,7 @@ fn lockable() -> usize {
 /// What a mapping's call has to tell. EPERM for MAP_LOCKED where nothing may be locked.
 pub fn lockable_by_mmap(flags: c_int) -> Result<usize, i32> {
     let asked = flags & libc::MAP_LOCKED != 0;
+    LOCKED.fetch_or(asked, Relaxed);
     if !asked && !FUTURE.load(Relaxed) {
         return Ok(usize::MAX);
     }
@@ -47,6 +55,7 @@ pub fn lockable_by_mmap(flags: c_int) -> Result<usize, i32> {
 
 /// mlock, mlock2 and munlock, by number.
 pub fn lock(number: c_long, addr: usize, len: usize, flags: usize) -> Result<usize, i32> {
+    LOCKED.store(true, Relaxed);
     // The kernel rounds the start down and the end up.
     let start = addr & !(PAGE - 1);
     let len = len.saturating_add(addr - start);
@@ -67,6 +76,7 @@ pub fn lock(number: c_long, addr: usize, len: usize, flags: usize) -> Result<usi
 /// mlockall. The kernel's would lock where pages rest, all of it; and it must not be on when
 /// these are mapped: so from now on the program is managed.
 pub fn lock_all(flags: c_int) -> Result<usize, i32> {
+    LOCKED.store(true, Relaxed);
     if gate::is_small() {
         gate::outgrown();
     }
