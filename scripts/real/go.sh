@@ -2,7 +2,6 @@
 # packages: golang-go gcc libc6-dev
 # needs: go gcc
 # variants: static cgo
-# outside-static: a static program maps memory by system calls of its own
 
 prepare() {
     mkdir src

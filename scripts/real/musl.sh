@@ -2,7 +2,6 @@
 # packages: musl-tools
 # needs: musl-gcc
 # variants: static dynamic
-# outside: libdeckle.so needs the GNU C library
 
 prepare() {
     local how=
