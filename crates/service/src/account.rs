@@ -289,8 +289,7 @@ impl Charge for Account {
             let Some(ring) = self.group.ask_last(donor.line, pages) else {
                 continue;
             };
-            let deadline = deckle_group::sys::now() + ANSWER_TIME;
-            match self.group.wait_answer(ring, deadline) {
+            match self.group.wait_answer(ring, ANSWER_TIME) {
                 Answer::Freed(0) | Answer::Late => {}
                 Answer::Freed(_) => return true,
                 Answer::Gone => {
@@ -320,8 +319,7 @@ impl Charge for Account {
             let Some(ring) = self.group.ask(donor.line, pages) else {
                 continue;
             };
-            let deadline = deckle_group::sys::now() + SHORT_TIME;
-            match self.group.wait_answer(ring, deadline) {
+            match self.group.wait_answer(ring, SHORT_TIME) {
                 Answer::Freed(0) => {}
                 Answer::Freed(_) => return true,
                 Answer::Gone => return self.group.fold_stale() > 0,
