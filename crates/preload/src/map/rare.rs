@@ -10,7 +10,7 @@ use deckle_door::Op;
 pub fn protect_by_key(args: [usize; 6]) -> Result<usize, i32> {
     let [addr, len, _, key, ..] = args;
     match key as c_int {
-        -1 => answer(libc::SYS_mprotect, args).unwrap_or(Err(libc::ENOSYS)),
+        -1 => answer(libc::SYS_mprotect, args),
         _ => surrender(addr, len).and_then(|_| raw(libc::SYS_pkey_mprotect, args)),
     }
 }

@@ -1,10 +1,10 @@
 //! The handler: a call of the program, on its thread, with all signals blocked.
 
 use super::{exec, leave, masks};
+use crate::DOOR;
 use crate::caught::{self, Action, Frame, Handler, Info, SIGSYS_BIT};
 use crate::fork::{self, Clone};
 use crate::map::calls;
-use crate::{DOOR, rights};
 use deckle_door::entry::MARK;
 use deckle_door::request::set_mask;
 use libc::c_long;
@@ -98,8 +98,7 @@ fn answer(number: c_long, args: [usize; 6], frame: &mut Frame) -> Result<usize, 
             // this new way has the old one to fall back on.
             None => Err(libc::ENOSYS),
         },
-        // SAFETY: the program's own call.
-        _ => calls::answer(number, args).unwrap_or_else(|| unsafe { rights::call(number, args) }),
+        _ => calls::answer(number, args),
     }
 }
 
