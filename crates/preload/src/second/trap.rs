@@ -2,12 +2,12 @@
 
 use super::{exec, leave, masks};
 use crate::DOOR;
-use crate::caught::{self, Action, Frame, Handler, Info, SIGSYS_BIT};
+use crate::caught::{self, Action, Frame, Handler, SIGSYS_BIT};
 use crate::fork::{self, Clone};
 use crate::map::calls;
 use deckle_door::entry::MARK;
 use deckle_door::request::set_mask;
-use libc::c_long;
+use libc::{c_long, siginfo_t};
 
 /// Installs the handler; false: the system refuses.
 pub fn install() -> bool {
@@ -15,11 +15,11 @@ pub fn install() -> bool {
     Action::ours(handler as usize).set().is_ok()
 }
 
-extern "C" fn on_call(signal: i32, info: *const Info, frame: *mut Frame) {
+extern "C" fn on_call(signal: i32, info: *const siginfo_t, frame: *mut Frame) {
     const SYS_SECCOMP: i32 = 1;
     // SAFETY: what the kernel gives a handler of three arguments.
     let (about, frame) = unsafe { (&*info, &mut *frame) };
-    if about.code != SYS_SECCOMP || about.errno != i32::from(MARK) {
+    if about.si_code != SYS_SECCOMP || about.si_errno != i32::from(MARK) {
         return pass_on(signal, info, frame);
     }
     let (number, args) = frame.call();
@@ -103,7 +103,7 @@ fn answer(number: c_long, args: [usize; 6], frame: &mut Frame) -> Result<usize, 
 }
 
 /// A SIGSYS that is none of ours: the program's own filter's, or sent.
-fn pass_on(signal: i32, info: *const Info, frame: &mut Frame) {
+fn pass_on(signal: i32, info: *const siginfo_t, frame: &mut Frame) {
     let action = masks::programs();
     match action.handler {
         libc::SIG_IGN => {}
