@@ -6,7 +6,6 @@ use crate::{gate, sys};
 use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use deckle_door::Lock;
-use deckle_door::request::set_mask;
 
 /// Where the kernel's part ends and ours begins; 0: all is the kernel's.
 static FIRST: AtomicUsize = AtomicUsize::new(0);
@@ -23,13 +22,7 @@ fn kernel(end: usize) -> usize {
 
 /// brk: the new break, or the old one if that cannot be.
 pub fn brk(end: usize) -> usize {
-    // A handler that asks or forks now would wait for itself.
-    let mask = set_mask(u64::MAX);
-    let held = CHANGING.lock();
-    let now = change(end);
-    drop(held);
-    set_mask(mask);
-    now
+    sys::alone(&CHANGING, || change(end))
 }
 
 fn change(end: usize) -> usize {

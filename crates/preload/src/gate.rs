@@ -4,7 +4,6 @@ use crate::fork::FORKING;
 use crate::{DOOR, config, host, limits, load, rights, sys};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU32, AtomicUsize};
-use deckle_door::request::set_mask;
 use deckle_door::{Mode, Op, futex};
 
 /// The program is small: its memory is the kernel's.
@@ -109,13 +108,8 @@ pub fn be_plain() {
 /// managed although it should be, it runs outside of the limit, and that is told.
 #[cold]
 pub fn outgrown() {
-    // A handler that forked now would wait for itself.
-    let mask = set_mask(u64::MAX);
-    // Nor does another thread: its child would have half of a service.
-    FORKING.acquire();
-    start();
-    FORKING.release();
-    set_mask(mask);
+    // Nobody forks meanwhile: the child would have half of a service.
+    sys::alone(&FORKING, start);
 }
 
 fn start() {

@@ -11,7 +11,6 @@
 use crate::{DOOR, gate, rights, sys};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU64, AtomicUsize};
-use deckle_door::request::set_mask;
 use deckle_door::{Lock, Op};
 use libc::c_long;
 
@@ -39,8 +38,8 @@ struct Kept {
 static SPACE: Kept = Kept::new(libc::RLIMIT_AS as usize, [16 << 20, 64 << 30]);
 static DATA: Kept = Kept::new(libc::RLIMIT_DATA as usize, [1 << 30, 64 << 30]);
 static ALL: [&Kept; 2] = [&SPACE, &DATA];
-/// Of who changes them.
-static CHANGING: Lock<()> = Lock::new(());
+/// Of who changes them; and of who forks, or a child would find it taken for ever.
+pub static CHANGING: Lock<()> = Lock::new(());
 
 fn load(words: &[AtomicU64; 2]) -> Limit {
     Limit(words[0].load(Acquire), words[1].load(Acquire))
@@ -54,16 +53,6 @@ fn store(words: &[AtomicU64; 2], limit: Limit) {
 fn is_mighty() -> bool {
     const SYS_RESOURCE: u32 = 24;
     sys::has_capability(SYS_RESOURCE)
-}
-
-/// Runs `work` as the only one; no handler comes meanwhile.
-fn alone<T>(work: impl FnOnce() -> T) -> T {
-    let mask = set_mask(u64::MAX);
-    let held = CHANGING.lock();
-    let result = work();
-    drop(held);
-    set_mask(mask);
-    result
 }
 
 impl Kept {
@@ -151,7 +140,7 @@ impl Kept {
         if !gate::is_managed() && !self.is_raised() || !sys::is_owner() {
             return self.kernel(Some(new)).map(drop);
         }
-        alone(|| {
+        sys::alone(&CHANGING, || {
             let own = self.get()?;
             if new.0 > new.1 {
                 return Err(libc::EINVAL);
@@ -168,7 +157,7 @@ impl Kept {
         if !self.is_raised() || DOOR.reserved.load(Relaxed) == self.reserved.load(Relaxed) {
             return;
         }
-        alone(|| {
+        sys::alone(&CHANGING, || {
             let (own, before) = (load(&self.own), load(&self.raised));
             let new = Limit(self.raised(own, before.1).0.min(before.1), before.1);
             // Not if somebody else has changed it: `get` shall see that.
@@ -210,16 +199,6 @@ pub fn follow() {
     }
 }
 
-/// Before a fork: a child does not find the limits changing.
-pub fn hold() {
-    CHANGING.acquire();
-}
-
-/// After it, on both sides.
-pub fn let_go() {
-    CHANGING.release();
-}
-
 /// Makes room for the service, as far as the hard limits allow. The program's own limits.
 pub fn lift() -> [Option<Limit>; 2] {
     ALL.map(Kept::lift)
@@ -228,7 +207,7 @@ pub fn lift() -> [Option<Limit>; 2] {
 /// After [`lift`]: the service runs, or will not.
 pub fn settle(own: [Option<Limit>; 2], runs: bool) {
     for (kept, own) in ALL.iter().zip(own) {
-        if own.is_some_and(|own| !runs || alone(|| kept.apply(own)).is_err()) {
+        if own.is_some_and(|own| !runs || sys::alone(&CHANGING, || kept.apply(own)).is_err()) {
             let _ = kept.kernel(own);
         }
     }
@@ -292,7 +271,7 @@ pub unsafe fn call(number: c_long, args: [usize; 6]) -> Result<usize, i32> {
         return unsafe { sys::call(number, args) };
     };
     let before = match kept.is_raised() && sys::is_owner() {
-        true => alone(|| kept.get())?,
+        true => sys::alone(&CHANGING, || kept.get())?,
         false => kept.get()?,
     };
     if let Some([soft, hard]) = wanted {

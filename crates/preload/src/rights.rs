@@ -11,7 +11,6 @@ use core::sync::atomic::{AtomicI32, AtomicU64};
 use deckle_door::Fd;
 use deckle_door::entry::{NOTHING, Told};
 use deckle_door::link::Link;
-use deckle_door::request::set_mask;
 use libc::{c_long, sock_fprog};
 
 /// The well's descriptor, and which socket that was: the program may have closed it.
@@ -102,24 +101,18 @@ pub fn provide(start: bool) {
     if start && !gate::is_started() {
         gate::outgrown();
     }
-    let mask = set_mask(u64::MAX);
-    fork::FORKING.acquire();
-    match well() {
-        Some(well) => {
-            well.into_raw();
+    sys::alone(&fork::FORKING, || {
+        if well().map(Link::into_raw).is_some() {
+            return;
         }
-        None => {
-            if let Some(link) = filter::lets_us_connect().then(connect).flatten() {
-                // By the device alone a service is made that may not make the call.
-                if !link.ask().is_ok_and(|given| given.device.is_some()) {
-                    WITHOUT_DEVICE.store(1, Release);
-                }
-                keep(link.into_raw());
+        if let Some(link) = filter::lets_us_connect().then(connect).flatten() {
+            // By the device alone a service is made that may not make the call.
+            if !link.ask().is_ok_and(|given| given.device.is_some()) {
+                WITHOUT_DEVICE.store(1, Release);
             }
+            keep(link.into_raw());
         }
-    }
-    fork::FORKING.release();
-    set_mask(mask);
+    });
 }
 
 /// Has `deckle run` hold on to who executes a program that needs the second door: whether who does

@@ -3,6 +3,8 @@
 use crate::DOOR;
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;
+use deckle_door::Lock;
+use deckle_door::request::set_mask;
 
 pub use deckle_door::sys::{PAGE, call, exit_all, map_anonymous, unmap, words};
 
@@ -34,6 +36,16 @@ pub fn c_result(result: Result<usize, i32>) -> usize {
         Ok(value) => value,
         Err(errno) => failed(errno, usize::MAX),
     }
+}
+
+/// Runs `work` with the lock held. No handler comes meanwhile: it might wait for itself.
+pub fn alone<T>(lock: &Lock<()>, work: impl FnOnce() -> T) -> T {
+    let mask = set_mask(u64::MAX);
+    let held = lock.lock();
+    let result = work();
+    drop(held);
+    set_mask(mask);
+    result
 }
 
 /// Whether the calling thread has a capability (one of the first 32) in effect.
