@@ -66,19 +66,9 @@ pub fn with_link<T>(start: impl FnOnce() -> T) -> T {
 
 /// Runs `work` with a limit on descriptors that lets one come in, if it can be had.
 fn with_room_for_files<T>(work: impl FnOnce() -> T) -> T {
-    let limit = |new: Option<[u64; 2]>| {
-        let (what, mut old) = (libc::RLIMIT_NOFILE as usize, [u64::MAX; 2]);
-        let (new, to) = (
-            new.as_ref().map_or(0, |new| new.as_ptr() as usize),
-            &raw mut old,
-        );
-        // SAFETY: null, or a structure each.
-        let done = unsafe { sys::call(libc::SYS_prlimit64, [0, what, new, to as usize]) };
-        done.map(|_| old)
-    };
+    let limit = |new| sys::limit(libc::RLIMIT_NOFILE as usize, new);
     let high = HIGH as u64;
-    let before = DOOR.may(libc::SYS_prlimit64).then(|| limit(None).ok());
-    let before = before.flatten().filter(|before| before[0] < high);
+    let before = limit(None).ok().filter(|before| before[0] < high);
     let raised = before.filter(|before| limit(Some([high, before[1].max(high)])).is_ok());
     let result = work();
     if raised.is_some() {
@@ -134,7 +124,7 @@ pub fn told() -> Told {
         let _ = DOOR.may(libc::SYS_fcntl) && unsafe { sys::call(libc::SYS_fcntl, stay) }.is_ok();
     }
     told[2..10].copy_from_slice(&DOOR.refused());
-    told[10..].copy_from_slice(&limits::told());
+    told[10..].copy_from_slice(limits::told().as_flattened());
     told
 }
 

@@ -59,6 +59,21 @@ pub fn has_capability(number: u32) -> bool {
     DOOR.may(libc::SYS_capget) && asked().is_ok() && data[0] >> number & 1 == 1
 }
 
+/// A limit of the calling process, soft and hard, and a new one in its place.
+///
+/// # Errors
+/// The errno; EPERM if a filter hinders it.
+pub fn limit(what: usize, new: Option<[u64; 2]>) -> Result<[u64; 2], i32> {
+    if !DOOR.may(libc::SYS_prlimit64) {
+        return Err(libc::EPERM);
+    }
+    let mut old = [0_u64; 2];
+    let new = new.as_ref().map_or(0, |new| new.as_ptr() as usize);
+    let args = [0, what, new, old.as_mut_ptr() as usize];
+    // SAFETY: reads and writes two words each.
+    unsafe { call(libc::SYS_prlimit64, args) }.map(|_| old)
+}
+
 /// Reserves `bytes` of address space without access, which no core dump looks at: at `place`, if
 /// it is not 0.
 ///
