@@ -7,24 +7,12 @@ use crate::process::Process;
 use crate::serve::{Calls, OnFault, errno, raw};
 use crate::sys::PAGE;
 use core::ffi::c_int;
-use deckle_live::Ranges;
 use deckle_mm::space::vma::Vma;
 use deckle_mm::{MapError, Prot, Vpn};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// From this size on a mapping without a reservation is taken for room that its owner fills as
 /// needed, which is how allocators map: mlockall and MCL_FUTURE lock its pages as they come.
 const ROOM: usize = 32 << 20;
-
-/// Ranges that one of the calls notes and others ask for. A forked child has its parent's.
-#[derive(Default)]
-pub struct Noted(Mutex<Ranges>);
-
-impl Noted {
-    pub fn lock(&self) -> MutexGuard<'_, Ranges> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 /// Whether a mapping is room; one that is to be locked by its own call is not.
 pub fn is_room(bytes: usize, flags: c_int) -> bool {
