@@ -42,12 +42,15 @@ pub fn main(door: &Door) -> ! {
             process::publish(core::ptr::from_ref(process).cast_mut());
             run(process)
         }
-        Err(why) => {
-            shed::make_unreadable();
-            door.fail(&why);
-            sys::exit_all(1)
-        }
+        Err(why) => give_up(door, &why),
     }
+}
+
+/// There is no service, for a reason.
+pub fn give_up(door: &Door, why: &str) -> ! {
+    shed::make_unreadable();
+    door.fail(why);
+    sys::exit_all(1)
 }
 
 /// Starts the other tasks, tells the program that it can go on, and looks after it.
@@ -65,10 +68,8 @@ pub fn run(process: &'static Process) -> ! {
             look_after(process)
         }
         Err(why) => {
-            shed::make_unreadable();
             process.account.group().leave(process.account.line());
-            crate::door().fail(&why);
-            sys::exit_all(1)
+            give_up(crate::door(), &why)
         }
     }
 }
