@@ -67,6 +67,17 @@ pub fn request<const N: usize>(op: Op, args: [usize; N]) -> Result<usize, i32> {
     result
 }
 
+/// Keeps the pages of a range resident, if they are managed: the kernel touches them where it
+/// cannot wait for a fault. What is not managed is the kernel's anyway.
+pub fn hold(start: usize, bytes: usize) {
+    let first = start & !(sys::PAGE - 1);
+    let last = start.saturating_add(bytes - 1) & !(sys::PAGE - 1);
+    let bytes = last - first + sys::PAGE;
+    if may_hold(first, bytes) {
+        let _ = request(Op::Hold, [first, bytes]);
+    }
+}
+
 /// A page that the kernel empties in every child that is a copy; 0: there is none.
 static COPIED: AtomicUsize = AtomicUsize::new(0);
 
