@@ -100,7 +100,7 @@ pub fn provide(start: bool) {
             if !link.ask().is_ok_and(|given| given.device.is_some()) {
                 WITHOUT_DEVICE.store(1, Release);
             }
-            keep(link.into_raw());
+            keep(link);
         }
     });
 }
@@ -140,18 +140,11 @@ pub fn take(told: &Told) {
 }
 
 /// Makes a connection the well. Executed programs have it, too.
-fn keep(fd: i32) {
-    let high = [fd as usize, libc::F_DUPFD as usize, HIGH, 0, 0, 0];
-    // SAFETY: makes a descriptor; closes our own.
-    let fd = unsafe {
-        match sys::call(libc::SYS_fcntl, high) {
-            Ok(high) => {
-                let _ = sys::call(libc::SYS_close, [fd as usize]);
-                high as i32
-            }
-            Err(_) => fd,
-        }
-    };
+fn keep(link: Link) {
+    let args = [link.fd().raw() as usize, libc::F_DUPFD as usize, HIGH];
+    // SAFETY: makes a descriptor.
+    let high = unsafe { sys::call(libc::SYS_fcntl, args) };
+    let fd = high.map_or_else(|_| link.into_raw(), |high| high as i32);
     SOCKET.store(identity(fd).unwrap_or(0), Release);
     WELL.store(fd, Release);
 }
