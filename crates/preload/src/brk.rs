@@ -3,6 +3,7 @@
 
 use crate::map::calls;
 use crate::{gate, sys};
+use core::cmp::Ordering::{Equal, Greater, Less};
 use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use deckle_door::Lock;
@@ -68,13 +69,12 @@ fn resize(now: usize, end: usize) -> Result<usize, i32> {
     let rights = (libc::PROT_READ | libc::PROT_WRITE) as usize;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
     let (flags, bytes) = (flags as usize, before.abs_diff(after));
-    let (call, args) = match before < after {
-        true => (
+    match before.cmp(&after) {
+        Less => calls::answer(
             libc::SYS_mmap,
             [before, bytes, rights, flags, usize::MAX, 0],
         ),
-        false if after < before => (libc::SYS_munmap, [after, bytes, 0, 0, 0, 0]),
-        false => return Ok(0),
-    };
-    calls::answer(call, args)
+        Equal => Ok(0),
+        Greater => calls::answer(libc::SYS_munmap, [after, bytes, 0, 0, 0, 0]),
+    }
 }
