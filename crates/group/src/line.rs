@@ -133,13 +133,11 @@ impl Group {
                 self.fold(line, before);
             }
         }
-        let claimed = match self.claim() {
-            Some(index) => index,
-            None => {
-                self.fold_stale();
-                self.claim().ok_or(Full)?
-            }
+        let again = || {
+            self.fold_stale();
+            self.claim()
         };
+        let claimed = self.claim().or_else(again).ok_or(Full)?;
         let page = self.page;
         let line = &page.lines[claimed];
         line.start.store(start, Relaxed);
