@@ -128,7 +128,7 @@ pub unsafe extern "C" fn execveat(
     }
 }
 
-/// The functions that spawn. Of a program's name each knows what [`outside`] must look at.
+/// The functions that spawn: each knows how [`outside`] is to look for the program.
 macro_rules! spawns {
     ($($(#[$doc:meta])* $name:ident: $c_name:literal, $check:ident;)*) => {$(
         $(#[$doc])*
