@@ -42,7 +42,6 @@ unsafe impl<const N: usize> Sync for Text<N> {}
 
 impl<const N: usize> Text<N> {
     /// Empty.
-    #[allow(clippy::new_without_default)]
     pub const fn new() -> Text<N> {
         Text {
             bytes: UnsafeCell::new([0; N]),
@@ -130,7 +129,6 @@ pub struct Door {
 
 impl Door {
     /// Nothing has begun.
-    #[allow(clippy::new_without_default)]
     pub const fn new() -> Door {
         Door {
             mode: AtomicU32::new(Mode::First as u32),

@@ -20,6 +20,7 @@
 #![no_std]
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #![warn(missing_docs)]
+#![allow(clippy::new_without_default, reason = "for statics")]
 
 mod door;
 pub mod entry;

@@ -122,10 +122,9 @@ pub fn send(fd: &Fd, parts: &[&[u8]], fds: &[i32]) -> Result<(), Errno> {
     for (i, fd) in fds[..n].iter().enumerate() {
         control[2 + i / 2] |= u64::from(*fd as u32) << (32 * (i % 2));
     }
-    let bytes = if n == 0 {
-        0
-    } else {
-        16 + (4 * n).next_multiple_of(8)
+    let bytes = match n {
+        0 => 0,
+        n => 16 + (4 * n).next_multiple_of(8),
     };
     let mut header = Header {
         name: [0; 2],
@@ -328,11 +327,8 @@ impl Link {
     /// Has `deckle run` print `text` (whole lines) on its standard error. Cut at the longest
     /// packet.
     pub fn say(&self, text: &[u8]) -> Result<(), Errno> {
-        send(
-            &self.0,
-            &[&[tag::SAY], &text[..text.len().min(PACKET_MAX - 1)]],
-            &[],
-        )
+        let text = &text[..text.len().min(PACKET_MAX - 1)];
+        send(&self.0, &[&[tag::SAY], text], &[])
     }
 
     /// Reports a program that will run without management.

@@ -28,7 +28,6 @@ fn mask(word: usize, (first, last): (usize, usize)) -> u64 {
 
 impl Places {
     /// No managed memory anywhere.
-    #[allow(clippy::new_without_default)]
     pub const fn new() -> Places {
         Places([const { AtomicU64::new(0) }; WORDS])
     }

@@ -97,7 +97,6 @@ pub struct Requests {
 
 impl Requests {
     /// No requests.
-    #[allow(clippy::new_without_default)]
     pub const fn new() -> Requests {
         Requests {
             slots: [const {

@@ -72,9 +72,3 @@ impl Lookout {
         self.served = now();
     }
 }
-
-impl Default for Lookout {
-    fn default() -> Lookout {
-        Lookout::new()
-    }
-}

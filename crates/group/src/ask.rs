@@ -6,12 +6,12 @@
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::time::Duration;
+use std::time::Instant;
 
 use deckle_door::futex::{Scope, wait_in, wake_in};
 
 use crate::attach::Group;
 use crate::line::LineId;
-use crate::sys::now;
 
 /// A ring of somebody's doorbell, to be waited for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,7 +41,7 @@ pub enum Answer {
     Freed(u64),
     /// The process is gone; its charge can be had by [`fold_stale`](Group::fold_stale).
     Gone,
-    /// No answer before the deadline: it is stopped, or very slow.
+    /// No answer in time: it is stopped, or very slow.
     Late,
 }
 
@@ -61,10 +61,11 @@ impl Group {
         self.ask(line, pages)
     }
 
-    /// Waits for the answer until `deadline` (monotonic, see [`now`]).
-    pub fn wait_answer(&self, ring: Ring, deadline: Duration) -> Answer {
+    /// Waits for the answer, at most so long.
+    pub fn wait_answer(&self, ring: Ring, timeout: Duration) -> Answer {
         // Long enough to cost nothing, short enough to notice a death within a blink.
         const LOOK: Duration = Duration::from_millis(50);
+        let start = Instant::now();
         loop {
             let Some(l) = self.line(ring.line) else {
                 return Answer::Gone;
@@ -73,17 +74,13 @@ impl Group {
             if answered.wrapping_sub(ring.number) as i32 >= 0 {
                 return Answer::Freed(l.answer.load(Relaxed));
             }
-            let left = deadline.saturating_sub(now());
-            if left.is_zero() {
-                return if self.is_gone(ring.line) {
-                    Answer::Gone
-                } else {
-                    Answer::Late
-                };
-            }
+            let left = timeout.saturating_sub(start.elapsed());
             wait_in(Scope::Shared, &l.answered, answered, Some(left.min(LOOK)));
             if self.is_gone(ring.line) {
                 return Answer::Gone;
+            }
+            if left.is_zero() {
+                return Answer::Late;
             }
         }
     }

@@ -2,10 +2,10 @@
 
 use core::ffi::CStr;
 use core::fmt;
-use core::ptr::NonNull;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use deckle_door::Text;
+use deckle_door::sys::call;
 use deckle_mm::{Item, Tunables};
 
 use crate::knobs::{Limits, SwapKind};
@@ -113,14 +113,9 @@ impl core::error::Error for AttachError {}
 /// process (a service uses it until its last instruction).
 #[derive(Clone, Copy)]
 pub struct Group {
-    page: NonNull<Page>,
+    pub(crate) page: &'static Page,
     name: Name,
 }
-
-// SAFETY: the page holds only atomics and the mapping is never undone.
-unsafe impl Send for Group {}
-// SAFETY: as above.
-unsafe impl Sync for Group {}
 
 impl Group {
     /// Makes the group `name`. Fails with EEXIST when there is one.
@@ -145,7 +140,7 @@ impl Group {
         };
         let group = sized.and_then(|()| Group::map(&fd, name));
         let group = group.inspect_err(|_| Group::unlink(name))?;
-        let page = group.page();
+        let page = group.page;
         page.items.store(Item::COUNT as u32, Relaxed);
         page.bytes.store(size_of::<Page>() as u64, Relaxed);
         // SAFETY: a system call without arguments that matter.
@@ -214,8 +209,8 @@ impl Group {
             });
         }
         let group = Group::map(fd, name)?;
-        let found = group.page().bytes.load(Acquire);
-        let items = group.page().items.load(Relaxed);
+        let found = group.page.bytes.load(Acquire);
+        let items = group.page.items.load(Relaxed);
         if found != expected || items != Item::COUNT as u32 {
             return Err(AttachError::Size { found, expected });
         }
@@ -231,21 +226,15 @@ impl Group {
     }
 
     fn map(fd: &Fd, name: Name) -> Result<Group, AttachError> {
+        let rights = (libc::PROT_READ | libc::PROT_WRITE) as usize;
+        let (how, fd) = (libc::MAP_SHARED as usize, fd.raw() as usize);
         // SAFETY: a new mapping at an address of the kernel's choice; the file has this size.
-        let at = unsafe {
-            libc::mmap(
-                core::ptr::null_mut(),
-                size_of::<Page>(),
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED,
-                fd.raw(),
-                0,
-            )
-        };
-        match NonNull::new(at.cast::<Page>()) {
-            Some(page) if at != libc::MAP_FAILED => Ok(Group { page, name }),
-            _ => Err(AttachError::Call("map", Errno::last())),
-        }
+        let at = unsafe { call(libc::SYS_mmap, [0, size_of::<Page>(), rights, how, fd]) };
+        let at = at.map_err(|e| AttachError::Call("map", Errno(e)))?;
+        // SAFETY: a mapping of the size of `Page`, never undone; `Page` holds only atomics, for
+        // which every bit pattern is a value.
+        let page = unsafe { &*(at as *const Page) };
+        Ok(Group { page, name })
     }
 
     /// Its name.
@@ -255,18 +244,12 @@ impl Group {
 
     /// Pid of `deckle run`, in its own pid namespace.
     pub fn supervisor(&self) -> u32 {
-        self.page().supervisor_pid.load(Relaxed)
-    }
-
-    pub(crate) fn page(&self) -> &Page {
-        // SAFETY: a mapping of the size of `Page`, never undone; `Page` holds only atomics,
-        // for which every bit pattern is a value.
-        unsafe { self.page.as_ref() }
+        self.page.supervisor_pid.load(Relaxed)
     }
 
     /// The lines that were ever used.
     pub(crate) fn lines(&self) -> &[Line] {
-        let used = self.page().lines_used.load(Acquire) as usize;
-        &self.page().lines[..used.min(LINES)]
+        let used = self.page.lines_used.load(Acquire) as usize;
+        &self.page.lines[..used.min(LINES)]
     }
 }

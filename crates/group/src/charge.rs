@@ -64,7 +64,7 @@ pub(crate) fn spent_of(line: &Line) -> u64 {
 
 impl Group {
     fn slots(&self) -> usize {
-        (self.page().slots.load(Relaxed) as usize).clamp(1, SLOTS)
+        (self.page.slots.load(Relaxed) as usize).clamp(1, SLOTS)
     }
 
     /// Everything charged, unspent batches included: what limits are held against.
@@ -85,7 +85,7 @@ impl Group {
     /// Largest amount that was ever charged at one time, unspent batches included; above
     /// `memory.max` only after a forced charge.
     pub fn peak(&self) -> u64 {
-        self.page().peak.load(Relaxed)
+        self.page.peak.load(Relaxed)
     }
 
     /// Pages of swap in use by the whole group (memory.swap.current).
@@ -97,7 +97,7 @@ impl Group {
 
     /// Largest `swap_usage` ever.
     pub fn swap_peak(&self) -> u64 {
-        self.page().swap_peak.load(Relaxed)
+        self.page.swap_peak.load(Relaxed)
     }
 
     /// Takes back the unspent batches of every process. How many pages that gave.
@@ -128,10 +128,6 @@ impl GroupCharge {
     pub fn new(group: Group, line: LineId) -> GroupCharge {
         GroupCharge { group, line }
     }
-    /// The group.
-    pub fn group(&self) -> &Group {
-        &self.group
-    }
     /// The line.
     pub fn line(&self) -> LineId {
         self.line
@@ -143,7 +139,7 @@ impl GroupCharge {
         if let Some(line) = self.group.line(self.line) {
             line.swap.fetch_add(pages, SeqCst);
             let sum = self.group.swap_usage();
-            self.group.page().swap_peak.fetch_max(sum, Relaxed);
+            self.group.page.swap_peak.fetch_max(sum, Relaxed);
         }
     }
 
@@ -160,14 +156,14 @@ impl GroupCharge {
         let n = pages.min(1 << 38) as i64;
         change(slot, |c, u| Some((c + n, u)));
         let sum = self.group.charged();
-        if sum > self.group.page().max.load(Relaxed) {
+        if sum > self.group.page.max.load(Relaxed) {
             change(slot, |c, u| Some((c - n, u)));
             return Err(sum.saturating_sub(n as u64));
         }
         if spare > 0 {
             change(slot, |c, u| Some((c, (u + spare).min(UNSPENT_MASK))));
         }
-        self.group.page().peak.fetch_max(sum, Relaxed);
+        self.group.page.peak.fetch_max(sum, Relaxed);
         Ok(())
     }
 }
@@ -205,7 +201,7 @@ impl Charge for GroupCharge {
         let n = pages.min(1 << 38) as i64;
         change(slot, |c, u| Some((c + n, u)));
         self.group
-            .page()
+            .page
             .peak
             .fetch_max(self.group.charged(), Relaxed);
     }
@@ -222,7 +218,7 @@ impl Charge for GroupCharge {
     }
 
     fn try_charge_swap(&self, pages: u64) -> Result<(), OverLimit> {
-        let max = self.group.page().swap_max.load(Relaxed);
+        let max = self.group.page.swap_max.load(Relaxed);
         let refused = |usage| OverLimit {
             asked: pages,
             max,
@@ -237,7 +233,7 @@ impl Charge for GroupCharge {
             line.swap.fetch_sub(pages, SeqCst);
             return Err(refused(sum.saturating_sub(pages)));
         }
-        self.group.page().swap_peak.fetch_max(sum, Relaxed);
+        self.group.page.swap_peak.fetch_max(sum, Relaxed);
         Ok(())
     }
 
@@ -252,9 +248,9 @@ impl Charge for GroupCharge {
         self.group.usage()
     }
     fn max(&self) -> u64 {
-        self.group.page().max.load(Relaxed)
+        self.group.page.max.load(Relaxed)
     }
     fn high(&self) -> u64 {
-        self.group.page().high.load(Relaxed)
+        self.group.page.high.load(Relaxed)
     }
 }

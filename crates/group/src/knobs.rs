@@ -43,7 +43,7 @@ pub enum SwapKind {
 impl Group {
     /// Sets the limits; takes effect with the next charge.
     pub fn set_limits(&self, limits: Limits) {
-        let page = self.page();
+        let page = self.page;
         page.max.store(limits.max, Relaxed);
         page.high.store(limits.high, Relaxed);
         page.swap_max.store(limits.swap_max, Relaxed);
@@ -51,7 +51,7 @@ impl Group {
 
     /// The limits now.
     pub fn limits(&self) -> Limits {
-        let page = self.page();
+        let page = self.page;
         Limits {
             max: page.max.load(Relaxed),
             high: page.high.load(Relaxed),
@@ -61,7 +61,7 @@ impl Group {
 
     /// Sets the knobs that processes start with.
     pub fn set_knobs(&self, t: &Tunables, swap: SwapKind) {
-        let page = self.page();
+        let page = self.page;
         let thp = match t.thp {
             ThpMode::Always => 0,
             ThpMode::Madvise => 1,
@@ -97,7 +97,7 @@ impl Group {
     /// The knobs. Fails if the page holds what no `deckle run` wrote.
     pub fn knobs(&self) -> Result<Tunables, TunableError> {
         // In the order of `set_knobs`.
-        let w = load(&self.page().knobs);
+        let w = load(&self.page.knobs);
         // What is too large for a knob is so for `validate`, too.
         let narrow = |word| u16::try_from(word).unwrap_or(u16::MAX);
         let byte = |word| u8::try_from(word).unwrap_or(u8::MAX);
@@ -138,7 +138,7 @@ impl Group {
 
     /// Where swapped pages go.
     pub fn swap_kind(&self) -> SwapKind {
-        match self.page().swap_kind.load(Relaxed) {
+        match self.page.swap_kind.load(Relaxed) {
             1 => SwapKind::Lz4,
             2 => SwapKind::Zstd,
             _ => SwapKind::None,
@@ -147,44 +147,44 @@ impl Group {
 
     /// Whether every large mapping begins at a block, also one that is not a multiple of it.
     pub fn set_align_mappings(&self, on: bool) {
-        self.page().align_mappings.store(u32::from(on), Relaxed);
+        self.page.align_mappings.store(u32::from(on), Relaxed);
     }
 
     /// See [`set_align_mappings`](Group::set_align_mappings).
     pub fn align_mappings(&self) -> bool {
-        self.page().align_mappings.load(Relaxed) != 0
+        self.page.align_mappings.load(Relaxed) != 0
     }
 
     /// `--strict`: programs that cannot be managed are refused.
     pub fn set_strict(&self, strict: bool) {
-        self.page().strict.store(u32::from(strict), Relaxed);
+        self.page.strict.store(u32::from(strict), Relaxed);
     }
 
     /// See [`set_strict`](Group::set_strict).
     pub fn strict(&self) -> bool {
-        self.page().strict.load(Relaxed) != 0
+        self.page.strict.load(Relaxed) != 0
     }
 
     /// Records what the start-up self-test found, so that it runs once per group.
     pub fn set_capabilities(&self, bits: u64) {
-        let page = self.page();
+        let page = self.page;
         page.caps.store(bits, Relaxed);
         page.caps_valid.store(1, Release);
     }
 
     /// What the self-test found; `None` if nobody recorded it.
     pub fn capabilities(&self) -> Option<u64> {
-        let page = self.page();
+        let page = self.page;
         (page.caps_valid.load(Acquire) != 0).then(|| page.caps.load(Relaxed))
     }
 
     /// Counts a program of the tree that runs without management.
     pub fn count_unmanaged_program(&self) {
-        self.page().unmanaged_programs.fetch_add(1, Relaxed);
+        self.page.unmanaged_programs.fetch_add(1, Relaxed);
     }
 
     /// Programs of the tree that ran without management.
     pub fn unmanaged_programs(&self) -> u32 {
-        self.page().unmanaged_programs.load(Relaxed)
+        self.page.unmanaged_programs.load(Relaxed)
     }
 }

@@ -133,14 +133,12 @@ impl Group {
                 self.fold(line, before);
             }
         }
-        let claimed = match self.claim() {
-            Some(index) => index,
-            None => {
-                self.fold_stale();
-                self.claim().ok_or(Full)?
-            }
+        let again = || {
+            self.fold_stale();
+            self.claim()
         };
-        let page = self.page();
+        let claimed = self.claim().or_else(again).ok_or(Full)?;
+        let page = self.page;
         let line = &page.lines[claimed];
         line.start.store(start, Relaxed);
         line.namespace.store(namespace, Relaxed);
@@ -163,7 +161,7 @@ impl Group {
 
     /// Takes a free line, below the mark of used lines first.
     fn claim(&self) -> Option<usize> {
-        let page = self.page();
+        let page = self.page;
         let me = word(std::process::id(), JOINING);
         for (index, line) in page.lines.iter().enumerate() {
             if line.state.load(Relaxed) != FREE {
@@ -184,7 +182,7 @@ impl Group {
 
     /// The line of `id`, while that tenancy lasts.
     pub(crate) fn line(&self, id: LineId) -> Option<&Line> {
-        let line = self.page().lines.get(usize::from(id.index))?;
+        let line = self.page.lines.get(usize::from(id.index))?;
         let live = line.state.load(Acquire) & 0xff == LIVE;
         (live && line.generation.load(Acquire) == id.generation).then_some(line)
     }
@@ -204,7 +202,7 @@ impl Group {
 
     /// Ends the tenancy: returns what the line has charged, keeps its counters in the totals.
     pub fn leave(&self, id: LineId) {
-        if let Some(line) = self.page().lines.get(usize::from(id.index)) {
+        if let Some(line) = self.page.lines.get(usize::from(id.index)) {
             let before = line.state.load(Acquire);
             if before == live(pid_of(before), id.generation) {
                 self.fold(line, before);
@@ -293,7 +291,7 @@ impl Group {
 
     /// Processes (and programs executed) that ever joined.
     pub fn joins(&self) -> u64 {
-        self.page().joins.load(Relaxed)
+        self.page.joins.load(Relaxed)
     }
 }
 

@@ -118,13 +118,13 @@ impl Group {
             return false;
         };
         if line.killed.swap(1, AcqRel) == 0 {
-            self.page().oom_kills.fetch_add(1, Relaxed);
+            self.page.oom_kills.fetch_add(1, Relaxed);
         }
         true
     }
 
     /// Processes killed at the limit so far.
     pub fn oom_kills(&self) -> u64 {
-        self.page().oom_kills.load(Relaxed)
+        self.page.oom_kills.load(Relaxed)
     }
 }

@@ -6,6 +6,8 @@
 use core::ffi::CStr;
 use core::fmt;
 
+use deckle_door::Text;
+
 use crate::sys::{Errno, Fd, stat};
 
 /// Longest path looked at.
@@ -182,48 +184,35 @@ pub fn executable(path: &CStr) -> Result<(), ProgramError> {
 /// Finds `name` as execvp does: with a slash it is a path, else `search` (a PATH) is walked.
 /// The path is written to `buf`; one that is longer is passed over. A file that is found but
 /// may not be executed is an error only if no later one may.
-pub fn find<'a>(name: &CStr, search: &[u8], buf: &'a mut [u8]) -> Result<&'a CStr, ProgramError> {
-    let bytes = name.to_bytes();
-    if bytes.is_empty() {
+pub fn find<'a, const N: usize>(
+    name: &CStr,
+    search: &[u8],
+    buf: &'a Text<N>,
+) -> Result<&'a CStr, ProgramError> {
+    let name = name.to_bytes();
+    if name.is_empty() {
         return Err(ProgramError::NotFound);
     }
     let mut denied = None;
-    let slash = bytes.contains(&b'/');
+    let slash = name.contains(&b'/');
     let dirs = if slash { &b""[..] } else { search };
-    let mut found = None;
     for dir in dirs.split(|&b| b == b':') {
-        let mut len = 0;
-        let mut push = |part: &[u8]| {
-            if let Some(to) = buf.get_mut(len..len + part.len()) {
-                to.copy_from_slice(part);
-            }
-            len += part.len();
+        match dir {
+            _ if slash => buf.set_all(&[name, b"\0"]),
+            b"" => buf.set_all(&[b"./", name, b"\0"]),
+            dir => buf.set_all(&[dir, b"/", name, b"\0"]),
         };
-        if !slash {
-            push(if dir.is_empty() { b"." } else { dir });
-            push(b"/");
-        }
-        push(bytes);
-        push(&[0]);
-        if len > buf.len() {
-            continue;
-        }
-        let Ok(path) = CStr::from_bytes_with_nul(&buf[..len]) else {
+        // What was cut has no NUL at its end.
+        let Ok(path) = CStr::from_bytes_with_nul(buf.get()) else {
             continue;
         };
         match executable(path) {
-            Ok(()) => {
-                found = Some(len);
-                break;
-            }
+            Ok(()) => return Ok(path),
             Err(ProgramError::NotFound) => {}
             Err(e) => denied = denied.or(Some(e)),
         }
     }
-    match found.and_then(|len| CStr::from_bytes_with_nul(&buf[..len]).ok()) {
-        Some(path) => Ok(path),
-        None => Err(denied.unwrap_or(ProgramError::NotFound)),
-    }
+    Err(denied.unwrap_or(ProgramError::NotFound))
 }
 
 /// The interpreter of a `#!` line.

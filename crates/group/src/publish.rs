@@ -80,7 +80,7 @@ impl Group {
     }
 
     fn raise_peaks(&self, sums: &Gauges) {
-        for (peak, sum) in self.page().peaks.iter().zip(sums.words()) {
+        for (peak, sum) in self.page.peaks.iter().zip(sums.words()) {
             peak.fetch_max(sum, Relaxed);
         }
     }
@@ -88,14 +88,14 @@ impl Group {
     /// A counter (dead and live processes) or a gauge (live ones) of the whole group.
     pub fn counter(&self, item: Item) -> u64 {
         let i = item as usize;
-        self.total(&self.page().dead[i], |l| &l.counters[i])
+        self.total(&self.page.dead[i], |l| &l.counters[i])
     }
 
     /// The same of the folios of `order`; 0 for an order that is not counted apart.
     pub fn size_counter(&self, order: u8, item: SizeItem) -> u64 {
         let (i, mut orders) = (item as usize, SIZE_ORDERS.clone());
         orders.position(|o| o == order).map_or(0, |of| {
-            self.total(&self.page().dead_sizes[i][of], |l| &l.sizes[i][of])
+            self.total(&self.page.dead_sizes[i][of], |l| &l.sizes[i][of])
         })
     }
 
@@ -106,7 +106,7 @@ impl Group {
 
     /// Moves the counters of a line whose process is gone to the totals of the dead.
     pub(crate) fn count_as_dead(&self, line: &Line) {
-        let page = self.page();
+        let page = self.page;
         for item in Item::ALL {
             let n = line.counters[*item as usize].swap(0, Relaxed);
             if !is_gauge(*item) {
@@ -132,7 +132,7 @@ impl Group {
 
     /// Peaks of the sums.
     pub fn peak_gauges(&self) -> Gauges {
-        Gauges::read(&self.page().peaks)
+        Gauges::read(&self.page.peaks)
     }
 
     /// Raises the peak of unmanaged anonymous memory, pages: for a supervisor that measures it.

@@ -21,15 +21,6 @@ pub(crate) fn stat(call: impl FnOnce(*mut libc::stat) -> i32) -> Result<libc::st
     }
 }
 
-/// Monotonic time.
-pub fn now() -> Duration {
-    // SAFETY: timespec is plain data, and all zeros is a value of it.
-    let mut t: libc::timespec = unsafe { core::mem::zeroed() };
-    // SAFETY: `t` is a live timespec.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut t) };
-    Duration::new(t.tv_sec as u64, t.tv_nsec as u32)
-}
-
 /// What `/proc/PID/stat` tells about a process, or `/proc/PID/task/TID/stat` about a task of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ProcStat {

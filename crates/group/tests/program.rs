@@ -1,5 +1,6 @@
 //! Looking at program files.
 
+use deckle_door::Text;
 use deckle_group::program::{PATH_MAX, ProgramError, Reason, Verdict, find, inspect};
 use std::ffi::CString;
 use std::os::unix::fs::PermissionsExt;
@@ -127,9 +128,9 @@ fn the_search_path_is_walked_like_execvp() {
     put(&a, "plain", b"#!/bin/sh\n", 0o644);
     let path = format!("/nowhere:{}:{}", a.0.display(), b.0.display());
     let search = |name: &str| {
-        let mut buf = [0u8; PATH_MAX];
+        let buf: Text<PATH_MAX> = Text::new();
         let name = CString::new(name).unwrap();
-        find(&name, path.as_bytes(), &mut buf).map(|c| c.to_str().unwrap().to_owned())
+        find(&name, path.as_bytes(), &buf).map(|c| c.to_str().unwrap().to_owned())
     };
     assert_eq!(search("tool").unwrap(), format!("{}/tool", b.0.display()));
     assert_eq!(search("plain").unwrap_err().status(), 126);

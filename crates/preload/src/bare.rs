@@ -3,7 +3,7 @@
 
 use crate::exec::exports as exec;
 use crate::map::calls::answer;
-use crate::{fork, hooks, rights, sys};
+use crate::{fork, hooks, sys};
 use core::ffi::c_int;
 use libc::c_long;
 
@@ -28,11 +28,7 @@ pub unsafe extern "C" fn syscall(
             libc::SYS_fork | libc::SYS_clone | libc::SYS_clone3 => {
                 forks(number, [a, b, c, d, e, f])
             }
-            _ => {
-                let args = [a, b, c, d, e, f];
-                let done = answer(number, args).unwrap_or_else(|| rights::call(number, args));
-                sys::c_result(done) as c_long
-            }
+            _ => sys::c_result(answer(number, [a, b, c, d, e, f])) as c_long,
         }
     }
 }

@@ -3,10 +3,10 @@
 
 use crate::map::calls;
 use crate::{gate, sys};
+use core::cmp::Ordering::{Equal, Greater, Less};
 use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use deckle_door::Lock;
-use deckle_door::request::set_mask;
 
 /// Where the kernel's part ends and ours begins; 0: all is the kernel's.
 static FIRST: AtomicUsize = AtomicUsize::new(0);
@@ -23,13 +23,7 @@ fn kernel(end: usize) -> usize {
 
 /// brk: the new break, or the old one if that cannot be.
 pub fn brk(end: usize) -> usize {
-    // A handler that asks or forks now would wait for itself.
-    let mask = set_mask(u64::MAX);
-    let held = CHANGING.lock();
-    let now = change(end);
-    drop(held);
-    set_mask(mask);
-    now
+    sys::alone(&CHANGING, || change(end))
 }
 
 fn change(end: usize) -> usize {
@@ -75,13 +69,12 @@ fn resize(now: usize, end: usize) -> Result<usize, i32> {
     let rights = (libc::PROT_READ | libc::PROT_WRITE) as usize;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
     let (flags, bytes) = (flags as usize, before.abs_diff(after));
-    let (call, args) = match before < after {
-        true => (
+    match before.cmp(&after) {
+        Less => calls::answer(
             libc::SYS_mmap,
             [before, bytes, rights, flags, usize::MAX, 0],
         ),
-        false if after < before => (libc::SYS_munmap, [after, bytes, 0, 0, 0, 0]),
-        false => return Ok(0),
-    };
-    calls::answer(call, args).unwrap_or(Err(libc::ENOSYS))
+        Equal => Ok(0),
+        Greater => calls::answer(libc::SYS_munmap, [after, bytes, 0, 0, 0, 0]),
+    }
 }

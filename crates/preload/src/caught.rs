@@ -2,7 +2,8 @@
 //! signal is set.
 
 use crate::sys;
-use libc::c_long;
+use libc::{REG_R8, REG_R9, REG_R10, REG_RAX, REG_RDI, REG_RDX, REG_RSI, REG_RSP};
+use libc::{c_int, c_long, siginfo_t};
 
 /// The bit of SIGSYS in a mask.
 pub const SIGSYS_BIT: u64 = 1 << (libc::SIGSYS - 1);
@@ -64,16 +65,8 @@ pub fn die() {
     let _ = unsafe { sys::call(libc::SYS_tgkill, [args[0], args[1], args[2]]) };
 }
 
-/// The kernel's `siginfo` for SIGSYS, as far as it is looked at.
-#[repr(C)]
-pub struct Info {
-    pub signal: i32,
-    pub errno: i32,
-    pub code: i32,
-}
-
 /// A program's own handler; one of a single argument ignores the others.
-pub type Handler = extern "C" fn(i32, *const Info, *mut Frame);
+pub type Handler = extern "C" fn(i32, *const siginfo_t, *mut Frame);
 
 /// What the kernel saves on the stack (`struct ucontext`) and restores after.
 #[repr(C)]
@@ -87,52 +80,28 @@ pub struct Frame {
     pub mask: u64,
 }
 
-/// The place of a register in a [`Frame`].
-#[cfg_attr(
-    target_env = "musl",
-    expect(dead_code, reason = "for the first door's tasks")
-)]
-#[derive(Clone, Copy)]
-pub enum Register {
-    R8 = 0,
-    R9 = 1,
-    R10 = 2,
-    R12 = 4,
-    R13 = 5,
-    R14 = 6,
-    R15 = 7,
-    Rdi = 8,
-    Rsi = 9,
-    Rbp = 10,
-    Rbx = 11,
-    Rdx = 12,
-    Rax = 13,
-    Rsp = 15,
-    Rip = 16,
-}
-
 impl Frame {
-    /// What a register held.
-    pub fn at(&self, register: Register) -> usize {
+    /// What a register held, by libc's number of it (`REG_RAX`, ...).
+    pub fn at(&self, register: c_int) -> usize {
         self.registers[register as usize] as usize
     }
 
     /// The call: its number and its arguments.
     pub fn call(&self) -> (c_long, [usize; 6]) {
-        use Register::{R8, R9, R10, Rax, Rdi, Rdx, Rsi};
-        let args = [Rdi, Rsi, Rdx, R10, R8, R9].map(|register| self.at(register));
-        (self.at(Rax) as c_long, args)
+        let args = [REG_RDI, REG_RSI, REG_RDX, REG_R10, REG_R8, REG_R9];
+        let args = args.map(|register| self.at(register));
+        (self.at(REG_RAX) as c_long, args)
     }
 
     /// What it returns.
     pub fn answer(&mut self, result: Result<usize, i32>) {
         let word = result.unwrap_or_else(|errno| -(errno as isize) as usize);
-        self.registers[Register::Rax as usize] = word as u64;
+        self.registers[REG_RAX as usize] = word as u64;
     }
 
     /// Where the stack is then.
     pub fn set_stack(&mut self, stack: usize) {
-        self.registers[Register::Rsp as usize] = stack as u64;
+        self.registers[REG_RSP as usize] = stack as u64;
     }
 }
 

@@ -8,36 +8,28 @@
 #![cfg_attr(target_env = "musl", no_std, no_main)]
 
 #[cfg(target_env = "musl")]
-mod brk;
-#[cfg(target_env = "musl")]
-mod caught;
-#[cfg(target_env = "musl")]
-mod data;
-#[cfg(target_env = "musl")]
-mod filter;
-#[cfg(target_env = "musl")]
-mod fork;
-#[cfg(target_env = "musl")]
-mod gate;
-#[cfg(target_env = "musl")]
-mod limits;
-#[cfg(target_env = "musl")]
-mod load;
-#[cfg(target_env = "musl")]
-mod map;
-#[cfg(target_env = "musl")]
-mod rights;
-#[cfg(target_env = "musl")]
-mod second;
-#[cfg(target_env = "musl")]
-mod sys;
+#[path = "."]
+mod parts {
+    pub mod brk;
+    pub mod caught;
+    pub mod data;
+    pub mod filter;
+    pub mod fork;
+    pub mod gate;
+    pub mod limits;
+    pub mod load;
+    pub mod map;
+    pub mod rights;
+    pub mod second;
+    pub mod sys;
 
-#[cfg(target_env = "musl")]
-use second::{config, host};
+    pub use second::{config, host};
 
-/// What the service and this door share.
+    /// What the service and this door share.
+    pub static DOOR: deckle_door::Door = deckle_door::Door::new();
+}
 #[cfg(target_env = "musl")]
-static DOOR: deckle_door::Door = deckle_door::Door::new();
+use parts::*;
 
 /// Elsewhere there is nothing to build.
 #[cfg(not(target_env = "musl"))]

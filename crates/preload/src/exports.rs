@@ -1,100 +1,121 @@
-//! Calls on limits, and those by which a program takes rights from itself, under their names in C.
+//! Calls on memory and on limits, and those by which a program takes rights from itself, under
+//! their names in C.
 
-use crate::{rights, sys};
-use core::ffi::{c_char, c_int, c_uint};
-use libc::c_long;
+use crate::map::calls::{advise, answer};
+use crate::sys::{self, c_result, words};
+use core::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
+use libc::{c_long, pid_t, rlimit};
+
+type Ptr = *mut c_void;
 
 /// The program's own call.
-unsafe fn call(number: c_long, [a, b, c, d]: [usize; 4]) -> c_int {
-    // SAFETY: the caller's promise.
-    sys::c_result(unsafe { rights::call(number, [a, b, c, d, 0, 0]) }) as c_int
+fn call<const N: usize>(number: c_long, args: [usize; N]) -> usize {
+    c_result(answer(number, words(args)))
 }
 
-/// Linux's `prlimit`.
+/// Functions that are a system call, with the same arguments or those that are listed.
+macro_rules! calls {
+    ($($(#[$doc:meta])* $name:ident($($arg:ident: $kind:ty),*) -> $to:ty
+        = $number:ident $([$($word:tt),*])?;)*) => {
+        $($(#[$doc])*
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($arg: $kind),*) -> $to {
+            call(libc::$number, calls!(@ $([$($word),*])? [$($arg),*])) as $to
+        })*
+    };
+    // The first list that there is.
+    (@ [$($word:tt),*] $($other:tt)?) => { [$($word as usize),*] };
+}
+
+calls! {
+    /// C's `mmap`.
+    mmap(addr: Ptr, len: usize, prot: c_int, flags: c_int, fd: c_int, at: i64) -> Ptr = SYS_mmap;
+    /// The same: offsets have 64 bits.
+    mmap64(addr: Ptr, len: usize, prot: c_int, flags: c_int, fd: c_int, at: i64) -> Ptr = SYS_mmap;
+    /// C's `munmap`.
+    munmap(addr: Ptr, len: usize) -> c_int = SYS_munmap;
+    /// C's `mprotect`.
+    mprotect(addr: Ptr, len: usize, prot: c_int) -> c_int = SYS_mprotect;
+    /// C's `madvise`.
+    madvise(addr: Ptr, len: usize, advice: c_int) -> c_int = SYS_madvise;
+    /// Linux's `mremap`.
+    mremap(addr: Ptr, old: usize, new: usize, flags: c_int, to: Ptr) -> Ptr = SYS_mremap;
+    /// C's `mlock`.
+    mlock(addr: Ptr, len: usize) -> c_int = SYS_mlock;
+    /// Linux's `mlock2`.
+    mlock2(addr: Ptr, len: usize, flags: c_uint) -> c_int = SYS_mlock2;
+    /// C's `munlock`.
+    munlock(addr: Ptr, len: usize) -> c_int = SYS_munlock;
+    /// C's `mlockall`.
+    mlockall(flags: c_int) -> c_int = SYS_mlockall;
+    /// C's `munlockall`.
+    munlockall() -> c_int = SYS_munlockall;
+    /// Linux's `pkey_mprotect`.
+    pkey_mprotect(addr: Ptr, len: usize, prot: c_int, key: c_int) -> c_int = SYS_pkey_mprotect;
+    /// Linux's `mseal`.
+    mseal(addr: Ptr, len: usize, flags: c_ulong) -> c_int = SYS_mseal;
+    /// C's `ioctl`.
+    ioctl(fd: c_int, request: c_ulong, argument: Ptr) -> c_int = SYS_ioctl;
+    /// Linux's `process_madvise`.
+    process_madvise(
+        pidfd: c_int, list: *const libc::iovec, count: usize, advice: c_int, flags: c_uint
+    ) -> isize = SYS_process_madvise;
+    /// Linux's `prlimit`.
+    prlimit(pid: pid_t, what: c_int, new: *const rlimit, old: *mut rlimit) -> c_int = SYS_prlimit64;
+    /// The same: limits have 64 bits.
+    prlimit64(pid: pid_t, what: c_int, new: *const rlimit, old: *mut rlimit) -> c_int
+        = SYS_prlimit64;
+    /// C's `setrlimit`.
+    setrlimit(what: c_int, new: *const rlimit) -> c_int = SYS_prlimit64 [0, what, new, 0];
+    /// The same: limits have 64 bits.
+    setrlimit64(what: c_int, new: *const rlimit) -> c_int = SYS_prlimit64 [0, what, new, 0];
+    /// C's `getrlimit`.
+    getrlimit(what: c_int, old: *mut rlimit) -> c_int = SYS_prlimit64 [0, what, 0, old];
+    /// The same: limits have 64 bits.
+    getrlimit64(what: c_int, old: *mut rlimit) -> c_int = SYS_prlimit64 [0, what, 0, old];
+    /// Linux's `prctl`.
+    prctl(what: c_int, b: usize, c: usize, d: usize, e: usize) -> c_int = SYS_prctl;
+    /// Linux's `chroot`.
+    chroot(path: *const c_char) -> c_int = SYS_chroot;
+    /// Linux's `unshare`.
+    unshare(flags: c_int) -> c_int = SYS_unshare;
+    /// Linux's `close_range`.
+    close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int = SYS_close_range;
+    /// Linux's `setns`.
+    setns(fd: c_int, kind: c_int) -> c_int = SYS_setns;
+}
+
+/// POSIX's `posix_madvise`: returns the error. POSIX_MADV_DONTNEED must not lose bytes, so, as
+/// in glibc, it does nothing.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn prlimit(
-    pid: libc::pid_t,
-    what: c_int,
-    new: *const libc::rlimit,
-    old: *mut libc::rlimit,
-) -> c_int {
-    let args = [pid as usize, what as usize, new as usize, old as usize];
+pub unsafe extern "C" fn posix_madvise(addr: Ptr, len: usize, advice: c_int) -> c_int {
+    if advice == libc::POSIX_MADV_DONTNEED {
+        return 0;
+    }
+    advise(addr as usize, len, advice).err().unwrap_or(0)
+}
+
+/// Linux's `brk`. As in libc a break that stays higher than asked for is no error.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn brk(end: Ptr) -> c_int {
+    if call(libc::SYS_brk, [end as usize]) >= end as usize {
+        return 0;
+    }
+    sys::set_errno(libc::ENOMEM);
+    -1
+}
+
+/// Linux's `sbrk`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sbrk(more: isize) -> Ptr {
+    let before = call(libc::SYS_brk, []);
     // SAFETY: the program's own call.
-    unsafe { call(libc::SYS_prlimit64, args) }
-}
-
-/// The same: limits have 64 bits.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn prlimit64(
-    pid: libc::pid_t,
-    what: c_int,
-    new: *const libc::rlimit,
-    old: *mut libc::rlimit,
-) -> c_int {
-    // SAFETY: the caller's promise.
-    unsafe { prlimit(pid, what, new, old) }
-}
-
-/// C's `setrlimit`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn setrlimit(what: c_int, new: *const libc::rlimit) -> c_int {
-    // SAFETY: the caller's promise.
-    unsafe { prlimit(0, what, new, core::ptr::null_mut()) }
-}
-
-/// The same: limits have 64 bits.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn setrlimit64(what: c_int, new: *const libc::rlimit) -> c_int {
-    // SAFETY: the caller's promise.
-    unsafe { setrlimit(what, new) }
-}
-
-/// C's `getrlimit`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn getrlimit(what: c_int, old: *mut libc::rlimit) -> c_int {
-    // SAFETY: the caller's promise.
-    unsafe { prlimit(0, what, core::ptr::null(), old) }
-}
-
-/// The same: limits have 64 bits.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn getrlimit64(what: c_int, old: *mut libc::rlimit) -> c_int {
-    // SAFETY: the caller's promise.
-    unsafe { getrlimit(what, old) }
-}
-
-/// Linux's `prctl`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn prctl(what: c_int, b: usize, c: usize, d: usize, e: usize) -> c_int {
-    // SAFETY: the program's own call.
-    sys::c_result(unsafe { rights::call(libc::SYS_prctl, [what as usize, b, c, d, e, 0]) }) as c_int
-}
-
-/// Linux's `chroot`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn chroot(path: *const c_char) -> c_int {
-    // SAFETY: the program's own call.
-    unsafe { call(libc::SYS_chroot, [path as usize, 0, 0, 0]) }
-}
-
-/// Linux's `unshare`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn unshare(flags: c_int) -> c_int {
-    // SAFETY: the program's own call.
-    unsafe { call(libc::SYS_unshare, [flags as usize, 0, 0, 0]) }
-}
-
-/// Linux's `close_range`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
-    let args = [first as usize, last as usize, flags as usize, 0];
-    // SAFETY: the program's own call.
-    unsafe { call(libc::SYS_close_range, args) }
-}
-
-/// Linux's `setns`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn setns(fd: c_int, kind: c_int) -> c_int {
-    // SAFETY: the program's own call.
-    unsafe { call(libc::SYS_setns, [fd as usize, kind as usize, 0, 0]) }
+    let done = |end: usize| more == 0 || unsafe { brk(end as Ptr) } == 0;
+    match before.checked_add_signed(more) {
+        Some(end) if done(end) => before as Ptr,
+        _ => {
+            sys::set_errno(libc::ENOMEM);
+            usize::MAX as Ptr
+        }
+    }
 }

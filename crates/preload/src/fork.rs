@@ -141,7 +141,7 @@ pub fn carry_out(call: Clone, by: host::Caller) -> Result<usize, i32> {
     brk::CHANGING.acquire();
     // Nobody starts the service now.
     FORKING.acquire();
-    limits::hold();
+    limits::CHANGING.acquire();
     let managed = gate::is_managed();
     let mut work = Work {
         call,
@@ -151,7 +151,7 @@ pub fn carry_out(call: Clone, by: host::Caller) -> Result<usize, i32> {
     };
     // SAFETY: the function returns, in the child on its copy of the stack.
     unsafe { on_own_stack(run, &raw mut work as usize) };
-    limits::let_go();
+    limits::CHANGING.release();
     FORKING.release();
     brk::CHANGING.release();
     host::after_fork(taken);

@@ -4,7 +4,6 @@ use crate::fork::FORKING;
 use crate::{DOOR, config, host, limits, load, rights, sys};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU32, AtomicUsize};
-use deckle_door::request::set_mask;
 use deckle_door::{Mode, Op, futex};
 
 /// The program is small: its memory is the kernel's.
@@ -68,6 +67,17 @@ pub fn request<const N: usize>(op: Op, args: [usize; N]) -> Result<usize, i32> {
     result
 }
 
+/// Keeps the pages of a range resident, if they are managed: the kernel touches them where it
+/// cannot wait for a fault. What is not managed is the kernel's anyway.
+pub fn hold(start: usize, bytes: usize) {
+    let first = start & !(sys::PAGE - 1);
+    let last = start.saturating_add(bytes - 1) & !(sys::PAGE - 1);
+    let bytes = last - first + sys::PAGE;
+    if may_hold(first, bytes) {
+        let _ = request(Op::Hold, [first, bytes]);
+    }
+}
+
 /// A page that the kernel empties in every child that is a copy; 0: there is none.
 static COPIED: AtomicUsize = AtomicUsize::new(0);
 
@@ -109,13 +119,8 @@ pub fn be_plain() {
 /// managed although it should be, it runs outside of the limit, and that is told.
 #[cold]
 pub fn outgrown() {
-    // A handler that forked now would wait for itself.
-    let mask = set_mask(u64::MAX);
-    // Nor does another thread: its child would have half of a service.
-    FORKING.acquire();
-    start();
-    FORKING.release();
-    set_mask(mask);
+    // Nobody forks meanwhile: the child would have half of a service.
+    sys::alone(&FORKING, start);
 }
 
 fn start() {

@@ -5,22 +5,12 @@
 //! - The record of a thread on a stack of the program's own: at the thread's end the kernel
 //!   clears a word of it, for which `pthread_join` waits.
 
-use crate::{gate, hooks, sys};
+use crate::{gate, hooks};
 use core::ffi::{c_int, c_void};
-use deckle_door::Op;
 use libc::{pthread_attr_t, pthread_mutex_t, pthread_mutexattr_t, pthread_t};
 
 /// Bytes of glibc's record of a thread, which `pthread_t` is the address of: 2304 in 2.36.
 const RECORD: usize = 4096;
-
-/// Keeps what lies there resident, if it is managed; what is not is the kernel's anyway.
-fn hold(start: usize, bytes: usize) {
-    if gate::is_managed() {
-        let first = start & !(sys::PAGE - 1);
-        let end = (start + bytes).next_multiple_of(sys::PAGE);
-        let _ = gate::request(Op::Hold, [first, end - first]);
-    }
-}
 
 type Init = unsafe extern "C" fn(*mut pthread_mutex_t, *const pthread_mutexattr_t) -> c_int;
 
@@ -43,7 +33,7 @@ pub unsafe extern "C" fn pthread_mutex_init(
             libc::pthread_mutexattr_getprotocol(attributes, &raw mut protocol);
             libc::pthread_mutexattr_getrobust(attributes, &raw mut robust);
             if protocol == libc::PTHREAD_PRIO_INHERIT || robust == libc::PTHREAD_MUTEX_ROBUST {
-                hold(mutex as usize, size_of::<pthread_mutex_t>());
+                gate::hold(mutex as usize, size_of::<pthread_mutex_t>());
             }
         }
         done
@@ -76,7 +66,7 @@ pub unsafe extern "C" fn pthread_create(
             // Without a stack of its own libc computes an address from none.
             let end = (low as usize).wrapping_add(bytes);
             if told == 0 && end != 0 && bytes > RECORD {
-                hold(end - RECORD, RECORD);
+                gate::hold(end - RECORD, RECORD);
             }
         }
         real(thread, attributes, entry, argument)

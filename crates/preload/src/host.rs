@@ -1,27 +1,20 @@
 //! What is this door's own of what both doors do.
 
-use crate::alloc::{self, boot};
-use crate::exec::outside;
+use crate::alloc::boot;
 use crate::sys;
-use crate::window::{self, Window};
+use crate::window::Window;
 
 /// Who forks.
 pub type Caller = &'static Window;
 
-/// Before the service is started.
-pub fn opening() {
-    boot::open_reserve();
-}
-
-/// When it runs.
-pub fn opened() {
-    alloc::advise_nothing();
-}
-
+/// When the service runs.
+pub use crate::alloc::advise_nothing as opened;
+/// Before it is started.
+pub use crate::alloc::boot::open_reserve as opening;
 /// There is no service, for a reason.
-pub fn unmanaged(why: &str) {
-    outside::unmanaged(why);
-}
+pub use crate::exec::outside::unmanaged;
+/// As close to the fork as can be, and after it; in the child, whose it is.
+pub use crate::window::{hold, let_go};
 
 /// Before a fork, what the child needs whole; whether it was taken.
 pub fn before_fork() -> bool {
@@ -33,16 +26,6 @@ pub fn after_fork(taken: bool) {
     if taken {
         boot::HEAP.release();
     }
-}
-
-/// As close to the fork as can be.
-pub fn hold() {
-    window::hold();
-}
-
-/// After it; in the child, whose it is.
-pub fn let_go(child: Option<Caller>) {
-    window::let_go(child);
 }
 
 /// A word of the program's auxiliary vector.

@@ -11,15 +11,13 @@
 use crate::{DOOR, gate, rights, sys};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU64, AtomicUsize};
-use deckle_door::request::set_mask;
 use deckle_door::{Lock, Op};
 use libc::c_long;
 
 const NONE: u64 = libc::RLIM_INFINITY;
 
 /// Soft and hard limit.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Limit(u64, u64);
+type Limit = [u64; 2];
 
 /// A limit of which the kernel may have another than the program.
 struct Kept {
@@ -39,31 +37,21 @@ struct Kept {
 static SPACE: Kept = Kept::new(libc::RLIMIT_AS as usize, [16 << 20, 64 << 30]);
 static DATA: Kept = Kept::new(libc::RLIMIT_DATA as usize, [1 << 30, 64 << 30]);
 static ALL: [&Kept; 2] = [&SPACE, &DATA];
-/// Of who changes them.
-static CHANGING: Lock<()> = Lock::new(());
+/// Of who changes them; and of who forks, or a child would find it taken for ever.
+pub static CHANGING: Lock<()> = Lock::new(());
 
 fn load(words: &[AtomicU64; 2]) -> Limit {
-    Limit(words[0].load(Acquire), words[1].load(Acquire))
+    words.each_ref().map(|word| word.load(Acquire))
 }
 
 fn store(words: &[AtomicU64; 2], limit: Limit) {
-    words[0].store(limit.0, Release);
-    words[1].store(limit.1, Release);
+    words[0].store(limit[0], Release);
+    words[1].store(limit[1], Release);
 }
 
 fn is_mighty() -> bool {
     const SYS_RESOURCE: u32 = 24;
     sys::has_capability(SYS_RESOURCE)
-}
-
-/// Runs `work` as the only one; no handler comes meanwhile.
-fn alone<T>(work: impl FnOnce() -> T) -> T {
-    let mask = set_mask(u64::MAX);
-    let held = CHANGING.lock();
-    let result = work();
-    drop(held);
-    set_mask(mask);
-    result
 }
 
 impl Kept {
@@ -85,15 +73,7 @@ impl Kept {
 
     /// The kernel's limit, and a new one in its place.
     fn kernel(&self, new: Option<Limit>) -> Result<Limit, i32> {
-        if !DOOR.may(libc::SYS_prlimit64) {
-            return Err(libc::EPERM);
-        }
-        let (to, mut from) = (new.map(|l| [l.0, l.1]), [0_u64; 2]);
-        let new_at = to.as_ref().map_or(0, |to| to.as_ptr() as usize);
-        let args = [0, self.what, new_at, from.as_mut_ptr() as usize, 0, 0];
-        // SAFETY: reads and writes two words each.
-        unsafe { sys::call(libc::SYS_prlimit64, args) }?;
-        Ok(Limit(from[0], from[1]))
+        sys::limit(self.what, new)
     }
 
     /// The program's limit. If somebody else has changed what the kernel has, that is the
@@ -115,15 +95,15 @@ impl Kept {
             limit => limit.saturating_add(reserved as u64).saturating_add(more),
         };
         let hard = match is_mighty() {
-            true => add(own.1, self.more[1]),
-            false => add(own.1, self.more[1]).min(most),
+            true => add(own[1], self.more[1]),
+            false => add(own[1], self.more[1]).min(most),
         };
-        let soft = match own.0 {
+        let soft = match own[0] {
             NONE => hard,
             // No whole number of pages, and so none that anybody else would set: see `get`.
             own => (add(own, self.more[0]) | 1).min(hard.saturating_sub(1)),
         };
-        Limit(soft, hard)
+        [soft, hard]
     }
 
     /// Puts a limit of the program's in force. Its kernel's rules are kept by the caller.
@@ -132,18 +112,18 @@ impl Kept {
             let reserved = gate::request(Op::Limit, [0; 6])?;
             DOOR.reserved.store(reserved, Relaxed);
         }
-        let new = self.raised(own, self.kernel(None)?.1);
+        let new = self.raised(own, self.kernel(None)?[1]);
         self.kernel(Some(new))?;
         store(&self.raised, new);
         store(&self.own, own);
         if self.what == SPACE.what {
-            DOOR.limit.store(own.0 as usize, Release);
+            DOOR.limit.store(own[0] as usize, Release);
         }
         Ok(())
     }
 
     fn set(&self, new: Limit) -> Result<(), i32> {
-        if self.what == DATA.what && new.0 != NONE {
+        if self.what == DATA.what && new[0] != NONE {
             // What it reserves is data: it could not later.
             rights::provide(true);
         }
@@ -151,12 +131,12 @@ impl Kept {
         if !gate::is_managed() && !self.is_raised() || !sys::is_owner() {
             return self.kernel(Some(new)).map(drop);
         }
-        alone(|| {
+        sys::alone(&CHANGING, || {
             let own = self.get()?;
-            if new.0 > new.1 {
+            if new[0] > new[1] {
                 return Err(libc::EINVAL);
             }
-            if new.1 > own.1 && !is_mighty() {
+            if new[1] > own[1] && !is_mighty() {
                 return Err(libc::EPERM);
             }
             self.apply(new)
@@ -168,9 +148,9 @@ impl Kept {
         if !self.is_raised() || DOOR.reserved.load(Relaxed) == self.reserved.load(Relaxed) {
             return;
         }
-        alone(|| {
+        sys::alone(&CHANGING, || {
             let (own, before) = (load(&self.own), load(&self.raised));
-            let new = Limit(self.raised(own, before.1).0.min(before.1), before.1);
+            let new = [self.raised(own, before[1])[0].min(before[1]), before[1]];
             // Not if somebody else has changed it: `get` shall see that.
             if new != before && self.kernel(None) == Ok(before) && self.kernel(Some(new)).is_ok() {
                 store(&self.raised, new);
@@ -180,9 +160,9 @@ impl Kept {
 
     /// See [`lift`].
     fn lift(&self) -> Option<Limit> {
-        let own = self.kernel(None).ok().filter(|own| own.0 != NONE)?;
-        if !is_mighty() || self.kernel(Some(Limit(NONE, NONE))).is_err() {
-            let _ = self.kernel(Some(Limit(own.1, own.1)));
+        let own = self.kernel(None).ok().filter(|own| own[0] != NONE)?;
+        if !is_mighty() || self.kernel(Some([NONE; 2])).is_err() {
+            let _ = self.kernel(Some([own[1]; 2]));
         }
         Some(own)
     }
@@ -191,7 +171,7 @@ impl Kept {
     fn lower(&self) -> Option<Limit> {
         let now = self.is_raised().then(|| self.kernel(None).ok()).flatten();
         let before = now.filter(|now| *now == load(&self.raised))?;
-        let _ = self.kernel(Some(Limit(load(&self.own).0.min(before.0), before.1)));
+        let _ = self.kernel(Some([load(&self.own)[0].min(before[0]), before[1]]));
         Some(before)
     }
 }
@@ -210,16 +190,6 @@ pub fn follow() {
     }
 }
 
-/// Before a fork: a child does not find the limits changing.
-pub fn hold() {
-    CHANGING.acquire();
-}
-
-/// After it, on both sides.
-pub fn let_go() {
-    CHANGING.release();
-}
-
 /// Makes room for the service, as far as the hard limits allow. The program's own limits.
 pub fn lift() -> [Option<Limit>; 2] {
     ALL.map(Kept::lift)
@@ -228,7 +198,7 @@ pub fn lift() -> [Option<Limit>; 2] {
 /// After [`lift`]: the service runs, or will not.
 pub fn settle(own: [Option<Limit>; 2], runs: bool) {
     for (kept, own) in ALL.iter().zip(own) {
-        if own.is_some_and(|own| !runs || alone(|| kept.apply(own)).is_err()) {
+        if own.is_some_and(|own| !runs || sys::alone(&CHANGING, || kept.apply(own)).is_err()) {
             let _ = kept.kernel(own);
         }
     }
@@ -247,12 +217,11 @@ pub fn for_exec<T>(exec: impl FnOnce() -> T) -> T {
 }
 
 /// What an executed program is told: the limits that the kernel has not.
-pub fn told() -> [u64; 4] {
-    let told = ALL.map(|kept| match kept.is_raised().then(|| kept.get()) {
-        Some(Ok(Limit(soft, hard))) => [soft, hard],
+pub fn told() -> [Limit; 2] {
+    ALL.map(|kept| match kept.is_raised().then(|| kept.get()) {
+        Some(Ok(limit)) => limit,
         _ => [NONE; 2],
-    });
-    [told[0][0], told[0][1], told[1][0], told[1][1]]
+    })
 }
 
 /// At the start of a program: what was told is put in force.
@@ -262,7 +231,7 @@ pub fn take(told: &[u64]) {
             && (*soft != NONE || *hard != NONE)
         {
             // It can only be less than what the kernel has.
-            let _ = kept.kernel(Some(Limit((*soft).min(now.1), (*hard).min(now.1))));
+            let _ = kept.kernel(Some([(*soft).min(now[1]), (*hard).min(now[1])]));
         }
     }
 }
@@ -283,7 +252,7 @@ pub unsafe fn call(number: c_long, args: [usize; 6]) -> Result<usize, i32> {
     let own = pid as i32 == 0 || pid as i32 == sys::getpid() as i32;
     let is = |kept: &&&Kept| own && kept.what == what as u32 as usize;
     // SAFETY: the caller's promise. Before the old one is written, which may be the same structure.
-    let wanted = (new != 0).then(|| unsafe { (new as *const [u64; 2]).read_unaligned() });
+    let wanted = (new != 0).then(|| unsafe { (new as *const Limit).read_unaligned() });
     if own && what as u32 as usize == libc::RLIMIT_NOFILE as usize {
         wanted.into_iter().for_each(rights::limit_files);
     }
@@ -292,15 +261,15 @@ pub unsafe fn call(number: c_long, args: [usize; 6]) -> Result<usize, i32> {
         return unsafe { sys::call(number, args) };
     };
     let before = match kept.is_raised() && sys::is_owner() {
-        true => alone(|| kept.get())?,
+        true => sys::alone(&CHANGING, || kept.get())?,
         false => kept.get()?,
     };
-    if let Some([soft, hard]) = wanted {
-        kept.set(Limit(soft, hard))?;
+    if let Some(wanted) = wanted {
+        kept.set(wanted)?;
     }
     if old != 0 {
         // SAFETY: the caller's promise.
-        unsafe { (old as *mut [u64; 2]).write_unaligned([before.0, before.1]) };
+        unsafe { (old as *mut Limit).write_unaligned(before) };
     }
     Ok(0)
 }

@@ -12,13 +12,13 @@
 use crate::sys::{self, PAGE};
 use crate::{DOOR, config, fork, host};
 use core::arch::asm;
-use core::ffi::c_int;
+use core::ffi::{CStr, c_int};
 use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::time::Duration;
 use deckle_door::futex;
 use deckle_door::request::set_mask;
-use deckle_door::{Mode, State};
+use deckle_door::{Fd, Mode, State};
 use libc::{Elf64_Ehdr, Elf64_Phdr};
 
 /// Bytes of the first task's stack.
@@ -38,25 +38,20 @@ pub fn map_file() {
     if !DOOR.may(libc::SYS_openat) {
         return;
     }
-    let Some(Ok(fd)) = config::with_image_path(|path| {
-        let how = (libc::O_RDONLY | libc::O_CLOEXEC) as usize;
-        let here = libc::AT_FDCWD as usize;
-        // SAFETY: a path that ends in NUL.
-        unsafe { sys::call(libc::SYS_openat, [here, path.as_ptr() as usize, how]) }
-    }) else {
+    let open = |path: &CStr| Fd::open(path, libc::O_RDONLY, 0);
+    let Some(Ok(file)) = config::with_image_path(open) else {
         return;
     };
-    // SAFETY: asks for the length; a new read-only mapping; closes what was opened here.
+    let (fd, end) = (file.raw() as usize, libc::SEEK_END as usize);
+    let (prot, flags) = (libc::PROT_READ as usize, libc::MAP_PRIVATE as usize);
+    // SAFETY: asks for the length; a new read-only mapping.
     unsafe {
-        let end = libc::SEEK_END as usize;
-        if let Ok(bytes) = sys::call(libc::SYS_lseek, [fd, 0, end]) {
-            let (prot, flags) = (libc::PROT_READ as usize, libc::MAP_PRIVATE as usize);
-            if let Ok(at) = sys::call(libc::SYS_mmap, [0, bytes, prot, flags, fd]) {
-                FILE[1].store(bytes, Relaxed);
-                FILE[0].store(at, Release);
-            }
+        if let Ok(bytes) = sys::call(libc::SYS_lseek, [fd, 0, end])
+            && let Ok(at) = sys::call(libc::SYS_mmap, [0, bytes, prot, flags, fd])
+        {
+            FILE[1].store(bytes, Relaxed);
+            FILE[0].store(at, Release);
         }
-        let _ = sys::call(libc::SYS_close, [fd]);
     }
 }
 

@@ -11,7 +11,6 @@ use core::sync::atomic::{AtomicI32, AtomicU64};
 use deckle_door::Fd;
 use deckle_door::entry::{NOTHING, Told};
 use deckle_door::link::Link;
-use deckle_door::request::set_mask;
 use libc::{c_long, sock_fprog};
 
 /// The well's descriptor, and which socket that was: the program may have closed it.
@@ -67,19 +66,9 @@ pub fn with_link<T>(start: impl FnOnce() -> T) -> T {
 
 /// Runs `work` with a limit on descriptors that lets one come in, if it can be had.
 fn with_room_for_files<T>(work: impl FnOnce() -> T) -> T {
-    let limit = |new: Option<[u64; 2]>| {
-        let (what, mut old) = (libc::RLIMIT_NOFILE as usize, [u64::MAX; 2]);
-        let (new, to) = (
-            new.as_ref().map_or(0, |new| new.as_ptr() as usize),
-            &raw mut old,
-        );
-        // SAFETY: null, or a structure each.
-        let done = unsafe { sys::call(libc::SYS_prlimit64, [0, what, new, to as usize]) };
-        done.map(|_| old)
-    };
+    let limit = |new| sys::limit(libc::RLIMIT_NOFILE as usize, new);
     let high = HIGH as u64;
-    let before = DOOR.may(libc::SYS_prlimit64).then(|| limit(None).ok());
-    let before = before.flatten().filter(|before| before[0] < high);
+    let before = limit(None).ok().filter(|before| before[0] < high);
     let raised = before.filter(|before| limit(Some([high, before[1].max(high)])).is_ok());
     let result = work();
     if raised.is_some() {
@@ -102,24 +91,18 @@ pub fn provide(start: bool) {
     if start && !gate::is_started() {
         gate::outgrown();
     }
-    let mask = set_mask(u64::MAX);
-    fork::FORKING.acquire();
-    match well() {
-        Some(well) => {
-            well.into_raw();
+    sys::alone(&fork::FORKING, || {
+        if well().map(Link::into_raw).is_some() {
+            return;
         }
-        None => {
-            if let Some(link) = filter::lets_us_connect().then(connect).flatten() {
-                // By the device alone a service is made that may not make the call.
-                if !link.ask().is_ok_and(|given| given.device.is_some()) {
-                    WITHOUT_DEVICE.store(1, Release);
-                }
-                keep(link.into_raw());
+        if let Some(link) = filter::lets_us_connect().then(connect).flatten() {
+            // By the device alone a service is made that may not make the call.
+            if !link.ask().is_ok_and(|given| given.device.is_some()) {
+                WITHOUT_DEVICE.store(1, Release);
             }
+            keep(link);
         }
-    }
-    fork::FORKING.release();
-    set_mask(mask);
+    });
 }
 
 /// Has `deckle run` hold on to who executes a program that needs the second door: whether who does
@@ -141,7 +124,7 @@ pub fn told() -> Told {
         let _ = DOOR.may(libc::SYS_fcntl) && unsafe { sys::call(libc::SYS_fcntl, stay) }.is_ok();
     }
     told[2..10].copy_from_slice(&DOOR.refused());
-    told[10..].copy_from_slice(&limits::told());
+    told[10..].copy_from_slice(limits::told().as_flattened());
     told
 }
 
@@ -157,18 +140,11 @@ pub fn take(told: &Told) {
 }
 
 /// Makes a connection the well. Executed programs have it, too.
-fn keep(fd: i32) {
-    let high = [fd as usize, libc::F_DUPFD as usize, HIGH, 0, 0, 0];
-    // SAFETY: makes a descriptor; closes our own.
-    let fd = unsafe {
-        match sys::call(libc::SYS_fcntl, high) {
-            Ok(high) => {
-                let _ = sys::call(libc::SYS_close, [fd as usize]);
-                high as i32
-            }
-            Err(_) => fd,
-        }
-    };
+fn keep(link: Link) {
+    let args = [link.fd().raw() as usize, libc::F_DUPFD as usize, HIGH];
+    // SAFETY: makes a descriptor.
+    let high = unsafe { sys::call(libc::SYS_fcntl, args) };
+    let fd = high.map_or_else(|_| link.into_raw(), |high| high as i32);
     SOCKET.store(identity(fd).unwrap_or(0), Release);
     WELL.store(fd, Release);
 }

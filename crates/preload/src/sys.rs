@@ -3,6 +3,8 @@
 use crate::DOOR;
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;
+use deckle_door::Lock;
+use deckle_door::request::set_mask;
 
 pub use deckle_door::sys::{PAGE, call, exit_all, map_anonymous, unmap, words};
 
@@ -36,6 +38,16 @@ pub fn c_result(result: Result<usize, i32>) -> usize {
     }
 }
 
+/// Runs `work` with the lock held. No handler comes meanwhile: it might wait for itself.
+pub fn alone<T>(lock: &Lock<()>, work: impl FnOnce() -> T) -> T {
+    let mask = set_mask(u64::MAX);
+    let held = lock.lock();
+    let result = work();
+    drop(held);
+    set_mask(mask);
+    result
+}
+
 /// Whether the calling thread has a capability (one of the first 32) in effect.
 pub fn has_capability(number: u32) -> bool {
     const VERSION_3: u32 = 0x2008_0522;
@@ -45,6 +57,21 @@ pub fn has_capability(number: u32) -> bool {
     // SAFETY: reads the one, and writes the other, which is as long as this version's answer.
     let asked = || unsafe { call(libc::SYS_capget, [head, data_at]) };
     DOOR.may(libc::SYS_capget) && asked().is_ok() && data[0] >> number & 1 == 1
+}
+
+/// A limit of the calling process, soft and hard, and a new one in its place.
+///
+/// # Errors
+/// The errno; EPERM if a filter hinders it.
+pub fn limit(what: usize, new: Option<[u64; 2]>) -> Result<[u64; 2], i32> {
+    if !DOOR.may(libc::SYS_prlimit64) {
+        return Err(libc::EPERM);
+    }
+    let mut old = [0_u64; 2];
+    let new = new.as_ref().map_or(0, |new| new.as_ptr() as usize);
+    let args = [0, what, new, old.as_mut_ptr() as usize];
+    // SAFETY: reads and writes two words each.
+    unsafe { call(libc::SYS_prlimit64, args) }.map(|_| old)
 }
 
 /// Reserves `bytes` of address space without access, which no core dump looks at: at `place`, if

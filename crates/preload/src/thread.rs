@@ -4,9 +4,10 @@
 //! whose frames are not on its stack: it begins where the call was made, with the registers that it
 //! was made with.
 
-use crate::caught::{Frame, Register};
+use crate::caught::Frame;
 use crate::fork::STACK;
-use libc::c_long;
+use libc::{REG_R10, REG_R12, REG_R13, REG_R14, REG_R15, REG_RBP, REG_RBX};
+use libc::{REG_RDI, REG_RDX, REG_RIP, REG_RSI, c_long};
 
 /// Such a call, in a form that says where the new task's stack pointer shall be; and that.
 pub struct Start {
@@ -56,13 +57,14 @@ impl Start {
     /// # Errors
     /// The errno of the call.
     pub fn make(self, mask: u64, frame: &Frame) -> Result<usize, i32> {
-        use Register::{R10, R12, R13, R14, R15, Rbp, Rbx, Rdi, Rdx, Rip, Rsi};
         let at = |register| frame.at(register);
-        let way = [at(Rip), mask as usize, at(Rdi), at(Rsi), at(Rdx), at(R10)];
+        let [ip, first, second, third, fourth] =
+            [REG_RIP, REG_RDI, REG_RSI, REG_RDX, REG_R10].map(at);
+        let way = [ip, mask as usize, first, second, third, fourth];
         // SAFETY: what lies 128 bytes below a stack pointer is nobody's; it is the new task's, or
         // that of the caller, who waits for it.
         unsafe { ((self.stack - LEFT_OUT) as *mut [usize; 6]).write(way) };
-        let kept = [Rbx, Rbp, R12, R13, R14, R15];
+        let kept = [REG_RBX, REG_RBP, REG_R12, REG_R13, REG_R14, REG_R15];
         let mut all = [0; 13];
         all[0] = self.number as usize;
         all[1..7].copy_from_slice(&self.args);

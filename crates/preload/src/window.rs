@@ -13,7 +13,7 @@
 //! handler gets a stack of the window's, since the thread's own may be small. A thread that forks
 //! in a handler may have 8 KiB, of which a frame of the kernel's takes three or more.
 
-use crate::caught::{self, Action, Frame, Handler, Info, Register, SIGSYS_BIT};
+use crate::caught::{self, Action, Frame, Handler, SIGSYS_BIT};
 use crate::fork::{self, Clone};
 use crate::{filter, sys, thread};
 use core::arch::asm;
@@ -24,6 +24,7 @@ use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU32, AtomicU64};
 use deckle_door::Lock;
 use deckle_door::request::set_mask;
+use libc::siginfo_t;
 
 /// Most threads that fork at one time; more wait.
 const WINDOWS: usize = 16;
@@ -251,18 +252,18 @@ pub fn let_go(mine: Option<&Window>) {
 }
 
 /// A caught system call, or somebody else's SIGSYS.
-extern "C" fn on_call(signal: c_int, info: *const Info, frame: *mut Frame) {
+extern "C" fn on_call(signal: c_int, info: *const siginfo_t, frame: *mut Frame) {
     const SYS_USER_DISPATCH: c_int = 2;
     // SAFETY: what the kernel gives a handler of three arguments.
     let (about, frame) = unsafe { (&*info, &mut *frame) };
     match own() {
-        Some(window) if about.code == SYS_USER_DISPATCH => carry_out(window, frame),
+        Some(window) if about.si_code == SYS_USER_DISPATCH => carry_out(window, frame),
         _ => pass_on(signal, info, frame),
     }
 }
 
 /// The program's own handler, if it has one; else what the kernel would do: end it.
-fn pass_on(signal: c_int, info: *const Info, frame: &mut Frame) {
+fn pass_on(signal: c_int, info: *const siginfo_t, frame: &mut Frame) {
     let action = BEFORE.lock().action;
     match action.handler {
         libc::SIG_DFL | libc::SIG_IGN => caught::die(),
@@ -284,7 +285,7 @@ fn carry_out(window: &'static Window, frame: &mut Frame) {
         }
         libc::SYS_rt_sigreturn => {
             // SAFETY: the stack pointer is where the restorer of that frame has it.
-            unsafe { return_from(frame.at(Register::Rsp)) }
+            unsafe { return_from(frame.at(libc::REG_RSP)) }
         }
         _ => match Clone::of(number, args) {
             Some(call) => {
@@ -308,7 +309,7 @@ fn carry_out(window: &'static Window, frame: &mut Frame) {
                 frame.alternate = alternate;
                 result
             }
-            None => match thread::Start::of(number, args, frame.at(Register::Rsp)) {
+            None => match thread::Start::of(number, args, frame.at(libc::REG_RSP)) {
                 Some(start) => start.make(window.mask.load(Relaxed), frame),
                 // SAFETY: the call that this thread has made.
                 None => unsafe { sys::call(number, args) },

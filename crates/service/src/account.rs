@@ -4,7 +4,7 @@ use crate::heap::HUGE;
 use crate::process::{self, Manager};
 use crate::segments::Mapped;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64};
 use core::time::Duration;
 use deckle_group::{Answer, Asked, Group, GroupCharge, LineId, SwapKind};
 use deckle_mm::units::bytes_to_pages;
@@ -39,7 +39,7 @@ mod role {
 pub struct Account {
     group: Group,
     /// The charge in use; never freed, because a load of it takes no lock.
-    charge: core::sync::atomic::AtomicPtr<GroupCharge>,
+    charge: AtomicPtr<GroupCharge>,
     /// Pages of our own metadata that are charged.
     own: AtomicU64,
     /// Pages of the store that were borrowed from the parent at a fork; 0: nothing is.
@@ -61,7 +61,7 @@ impl Account {
     pub fn new(group: Group, line: LineId) -> Account {
         Account {
             group,
-            charge: core::sync::atomic::AtomicPtr::new(leak(group, line)),
+            charge: AtomicPtr::new(leak(group, line)),
             own: AtomicU64::new(0),
             borrowed: AtomicU64::new(0),
             lending: AtomicBool::new(false),
@@ -105,11 +105,11 @@ impl Account {
         self.lending.store(false, Relaxed);
         let lender = (sponsor, self.forks.load(Relaxed));
         let granted = self.group.borrow_from(line, lender, (stored, resident));
-        self.borrowed
-            .store(if granted { stored } else { 0 }, Relaxed);
         if granted {
+            self.borrowed.store(stored, Relaxed);
             self.role.store(role::BORROWER, Release);
         } else {
+            self.borrowed.store(0, Relaxed);
             self.role.store(role::NONE, Release);
             mm.store().ram(Ram::own);
             mm.unshare_all();
@@ -210,12 +210,13 @@ impl Account {
             self.charge().uncharge(before - pages);
         }
     }
-}
 
-impl Account {
-    /// Whether all that is shared was charged to this process since its parent has ended.
-    fn has_paid(&self, role: u8) -> bool {
-        role == role::BORROWER && self.group.is_settled(self.line())
+    /// The role, unless nothing is shared for the account, or all of it was charged to this process
+    /// since its parent has ended.
+    fn shares(&self) -> Option<u8> {
+        let role = self.role.load(Acquire);
+        let has_paid = || role == role::BORROWER && self.group.is_settled(self.line());
+        (role != role::NONE && !has_paid()).then_some(role)
     }
 
     /// Says that `pages`, which are charged here now, are shared no more.
@@ -257,21 +258,17 @@ impl Charge for Account {
     }
 
     fn try_unshare(&self, pages: u64) -> Result<(), OverLimit> {
-        let role = self.role.load(Acquire);
-        if role == role::NONE || self.has_paid(role) {
-            return Ok(());
+        if let Some(role) = self.shares() {
+            self.charge().try_charge(pages)?;
+            self.unshared(role, pages);
         }
-        self.charge().try_charge(pages)?;
-        self.unshared(role, pages);
         Ok(())
     }
     fn force_unshare(&self, pages: u64) {
-        let role = self.role.load(Acquire);
-        if role == role::NONE || self.has_paid(role) {
-            return;
+        if let Some(role) = self.shares() {
+            self.charge().force_charge(pages);
+            self.unshared(role, pages);
         }
-        self.charge().force_charge(pages);
-        self.unshared(role, pages);
     }
     fn unbacked(&self) -> u64 {
         self.ghost.load(Acquire)
@@ -289,8 +286,7 @@ impl Charge for Account {
             let Some(ring) = self.group.ask_last(donor.line, pages) else {
                 continue;
             };
-            let deadline = deckle_group::sys::now() + ANSWER_TIME;
-            match self.group.wait_answer(ring, deadline) {
+            match self.group.wait_answer(ring, ANSWER_TIME) {
                 Answer::Freed(0) | Answer::Late => {}
                 Answer::Freed(_) => return true,
                 Answer::Gone => {
@@ -320,8 +316,7 @@ impl Charge for Account {
             let Some(ring) = self.group.ask(donor.line, pages) else {
                 continue;
             };
-            let deadline = deckle_group::sys::now() + SHORT_TIME;
-            match self.group.wait_answer(ring, deadline) {
+            match self.group.wait_answer(ring, SHORT_TIME) {
                 Answer::Freed(0) => {}
                 Answer::Freed(_) => return true,
                 Answer::Gone => return self.group.fold_stale() > 0,

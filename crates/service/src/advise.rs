@@ -5,56 +5,34 @@ use crate::sys;
 use core::ffi::c_int;
 use deckle_mm::space::vma::OnFork;
 use deckle_mm::{Advice, CollapseError};
+use libc::{MADV_DOFORK, MADV_DONTFORK, MADV_KEEPONFORK, MADV_NORMAL, MADV_RANDOM};
+use libc::{MADV_SEQUENTIAL, MADV_UNMERGEABLE, MADV_WIPEONFORK};
 
 /// `MADV_COLLAPSE`, which has no name on musl yet.
 const COLLAPSE: c_int = 25;
 
-/// Who follows an advice on managed memory.
-enum By {
-    /// The core.
-    Core(Advice),
-    /// The core, which makes huge pages now.
-    Collapse,
-    /// Nobody: managed memory is so already.
-    Nobody,
-    /// The service, when the program forks.
-    Fork,
-    /// The kernel, and the memory stays managed.
-    Kernel,
-    /// The kernel, who gets the memory.
-    KernelAlone,
-}
-
-fn sort(advice: c_int) -> By {
-    match advice {
-        libc::MADV_NORMAL | libc::MADV_RANDOM | libc::MADV_SEQUENTIAL | libc::MADV_UNMERGEABLE => {
-            By::Nobody
-        }
-        libc::MADV_DONTFORK | libc::MADV_DOFORK | libc::MADV_WIPEONFORK | libc::MADV_KEEPONFORK => {
-            By::Fork
-        }
-        libc::MADV_DONTDUMP | libc::MADV_DODUMP => By::Kernel,
-        libc::MADV_WILLNEED => By::Core(Advice::WillNeed),
-        libc::MADV_DONTNEED | libc::MADV_DONTNEED_LOCKED => By::Core(Advice::DontNeed),
-        libc::MADV_FREE => By::Core(Advice::Free),
-        libc::MADV_COLD => By::Core(Advice::Cold),
-        libc::MADV_PAGEOUT => By::Core(Advice::PageOut),
-        COLLAPSE => By::Collapse,
-        libc::MADV_HUGEPAGE => By::Core(Advice::HugePage),
-        libc::MADV_NOHUGEPAGE => By::Core(Advice::NoHugePage),
-        libc::MADV_POPULATE_READ => By::Core(Advice::PopulateRead),
-        libc::MADV_POPULATE_WRITE => By::Core(Advice::PopulateWrite),
-        // MERGEABLE, guard pages, and what comes after us.
-        _ => By::KernelAlone,
-    }
+/// An advice that the core follows.
+fn of_core(advice: c_int) -> Option<Advice> {
+    Some(match advice {
+        libc::MADV_WILLNEED => Advice::WillNeed,
+        libc::MADV_DONTNEED | libc::MADV_DONTNEED_LOCKED => Advice::DontNeed,
+        libc::MADV_FREE => Advice::Free,
+        libc::MADV_COLD => Advice::Cold,
+        libc::MADV_PAGEOUT => Advice::PageOut,
+        libc::MADV_HUGEPAGE => Advice::HugePage,
+        libc::MADV_NOHUGEPAGE => Advice::NoHugePage,
+        libc::MADV_POPULATE_READ => Advice::PopulateRead,
+        libc::MADV_POPULATE_WRITE => Advice::PopulateWrite,
+        _ => return None,
+    })
 }
 
 /// What a fork does with a range after such an advice. What is left and wiped is left.
 fn on_fork(advice: c_int, before: OnFork) -> OnFork {
     match (advice, before) {
-        (libc::MADV_DONTFORK, _) => OnFork::Leave,
-        (libc::MADV_DOFORK, OnFork::Leave) | (libc::MADV_KEEPONFORK, OnFork::Wipe) => OnFork::Copy,
-        (libc::MADV_WIPEONFORK, OnFork::Copy) => OnFork::Wipe,
+        (MADV_DONTFORK, _) => OnFork::Leave,
+        (MADV_DOFORK, OnFork::Leave) | (MADV_KEEPONFORK, OnFork::Wipe) => OnFork::Copy,
+        (MADV_WIPEONFORK, OnFork::Copy) => OnFork::Wipe,
         (_, before) => before,
     }
 }
@@ -81,57 +59,68 @@ impl Calls {
         let advice = word as c_int;
         // Of no length: only whether the kernel knows it.
         raw(libc::SYS_madvise, [addr, 0, word])?;
-        let by = match advice {
-            // Holes in files: there is none here.
-            libc::MADV_REMOVE => return Err(libc::EINVAL),
-            advice => sort(advice),
-        };
         self.refuse_locked(addr, bytes, advice)?;
-        let kernel = |_: &crate::process::Manager, _, start: deckle_mm::Vpn, n: u64| {
-            let bytes = n as usize * sys::PAGE;
-            let _ = raw(libc::SYS_madvise, [start.addr() as usize, bytes, word]);
-            Ok(())
-        };
-        match by {
-            By::Core(core @ (Advice::DontNeed | Advice::Free)) => {
+        if let Some(core) = of_core(advice) {
+            return self.advise_core(args, core);
+        }
+        match advice {
+            // Holes in files: there is none here.
+            libc::MADV_REMOVE => Err(libc::EINVAL),
+            COLLAPSE => self.collapse(addr, bytes),
+            // Nobody follows it: managed memory is so already.
+            MADV_NORMAL | MADV_RANDOM | MADV_SEQUENTIAL | MADV_UNMERGEABLE => {
+                self.on(libc::SYS_madvise, args, |_, _, _, _| Ok(()))
+            }
+            // The service, when the program forks.
+            MADV_DONTFORK | MADV_DOFORK | MADV_WIPEONFORK | MADV_KEEPONFORK => {
                 self.on(libc::SYS_madvise, args, |mm, space, start, n| {
                     let parts = mm.mapped_parts(space, start, n);
-                    let locked = || parts.iter().filter(|v| v.locked);
-                    locked().try_for_each(|v| mm.munlock(space, v.start, v.pages))?;
-                    let done = mm.madvise(space, start, n, core);
-                    locked().try_for_each(|v| mm.lock_present(space, v.start, v.pages))?;
-                    done
+                    parts.iter().try_for_each(|v| {
+                        mm.advise_fork(space, v.start, v.pages, on_fork(advice, v.on_fork))
+                    })
                 })
             }
-            By::Core(Advice::PageOut) => {
-                let process = self.process;
-                self.on(libc::SYS_madvise, args, |_, _, start, n| {
-                    let done = process.pager.page_out(start, n);
-                    // No fault has told that there is something new to be published.
-                    process.publish();
-                    done
-                })
-            }
-            By::Core(core) => self.on(libc::SYS_madvise, args, |mm, space, start, n| {
-                mm.madvise(space, start, n, core)
-            }),
-            By::Collapse => self.collapse(addr, bytes),
-            By::Fork => self.on(libc::SYS_madvise, args, |mm, space, start, n| {
-                let parts = mm.mapped_parts(space, start, n);
-                parts.iter().try_for_each(|v| {
-                    mm.advise_fork(space, v.start, v.pages, on_fork(advice, v.on_fork))
-                })
-            }),
-            By::Nobody => self.on(libc::SYS_madvise, args, |_, _, _, _| Ok(())),
-            By::Kernel => {
+            // The kernel, and the memory stays managed.
+            libc::MADV_DONTDUMP | libc::MADV_DODUMP => {
                 self.undumped = true;
-                self.on(libc::SYS_madvise, args, kernel)
+                self.on(libc::SYS_madvise, args, |_, _, start, n| {
+                    let bytes = n as usize * sys::PAGE;
+                    let _ = raw(libc::SYS_madvise, [start.addr() as usize, bytes, word]);
+                    Ok(())
+                })
             }
-            By::KernelAlone => {
+            // The kernel, who gets the memory: MERGEABLE, guard pages, and what comes after us.
+            _ => {
                 self.surrender(addr, bytes)?;
                 raw(libc::SYS_madvise, [addr, bytes, word])
             }
         }
+    }
+
+    /// Advice that the core follows.
+    fn advise_core(&self, args: [usize; 6], advice: Advice) -> Result<usize, i32> {
+        let process = self.process;
+        self.on(
+            libc::SYS_madvise,
+            args,
+            |mm, space, start, n| match advice {
+                Advice::DontNeed | Advice::Free => {
+                    let parts = mm.mapped_parts(space, start, n);
+                    let locked = || parts.iter().filter(|v| v.locked);
+                    locked().try_for_each(|v| mm.munlock(space, v.start, v.pages))?;
+                    let done = mm.madvise(space, start, n, advice);
+                    locked().try_for_each(|v| mm.lock_present(space, v.start, v.pages))?;
+                    done
+                }
+                Advice::PageOut => {
+                    let done = process.pager.page_out(start, n);
+                    // No fault has told that there is something new to be published.
+                    process.publish();
+                    done
+                }
+                _ => mm.madvise(space, start, n, advice),
+            },
+        )
     }
 
     /// MADV_COLLAPSE: huge pages of all whole blocks of the range.

@@ -14,12 +14,6 @@ impl Calls {
         self.process.pager.platform().managed().parts(start, bytes)
     }
 
-    /// Whether a part of a range is managed.
-    pub fn is_ours(&self, start: usize, bytes: usize) -> bool {
-        let managed = self.process.pager.platform().managed();
-        managed.touches(start, bytes)
-    }
-
     /// Something foreign is about to be mapped over the range: its pages are dropped. The
     /// addresses stay taken.
     pub fn leave(&mut self, addr: usize, bytes: usize) -> Result<usize, i32> {

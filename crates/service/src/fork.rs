@@ -157,11 +157,7 @@ pub fn first_in_child(door: &Door) -> ! {
             process::publish(process);
             tasks::run(process)
         }
-        Err(why) => {
-            crate::shed::make_unreadable();
-            door.fail(&why);
-            sys::exit_all(1)
-        }
+        Err(why) => tasks::give_up(door, &why),
     }
 }
 

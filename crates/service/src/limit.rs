@@ -19,7 +19,7 @@ fn limit() -> Option<usize> {
 
 impl Process {
     /// Bytes of address space that the kernel counts and that are none of the program's.
-    fn reserved(&self) -> usize {
+    pub fn reserved(&self) -> usize {
         let platform = self.pager.platform();
         let ranges = platform.parking().range().1 + platform.nursery().range().1;
         let image = door().image.load(Relaxed);
@@ -28,11 +28,6 @@ impl Process {
 }
 
 impl Calls {
-    /// What [`Op::Limit`] asks for.
-    pub fn reserved(&self) -> usize {
-        self.process.reserved()
-    }
-
     /// ENOMEM if a call would take the program over its limit.
     pub fn may_grow(&self, op: Op, args: [usize; 6]) -> Result<(), i32> {
         let Some(limit) = limit() else {

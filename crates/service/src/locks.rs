@@ -4,27 +4,15 @@
 //! managed with zeros; so it is carried out mapping by mapping, without those.
 
 use crate::process::Process;
-use crate::serve::{Calls, OnFault, errno, raw};
+use crate::serve::{Calls, errno, raw};
 use crate::sys::PAGE;
 use core::ffi::c_int;
-use deckle_live::Ranges;
 use deckle_mm::space::vma::Vma;
 use deckle_mm::{MapError, Prot, Vpn};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// From this size on a mapping without a reservation is taken for room that its owner fills as
 /// needed, which is how allocators map: mlockall and MCL_FUTURE lock its pages as they come.
 const ROOM: usize = 32 << 20;
-
-/// Ranges that one of the calls notes and others ask for. A forked child has its parent's.
-#[derive(Default)]
-pub struct Noted(Mutex<Ranges>);
-
-impl Noted {
-    pub fn lock(&self) -> MutexGuard<'_, Ranges> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 /// Whether a mapping is room; one that is to be locked by its own call is not.
 pub fn is_room(bytes: usize, flags: c_int) -> bool {
@@ -83,8 +71,8 @@ impl Calls {
     /// mlock and mlock2: address, bytes, flags.
     pub fn lock(&self, args: [usize; 6]) -> Result<usize, i32> {
         let on_fault = match args[2] {
-            0 => OnFault(false),
-            flags if flags == libc::MLOCK_ONFAULT as usize => OnFault(true),
+            0 => false,
+            flags if flags == libc::MLOCK_ONFAULT as usize => true,
             _ => return Err(libc::EINVAL),
         };
         self.mapped(args[0], args[1])?;
@@ -95,24 +83,16 @@ impl Calls {
                 return Err(libc::ENOMEM);
             }
         }
-        self.lock_range(args, on_fault)?;
+        self.on(libc::SYS_mlock2, args, |mm, space, at, n| match on_fault {
+            false => mm.mlock(space, at, n),
+            true => mm.lock_present(space, at, n),
+        })?;
         // Locked, but not to be brought in.
         let parts = self.process.mapped_parts(args[0], args[1]);
-        match !on_fault.0 && parts.iter().any(|v| v.prot == Prot::NONE) {
+        match !on_fault && parts.iter().any(|v| v.prot == Prot::NONE) {
             true => Err(libc::ENOMEM),
             false => Ok(0),
         }
-    }
-
-    fn lock_range(&self, args: [usize; 6], on_fault: OnFault) -> Result<usize, i32> {
-        self.on(
-            libc::SYS_mlock2,
-            args,
-            |mm, space, start, n| match on_fault {
-                OnFault(false) => mm.mlock(space, start, n),
-                OnFault(true) => mm.lock_present(space, start, n),
-            },
-        )
     }
 
     /// Bytes that are locked, managed or not.
@@ -155,21 +135,17 @@ impl Calls {
         let current = flags & libc::MCL_CURRENT != 0;
         let all = self.process.all_mapped();
         let ours = self.process.pager.platform().never_locked();
-        let others = || {
-            self.process
-                .own
-                .figure("VmSize:")
-                .saturating_sub(ours.iter().map(|r| r.1).sum())
-        };
+        let ours = ours.iter().map(|r| r.1).sum();
+        let others = || self.process.own.figure("VmSize:").saturating_sub(ours);
         if current && most != usize::MAX && bytes_of(&all) + others() > most {
             return Err(libc::ENOMEM);
         }
-        let on_fault = OnFault(flags & libc::MCL_ONFAULT != 0);
+        let on_fault = flags & libc::MCL_ONFAULT != 0;
         if current {
             self.lock_managed(&all, on_fault)?;
             let how = match on_fault {
-                OnFault(true) => libc::MLOCK_ONFAULT as usize,
-                OnFault(false) => 0,
+                true => libc::MLOCK_ONFAULT as usize,
+                false => 0,
             };
             for (start, bytes) in self.outside() {
                 // As with the kernel's: a mapping that cannot be locked is none of the
@@ -181,15 +157,15 @@ impl Calls {
         Ok(0)
     }
 
-    fn lock_managed(&self, all: &[Vma], on_fault: OnFault) -> Result<(), i32> {
+    fn lock_managed(&self, all: &[Vma], on_fault: bool) -> Result<(), i32> {
         let (mm, space) = self.process.memory();
         let lock = |v: &Vma| -> Result<usize, i32> {
             let (start, bytes) = (v.start.addr() as usize, v.pages as usize * PAGE);
             let parts = self.process.rooms.lock().parts(start, bytes);
             for (start, bytes, full) in parts {
-                let args = [start, bytes, usize::from(on_fault.0)];
+                let args = [start, bytes, usize::from(on_fault)];
                 self.on(libc::SYS_mlock2, args, |mm, space, at, n| match full {
-                    _ if on_fault.0 => mm.lock_present(space, at, n),
+                    _ if on_fault => mm.lock_present(space, at, n),
                     false => mm.lock_contents(space, at, n),
                     true => self.lock_now(at, n),
                 })?;

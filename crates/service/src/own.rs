@@ -1,14 +1,14 @@
 //! What /proc says of the memory that the service shares, from files that are open since its
 //! start: later it may open none.
 
+use deckle_door::Lock;
 use std::fs::File;
 use std::io::{self, Read, Seek};
-use std::sync::{Mutex, PoisonError};
 
 /// The files.
 pub struct Own {
-    maps: Mutex<File>,
-    status: Mutex<File>,
+    maps: Lock<File>,
+    status: Lock<File>,
 }
 
 impl Own {
@@ -23,7 +23,7 @@ impl Own {
 
     /// Files that somebody else has opened.
     pub fn of(maps: File, status: File) -> Own {
-        let (maps, status) = (Mutex::new(maps), Mutex::new(status));
+        let (maps, status) = (Lock::new(maps), Lock::new(status));
         Own { maps, status }
     }
 
@@ -56,8 +56,8 @@ impl Own {
 }
 
 /// Reads a file from its beginning, by no other call than that.
-fn read(file: &Mutex<File>, mut work: impl FnMut(&[u8])) {
-    let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
+fn read(file: &Lock<File>, mut work: impl FnMut(&[u8])) {
+    let mut file = file.lock();
     let mut part = vec![0; 64 << 10];
     if file.rewind().is_ok() {
         while let Ok(n @ 1..) = file.read(&mut part) {
@@ -66,7 +66,7 @@ fn read(file: &Mutex<File>, mut work: impl FnMut(&[u8])) {
     }
 }
 
-fn text(file: &Mutex<File>) -> String {
+fn text(file: &Lock<File>) -> String {
     let mut text = Vec::new();
     read(file, |part| text.extend_from_slice(part));
     String::from_utf8(text).unwrap_or_default()

@@ -1,17 +1,17 @@
 //! The managed process, as its service sees it.
 
 use crate::account::{Account, Swap};
-use crate::locks::Noted;
 use crate::own::Own;
 use crate::serve;
 use crate::watch::Watch;
 use core::sync::atomic::AtomicPtr;
 use core::sync::atomic::Ordering::{Acquire, Release};
+use deckle_door::Lock;
 use deckle_group::proto::Link;
-use deckle_live::{LiveEnv, Pager};
+use deckle_live::{LiveEnv, Pager, Ranges};
 use deckle_mm::space::vma::Vma;
 use deckle_mm::{Mm, SpaceId};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 /// The manager.
 pub type Manager = Mm<LiveEnv<Account, Swap>>;
@@ -27,14 +27,14 @@ pub struct Process {
     /// Whether every large mapping lies on huge pages.
     pub align_mappings: bool,
     /// What the age of inactive memory is told from.
-    pub history: Mutex<deckle_group::History>,
-    /// What is mapped as room for its owner to fill.
-    pub rooms: Noted,
+    pub history: Lock<deckle_group::History>,
+    /// What is mapped as room for its owner to fill. A forked child has its parent's.
+    pub rooms: Lock<Ranges>,
     pub own: Own,
     /// Mappings that the kernel allows a process (`vm.max_map_count`).
     pub most_mappings: usize,
-    /// What stays resident because the kernel touches it where it cannot wait.
-    pub held: Noted,
+    /// What stays resident because the kernel touches it where it cannot wait, there too.
+    pub held: Lock<Ranges>,
 }
 
 impl Process {

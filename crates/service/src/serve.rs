@@ -18,16 +18,12 @@ pub struct Calls {
     /// for all there can be: nothing is allocated meanwhile.
     waiting: Vec<Request<'static>>,
     still: bool,
-    /// What is mapped from now on is locked (mlockall).
-    pub lock_future: Option<OnFault>,
+    /// What is mapped from now on is locked (mlockall); true: as it comes, not at once.
+    pub lock_future: Option<bool>,
     /// MADV_DONTDUMP was given at some time.
     pub undumped: bool,
     pub mappings: Mappings,
 }
-
-/// Whether pages are locked as they come, not at once.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct OnFault(pub bool);
 
 pub fn vpn(addr: usize) -> Vpn {
     Vpn::of_addr(addr as u64)
@@ -134,9 +130,9 @@ impl Calls {
 
     fn carry_out(&mut self, request: Request<'static>) {
         let (op, args) = (request.op(), request.args());
-        if is_on_a_range(op) && !self.is_ours(args[0], args[1]) {
-            request.answer(Err(FOREIGN));
-            return;
+        let managed = self.process.pager.platform().managed();
+        if is_on_a_range(op) && !managed.touches(args[0], args[1]) {
+            return request.answer(Err(FOREIGN));
         }
         if let Err(errno) = self.may_grow(op, args) {
             return request.answer(Err(errno));
@@ -167,7 +163,7 @@ impl Calls {
                 self.still = false;
                 self.process.fork_end()
             }
-            Op::Limit => Ok(self.reserved()),
+            Op::Limit => Ok(self.process.reserved()),
         };
         self.note_reserved(op);
         request.answer(result);
@@ -278,7 +274,7 @@ impl Calls {
             self.process.rooms.lock().insert(addr, bytes);
         }
         if flags & libc::MAP_LOCKED != 0 || future.is_some() {
-            let on_fault = future == Some(OnFault(true)) && flags & libc::MAP_LOCKED == 0;
+            let on_fault = future == Some(true) && flags & libc::MAP_LOCKED == 0;
             let as_it_comes = on_fault || is_room(bytes, flags);
             let locked = match as_it_comes && flags & libc::MAP_POPULATE == 0 {
                 true => mm.lock_present(space, at, n),

@@ -12,7 +12,6 @@
 
 use crate::account::{Account, DONATION, Swap};
 use crate::end::{self, Last};
-use crate::locks::Noted;
 use crate::own::Own;
 use crate::process::{self, Process};
 use crate::sys::{self, PAGE};
@@ -20,7 +19,7 @@ use crate::watch::{State, Watch};
 use crate::{heap, serve};
 use core::sync::atomic::Ordering::Relaxed;
 use core::time::Duration;
-use deckle_door::Door;
+use deckle_door::{Door, Lock};
 use deckle_group::proto::Link;
 use deckle_group::sys::{Fd, is_ready};
 use deckle_group::{Group, LineId, Name, droppable};
@@ -28,7 +27,7 @@ use deckle_live::{Capabilities, Forcing, LiveConfig, Opened, Pager};
 use deckle_uffd::Uffd;
 use std::ffi::CString;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use crate::{shed, threads};
 
@@ -43,12 +42,15 @@ pub fn main(door: &Door) -> ! {
             process::publish(core::ptr::from_ref(process).cast_mut());
             run(process)
         }
-        Err(why) => {
-            shed::make_unreadable();
-            door.fail(&why);
-            sys::exit_all(1)
-        }
+        Err(why) => give_up(door, &why),
     }
+}
+
+/// There is no service, for a reason.
+pub fn give_up(door: &Door, why: &str) -> ! {
+    shed::make_unreadable();
+    door.fail(why);
+    sys::exit_all(1)
 }
 
 /// Starts the other tasks, tells the program that it can go on, and looks after it.
@@ -66,10 +68,8 @@ pub fn run(process: &'static Process) -> ! {
             look_after(process)
         }
         Err(why) => {
-            shed::make_unreadable();
             process.account.group().leave(process.account.line());
-            crate::door().fail(&why);
-            sys::exit_all(1)
+            give_up(crate::door(), &why)
         }
     }
 }
@@ -231,9 +231,9 @@ fn manage(door: &Door, found: Found, link: Link, line: LineId) -> Result<&'stati
         link,
         watch,
         align_mappings,
-        history: Mutex::default(),
-        rooms: Noted::default(),
-        held: Noted::default(),
+        history: Lock::new(Default::default()),
+        rooms: Lock::new(Default::default()),
+        held: Lock::new(Default::default()),
         most_mappings,
         own,
     }));
@@ -358,7 +358,7 @@ impl Process {
             true => stats.get(Item::NrShared),
             false => 0,
         };
-        let mut history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut history = self.history.lock();
         let gauges = deckle_group::Gauges {
             resident: (stats.get(Item::NrAnon) + stats.get(Item::NrOpen)).saturating_sub(borrowed),
             inactive: stats.get(Item::NrInactive),

@@ -20,6 +20,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use deckle_door::Text;
 use deckle_group::program::{self, PATH_MAX, ProgramError, Verdict};
 use deckle_group::sys::{Errno, random};
 use deckle_group::{Group, Name};
@@ -170,8 +171,8 @@ fn find_program(argv: &[OsString]) -> Result<(PathBuf, Verdict), Fail> {
     };
     let name = CString::new(name).map_err(|_| fail(ProgramError::NotFound))?;
     let search = std::env::var_os("PATH").unwrap_or_else(|| "/usr/bin:/bin".into());
-    let mut buf = [0u8; PATH_MAX];
-    let path = program::find(&name, search.as_bytes(), &mut buf).map_err(fail)?;
+    let buf: Text<PATH_MAX> = Text::new();
+    let path = program::find(&name, search.as_bytes(), &buf).map_err(fail)?;
     let verdict = program::inspect(path).map_err(fail)?;
     Ok((
         PathBuf::from(OsString::from_vec(path.to_bytes().to_vec())),

@@ -6,7 +6,6 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use deckle_group::sys::now;
 use deckle_group::{Answer, Group, Name};
 
 use crate::host::{cgroup::Cgroup, pss};
@@ -102,7 +101,7 @@ impl<'a> Pressure<'a> {
         let mut left = bytes.div_ceil(PAGE as u64);
         for process in group.processes() {
             if let Some(ring) = group.ask(process.line, left.min(process.charged))
-                && let Answer::Freed(pages) = group.wait_answer(ring, now() + ANSWER)
+                && let Answer::Freed(pages) = group.wait_answer(ring, ANSWER)
             {
                 left = left.saturating_sub(pages);
             }

@@ -93,16 +93,15 @@ pub unsafe fn with_ours<T>(env: Env, reads: bool, work: impl FnOnce(Env) -> T) -
     let told = told
         .as_ref()
         .map_or(core::ptr::null(), |t| t.as_ptr().cast());
-    let list = seen.preload.unwrap_or(b"");
     let preload = match seen.preload_fits {
         true => seen.preload_entry,
-        false => config::preload_entry(list).map_or(core::ptr::null(), CStr::as_ptr),
+        false => config::preload_entry(seen.preload),
     };
     // SAFETY: as above; the entry is one of the caller's or static.
     unsafe {
-        match preload.is_null() {
-            true => with_text(env, seen.count, told, (library, list), work),
-            false => with_entries(env, seen.count, [preload, told], work),
+        match preload {
+            None => with_text(env, seen.count, told, (library, seen.preload), work),
+            Some(entry) => with_entries(env, seen.count, [entry.as_ptr(), told], work),
         }
     }
 }
@@ -195,10 +194,11 @@ unsafe fn in_mapping<T>(
     }
 }
 
+#[derive(Default)]
 struct Seen<'a> {
     count: usize,
-    preload: Option<&'a [u8]>,
-    preload_entry: *const c_char,
+    preload: &'a [u8],
+    preload_entry: Option<&'a CStr>,
     preload_fits: bool,
     group_fits: bool,
 }
@@ -206,23 +206,17 @@ struct Seen<'a> {
 /// # Safety
 /// As [`with_ours`].
 unsafe fn look<'a>(env: Env, group: &[u8], library: &[u8]) -> Seen<'a> {
-    let mut seen = Seen {
-        count: 0,
-        preload: None,
-        preload_entry: core::ptr::null(),
-        preload_fits: false,
-        group_fits: false,
-    };
+    let mut seen = Seen::default();
     let mut at = env;
     // SAFETY: the caller's promise.
     unsafe {
         while !at.is_null() && !(*at).is_null() {
-            let entry = CStr::from_ptr(*at).to_bytes();
-            if let Some(name) = entry.strip_prefix(GROUP) {
+            let entry = CStr::from_ptr(*at);
+            if let Some(name) = entry.to_bytes().strip_prefix(GROUP) {
                 seen.group_fits = name == group;
-            } else if let Some(list) = entry.strip_prefix(PRELOAD) {
-                seen.preload = Some(list);
-                seen.preload_entry = *at;
+            } else if let Some(list) = entry.to_bytes().strip_prefix(PRELOAD) {
+                seen.preload = list;
+                seen.preload_entry = Some(entry);
                 seen.preload_fits = config::entries(list).next() == Some(library);
             }
             seen.count += 1;

@@ -5,7 +5,8 @@ use super::outside::{self, By, Held};
 use crate::hooks::next;
 use crate::limits::for_exec;
 use crate::sys::{self, c_result};
-use core::ffi::{CStr, c_char, c_int, c_void};
+use core::ffi::{c_char, c_int, c_void};
+use libc::pid_t;
 use std::io::Write;
 
 type Args = *const *const c_char;
@@ -127,66 +128,38 @@ pub unsafe extern "C" fn execveat(
     }
 }
 
-type Spawn = unsafe extern "C" fn(
-    *mut libc::pid_t,
-    *const c_char,
-    *const c_void,
-    *const c_void,
-    Args,
-    Args,
-) -> c_int;
-
-unsafe fn spawn(
-    (name, held): (&CStr, Result<Held, i32>),
-    pid: *mut libc::pid_t,
-    path: *const c_char,
-    [actions, attributes]: [*const c_void; 2],
-    args: Args,
-    env: Args,
-) -> c_int {
-    // SAFETY: its type; the caller's promise.
-    unsafe {
-        match (held, next::<Spawn>(name)) {
-            (Ok(held), Some(call)) => with_ours(env, held.reads(), |env| {
-                call(pid, path, actions, attributes, args, env)
-            }),
-            (held, _) => held.err().unwrap_or(libc::ENOSYS),
+/// The functions that spawn: each knows how [`outside`] is to look for the program.
+macro_rules! spawns {
+    ($($(#[$doc:meta])* $name:ident: $c_name:literal, $check:ident;)*) => {$(
+        $(#[$doc])*
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(
+            pid: *mut pid_t,
+            path: *const c_char,
+            actions: *const c_void,
+            attributes: *const c_void,
+            args: Args,
+            env: Args,
+        ) -> c_int {
+            type Ptr = *const c_void;
+            type Call =
+                unsafe extern "C" fn(*mut pid_t, *const c_char, Ptr, Ptr, Args, Args) -> c_int;
+            // SAFETY: its type; the caller's promise.
+            unsafe {
+                match (outside::$check(path, By::Child), next::<Call>($c_name)) {
+                    (Ok(held), Some(call)) => with_ours(env, held.reads(), |env| {
+                        call(pid, path, actions, attributes, args, env)
+                    }),
+                    (held, _) => held.err().unwrap_or(libc::ENOSYS),
+                }
+            }
         }
-    }
+    )*};
 }
 
-/// POSIX's `posix_spawn`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn posix_spawn(
-    pid: *mut libc::pid_t,
-    path: *const c_char,
-    actions: *const c_void,
-    attributes: *const c_void,
-    args: Args,
-    env: Args,
-) -> c_int {
-    let how = [actions, attributes];
-    // SAFETY: the caller's promise.
-    unsafe {
-        let by = (c"posix_spawn", outside::check(path, By::Child));
-        spawn(by, pid, path, how, args, env)
-    }
-}
-
-/// POSIX's `posix_spawnp`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn posix_spawnp(
-    pid: *mut libc::pid_t,
-    file: *const c_char,
-    actions: *const c_void,
-    attributes: *const c_void,
-    args: Args,
-    env: Args,
-) -> c_int {
-    let how = [actions, attributes];
-    // SAFETY: the caller's promise.
-    unsafe {
-        let by = (c"posix_spawnp", outside::check_in_path(file, By::Child));
-        spawn(by, pid, file, how, args, env)
-    }
+spawns! {
+    /// POSIX's `posix_spawn`.
+    posix_spawn: c"posix_spawn", check;
+    /// POSIX's `posix_spawnp`.
+    posix_spawnp: c"posix_spawnp", check_in_path;
 }

@@ -110,9 +110,9 @@ const SHORT: usize = 512;
 /// Looks for a program by paths of up to `N` bytes.
 #[inline(never)]
 fn found<const N: usize>(group: &[u8], name: &CStr, search: &[u8], by: By) -> Result<Held, i32> {
-    let mut buffer = [0; N];
+    let buffer: Text<N> = Text::new();
     // What is not found is libc's to tell.
-    match program::find(name, search, &mut buffer) {
+    match program::find(name, search, &buffer) {
         Ok(path) => inspect(group, path, by),
         Err(_) => Ok(Held(false)),
     }

@@ -1,8 +1,8 @@
-//! Calls on memory, by number: what of them concerns managed memory goes to the service.
+//! Calls by number: what of those on memory concerns managed memory goes to the service.
 
 use super::{futex, locks, rare, rules};
 use crate::sys::{self, PAGE};
-use crate::{DOOR, brk, gate};
+use crate::{DOOR, brk, gate, rights};
 use core::ffi::c_int;
 use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::Relaxed;
@@ -15,13 +15,13 @@ static EARLY: AtomicUsize = AtomicUsize::new(0);
 /// From this on the service is started.
 const EARLY_MAX: usize = 1 << 20;
 
-/// The answer to a call on memory; `None` for any other.
+/// The answer to a call of the program's; to one that is not on memory as [`rights`] has it.
 ///
 /// # Errors
 /// The errno of the call.
-pub fn answer(number: c_long, args: [usize; 6]) -> Option<Result<usize, i32>> {
+pub fn answer(number: c_long, args: [usize; 6]) -> Result<usize, i32> {
     let [a, b, c, d, e, _] = args;
-    Some(match number {
+    match number {
         libc::SYS_mmap => map(args),
         libc::SYS_munmap => on_range(number, [a, b, 0], Op::Unmap),
         libc::SYS_mprotect => on_range(number, [a, b, c], Op::Protect),
@@ -38,8 +38,9 @@ pub fn answer(number: c_long, args: [usize; 6]) -> Option<Result<usize, i32>> {
         libc::SYS_ioctl => rare::ioctl(args),
         libc::SYS_process_madvise => rare::advise_process(a as c_int, b, c, d as c_int, e),
         libc::SYS_futex => futex::futex(args),
-        _ => return None,
-    })
+        // SAFETY: the program's own call, passed on.
+        _ => unsafe { rights::call(number, args) },
+    }
 }
 
 /// A call on a range and with one word more, with the meaning that the kernel gives it.

@@ -2,7 +2,6 @@
 
 use crate::{gate, sys};
 use core::ffi::c_int;
-use deckle_door::Op;
 
 /// Operations of futex that write the word, and do not wait for it if it is away.
 const WRITING: [c_int; 7] = [
@@ -25,10 +24,9 @@ const TRIES: u32 = 16;
 /// The errno of the call.
 pub fn futex(args: [usize; 6]) -> Result<usize, i32> {
     let operation = args[1] as c_int & libc::FUTEX_CMD_MASK;
-    let mut left = if WRITING.contains(&operation) {
-        TRIES
-    } else {
-        0
+    let mut left = match WRITING.contains(&operation) {
+        true => TRIES,
+        false => 0,
     };
     loop {
         // SAFETY: the program's own call.
@@ -38,11 +36,8 @@ pub fn futex(args: [usize; 6]) -> Result<usize, i32> {
         };
         left -= 1;
         for word in [args[0], args[4]] {
-            let page = word & !(sys::PAGE - 1);
             // It comes in and stays. What is no memory stays none, and the call says so.
-            if gate::may_hold(page, sys::PAGE) {
-                let _ = gate::request(Op::Hold, [page, sys::PAGE]);
-            }
+            gate::hold(word, size_of::<u32>());
         }
     }
 }

@@ -29,15 +29,8 @@ fn lockable() -> usize {
     if sys::has_capability(IPC_LOCK) {
         return usize::MAX;
     }
-    let mut limit = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
-    };
-    let args = [0, libc::RLIMIT_MEMLOCK as usize, 0, &raw mut limit as usize];
-    match raw(libc::SYS_prlimit64, args) {
-        Ok(_) => limit.rlim_cur as usize,
-        Err(_) => 0,
-    }
+    let limit = sys::limit(libc::RLIMIT_MEMLOCK as usize, None);
+    limit.map_or(0, |[soft, _]| soft as usize)
 }
 
 /// What a mapping's call has to tell. EPERM for MAP_LOCKED where nothing may be locked.

@@ -4,8 +4,6 @@
 //! everything else is the kernel's. [`calls`] sorts the calls, [`rules`] says which are which.
 
 pub mod calls;
-#[cfg(target_env = "gnu")]
-pub mod exports;
 mod futex;
 mod locks;
 mod rare;

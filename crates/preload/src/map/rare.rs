@@ -3,14 +3,14 @@
 use super::calls::{advise, answer, by_owner, raw};
 use crate::gate;
 use crate::sys::{self, PAGE};
-use core::ffi::c_int;
-use deckle_door::Op;
+use core::ffi::{CStr, c_int};
+use deckle_door::{Fd, Op};
 
 /// pkey_mprotect: a key is the kernel's to keep, so the range becomes the kernel's.
 pub fn protect_by_key(args: [usize; 6]) -> Result<usize, i32> {
     let [addr, len, _, key, ..] = args;
     match key as c_int {
-        -1 => answer(libc::SYS_mprotect, args).unwrap_or(Err(libc::ENOSYS)),
+        -1 => answer(libc::SYS_mprotect, args),
         _ => surrender(addr, len).and_then(|_| raw(libc::SYS_pkey_mprotect, args)),
     }
 }
@@ -95,15 +95,10 @@ fn is_self(pidfd: c_int) -> bool {
         rest /= 10;
     }
     let mut text = [0_u8; 512];
-    let how = (libc::O_RDONLY | libc::O_CLOEXEC) as usize;
-    let here = libc::AT_FDCWD as usize;
-    let Ok(fd) = raw(libc::SYS_openat, [here, path.as_ptr() as usize, how]) else {
-        return false;
-    };
-    let got = raw(libc::SYS_read, [fd, text.as_mut_ptr() as usize, text.len()]);
-    let _ = raw(libc::SYS_close, [fd]);
-    let text = &text[..got.unwrap_or(0)];
-    let pid = text
+    let path = CStr::from_bytes_until_nul(&path).unwrap_or_default();
+    let file = Fd::open(path, libc::O_RDONLY, 0);
+    let got = file.and_then(|file| file.read_at(&mut text, 0));
+    let pid = text[..got.unwrap_or(0)]
         .split(|b| *b == b'\n')
         .find_map(|line| line.strip_prefix(b"Pid:\t"))
         .and_then(|n| core::str::from_utf8(n).ok()?.parse::<u32>().ok());

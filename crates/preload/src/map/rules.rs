@@ -23,11 +23,9 @@ pub const END: usize = 1 << 47;
 /// # Errors
 /// EINVAL for nothing, ENOMEM for more than there is.
 pub fn pages(len: usize) -> Result<usize, i32> {
-    match len {
-        0 => Err(libc::EINVAL),
-        _ => match len.checked_next_multiple_of(PAGE) {
-            Some(bytes) if bytes < END => Ok(bytes),
-            _ => Err(libc::ENOMEM),
-        },
+    match len.checked_next_multiple_of(PAGE) {
+        Some(0) => Err(libc::EINVAL),
+        Some(bytes) if bytes < END => Ok(bytes),
+        _ => Err(libc::ENOMEM),
     }
 }

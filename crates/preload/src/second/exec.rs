@@ -10,7 +10,7 @@ use deckle_door::request::set_mask;
 use libc::c_long;
 
 /// Says that this program's memory cannot be managed.
-pub fn tell_unmanaged(why: &str) {
+pub fn unmanaged(why: &str) {
     let mut path = [0_u8; 512];
     let (base, name) = (libc::AT_FDCWD as usize, c"/proc/self/exe".as_ptr() as usize);
     let to = path.as_mut_ptr() as usize;

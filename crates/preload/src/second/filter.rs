@@ -126,6 +126,12 @@ impl Filter {
         }
     }
 
+    /// Looks at a word of the call: so many lines are left out if it passes, and if it does not.
+    fn test(&mut self, at: u32, code: u16, k: u32, [jt, jf]: [u8; 2]) {
+        self.add(LOAD, at, 0, 0);
+        self.add(code, k, jt, jf);
+    }
+
     /// A call of that number of which all of this is so is trapped, but from our 4 GiB; of any
     /// other the next lines decide, if they are about the `next` number or it is of another.
     fn rule(&mut self, (number, all): (c_long, &[When]), next: Option<c_long>) {
@@ -136,31 +142,14 @@ impl Filter {
             // What is so jumps over the line behind, which leaves.
             match *when {
                 Given(argument) => {
-                    self.add(LOAD, low(argument), 0, 0);
-                    self.add(EQUAL, 0, 0, 3);
-                    self.add(LOAD, low(argument) + 4, 0, 0);
-                    self.add(EQUAL, 0, 0, 1);
+                    self.test(low(argument), EQUAL, 0, [0, 3]);
+                    self.test(low(argument) + 4, EQUAL, 0, [0, 1]);
                 }
-                Is(argument, word) => {
-                    self.add(LOAD, low(argument), 0, 0);
-                    self.add(EQUAL, word, 1, 0);
-                }
-                IsNot(argument, word) => {
-                    self.add(LOAD, low(argument), 0, 0);
-                    self.add(EQUAL, word, 0, 1);
-                }
-                Has(argument, bits) => {
-                    self.add(LOAD, low(argument), 0, 0);
-                    self.add(SET, bits, 1, 0);
-                }
-                Lacks(argument, bits) => {
-                    self.add(LOAD, low(argument), 0, 0);
-                    self.add(SET, bits, 0, 1);
-                }
-                Elsewhere => {
-                    self.add(LOAD, low(0) + 4, 0, 0);
-                    self.add(EQUAL, host::window() as u32, 0, 1);
-                }
+                Is(argument, word) => self.test(low(argument), EQUAL, word, [1, 0]),
+                IsNot(argument, word) => self.test(low(argument), EQUAL, word, [0, 1]),
+                Has(argument, bits) => self.test(low(argument), SET, bits, [1, 0]),
+                Lacks(argument, bits) => self.test(low(argument), SET, bits, [0, 1]),
+                Elsewhere => self.test(low(0) + 4, EQUAL, host::window() as u32, [0, 1]),
                 Writes => {
                     self.add(LOAD, low(1), 0, 0);
                     self.add(AND, libc::FUTEX_CMD_MASK as u32, 0, 0);
@@ -171,8 +160,7 @@ impl Filter {
             }
             self.add(GO, 0, 0, 0);
         }
-        self.add(LOAD, INSTRUCTION_HIGH, 0, 0);
-        self.add(EQUAL, host::window() as u32, 0, 1);
+        self.test(INSTRUCTION_HIGH, EQUAL, host::window() as u32, [0, 1]);
         self.add(RETURN, ALLOW, 0, 0);
         self.add(RETURN, TRAP | u32::from(MARK), 0, 0);
         let end = self.used;
@@ -202,8 +190,7 @@ pub fn install() -> bool {
         }; 1024],
         used: 0,
     };
-    filter.add(LOAD, ARCHITECTURE, 0, 0);
-    filter.add(EQUAL, X86_64, 1, 0);
+    filter.test(ARCHITECTURE, EQUAL, X86_64, [1, 0]);
     filter.add(RETURN, ALLOW, 0, 0);
     filter.add(LOAD, NUMBER, 0, 0);
     // The calls of x32 programs.

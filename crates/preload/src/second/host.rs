@@ -1,6 +1,6 @@
 //! What is this door's own of what both doors do.
 
-use super::{exec, leave};
+use super::leave;
 use crate::{DOOR, sys};
 use core::ffi::CStr;
 use core::sync::atomic::AtomicUsize;
@@ -17,9 +17,7 @@ pub fn opening() {}
 pub fn opened() {}
 
 /// There is no service, for a reason.
-pub fn unmanaged(why: &str) {
-    exec::tell_unmanaged(why);
-}
+pub use super::exec::unmanaged;
 
 /// Before a fork, what the child needs whole: nothing.
 pub fn before_fork() -> bool {

@@ -6,7 +6,6 @@ use crate::map::calls;
 use crate::{DOOR, gate, sys};
 use core::sync::atomic::Ordering::{Acquire, Release};
 use core::sync::atomic::{AtomicU32, AtomicUsize};
-use deckle_door::Op;
 use deckle_door::futex::{self, Scope};
 
 /// Address of the word that the main thread wants cleared at its end; 0: none, or the kernel
@@ -32,11 +31,7 @@ fn hold(address: usize) {
     /// Between the head of its list and the word that is cleared there are 16 bytes in glibc's
     /// record of a thread.
     const BESIDE: usize = 64;
-    let first = address.saturating_sub(BESIDE) & !(sys::PAGE - 1);
-    let end = address.saturating_add(BESIDE).next_multiple_of(sys::PAGE);
-    if gate::may_hold(first, end - first) {
-        let _ = gate::request(Op::Hold, [first, end - first, 0, 0, 0, 0]);
-    }
+    gate::hold(address.saturating_sub(BESIDE), 2 * BESIDE);
 }
 
 /// set_robust_list.

@@ -1,13 +1,13 @@
 //! The handler: a call of the program, on its thread, with all signals blocked.
 
 use super::{exec, leave, masks};
-use crate::caught::{self, Action, Frame, Handler, Info, SIGSYS_BIT};
+use crate::DOOR;
+use crate::caught::{self, Action, Frame, Handler, SIGSYS_BIT};
 use crate::fork::{self, Clone};
 use crate::map::calls;
-use crate::{DOOR, rights};
 use deckle_door::entry::MARK;
 use deckle_door::request::set_mask;
-use libc::c_long;
+use libc::{c_long, siginfo_t};
 
 /// Installs the handler; false: the system refuses.
 pub fn install() -> bool {
@@ -15,11 +15,11 @@ pub fn install() -> bool {
     Action::ours(handler as usize).set().is_ok()
 }
 
-extern "C" fn on_call(signal: i32, info: *const Info, frame: *mut Frame) {
+extern "C" fn on_call(signal: i32, info: *const siginfo_t, frame: *mut Frame) {
     const SYS_SECCOMP: i32 = 1;
     // SAFETY: what the kernel gives a handler of three arguments.
     let (about, frame) = unsafe { (&*info, &mut *frame) };
-    if about.code != SYS_SECCOMP || about.errno != i32::from(MARK) {
+    if about.si_code != SYS_SECCOMP || about.si_errno != i32::from(MARK) {
         return pass_on(signal, info, frame);
     }
     let (number, args) = frame.call();
@@ -98,13 +98,12 @@ fn answer(number: c_long, args: [usize; 6], frame: &mut Frame) -> Result<usize, 
             // this new way has the old one to fall back on.
             None => Err(libc::ENOSYS),
         },
-        // SAFETY: the program's own call.
-        _ => calls::answer(number, args).unwrap_or_else(|| unsafe { rights::call(number, args) }),
+        _ => calls::answer(number, args),
     }
 }
 
 /// A SIGSYS that is none of ours: the program's own filter's, or sent.
-fn pass_on(signal: i32, info: *const Info, frame: &mut Frame) {
+fn pass_on(signal: i32, info: *const siginfo_t, frame: &mut Frame) {
     let action = masks::programs();
     match action.handler {
         libc::SIG_IGN => {}
