@@ -82,7 +82,7 @@ fn small_pieces_of_a_reservation_that_become_writable_are_open_at_once() {
         let half = limit.high() as usize / 2 / PIECE;
         let fill = |piece: usize| {
             let (first, faults) = (2 * piece * PIECE + 1, stat(&service, Item::Pgfault));
-            match piece % 2 == 0 {
+            match piece.is_multiple_of(2) {
                 true => protect(first, PIECE, Prot::RW),
                 false => {
                     let place = Place::At(base + first * PAGE);
@@ -93,7 +93,7 @@ fn small_pieces_of_a_reservation_that_become_writable_are_open_at_once() {
             for page in first..first + PIECE {
                 cell(base, page).store(word(page, 4), Relaxed);
             }
-            if piece % 4 == 0 {
+            if piece.is_multiple_of(4) {
                 protect(first, PIECE, Prot::NONE);
             }
             stat(&service, Item::Pgfault) - faults

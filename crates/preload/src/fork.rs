@@ -104,13 +104,20 @@ impl Clone {
     }
 }
 
-const FORK_STACK: usize = 64 << 10;
-
+/// A stack of ours.
 #[repr(align(4096))]
-struct Stack(UnsafeCell<[u8; FORK_STACK]>);
-// SAFETY: only used as the stack of who holds FORKING.
-unsafe impl Sync for Stack {}
-static OWN_STACK: Stack = Stack(UnsafeCell::new([0; FORK_STACK]));
+pub struct Stack<const BYTES: usize>(UnsafeCell<[u8; BYTES]>);
+// SAFETY: only used as the stack of one at a time, says who calls a function on it.
+unsafe impl<const BYTES: usize> Sync for Stack<BYTES> {}
+
+impl<const BYTES: usize> Stack<BYTES> {
+    /// Unused.
+    pub const fn new() -> Stack<BYTES> {
+        Stack(UnsafeCell::new([0; BYTES]))
+    }
+}
+
+static OWN_STACK: Stack<{ 64 << 10 }> = Stack::new();
 /// One fork at a time, and none while the service is started.
 pub static FORKING: Lock<()> = Lock::new(());
 /// Number of the last fork.
@@ -163,7 +170,20 @@ pub fn carry_out(call: Clone, by: host::Caller) -> Result<usize, i32> {
 /// # Safety
 /// The caller has [`FORKING`], so nobody else uses the stack.
 pub unsafe fn on_own_stack<T>(run: extern "C" fn(T), argument: usize) {
-    let top = OWN_STACK.0.get() as usize + FORK_STACK;
+    // SAFETY: the caller's promise.
+    unsafe { on_stack(&OWN_STACK, run, argument) }
+}
+
+/// Calls a function on a stack.
+///
+/// # Safety
+/// Nobody else uses the stack.
+pub unsafe fn on_stack<T, const BYTES: usize>(
+    stack: &Stack<BYTES>,
+    run: extern "C" fn(T),
+    argument: usize,
+) {
+    let top = stack.0.get() as usize + BYTES;
     // SAFETY: the stack is unused; the function returns by the address that the call puts there,
     // and the stack pointer comes back from a register that functions keep.
     unsafe {

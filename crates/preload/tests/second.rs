@@ -82,6 +82,19 @@ fn d27_programs_of_musl_have_all_their_memory_in_the_limit() {
     }
 }
 
+/// musl's `posix_spawn` gives its child 5 KiB of stack in the middle of its parent's. What the
+/// kernel saves for the handler takes up to half of it, and of what is left the handler leaves
+/// some: inlining has taken more before.
+#[test]
+fn a_child_with_as_little_stack_as_musls_can_execute() {
+    let program = compile("smallstack", &["-static"]);
+    let ran = run(&LIMIT, &[path(&program)]);
+    managed(&ran, "smallstack right");
+    let unused = ran.out.lines().find_map(|l| l.strip_prefix("unused "));
+    let unused: u32 = unused.and_then(|n| n.parse().ok()).expect("bytes");
+    assert!(unused >= 512, "{unused} bytes are left");
+}
+
 /// By a shell, which the first door is in, and from there on in every program, without any
 /// environment.
 #[test]

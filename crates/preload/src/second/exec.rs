@@ -4,8 +4,11 @@
 //! the exec before it is made, holds on to the calling thread (ptrace), and puts this door into
 //! the new program before its first instruction.
 
+use crate::fork::{Stack, on_stack};
 use crate::map::calls::raw;
 use crate::{DOOR, limits, rights, sys};
+use core::sync::atomic::AtomicBool;
+use core::sync::atomic::Ordering::{Acquire, Release};
 use deckle_door::request::set_mask;
 use libc::c_long;
 
@@ -25,10 +28,44 @@ pub fn unmanaged(why: &str) {
     }
 }
 
+/// Stacks of who tells of an exec, each with whether it is in use: the child of musl's
+/// `posix_spawn` has 5 KiB, of which the kernel takes most for the handler's frame, and behind them
+/// is its parent's stack. A child that is killed here never gives its one back.
+static STACKS: [(AtomicBool, Stack<8192>); 4] =
+    [const { (AtomicBool::new(false), Stack::new()) }; 4];
+
+/// In a child of fork: none is in use.
+pub fn free_stacks() {
+    for (used, _) in &STACKS {
+        used.store(false, Release);
+    }
+}
+
+extern "C" fn announce(told: &mut bool) {
+    *told = rights::announce(true, false);
+    if !*told {
+        sys::say(&[b"deckle: a program is not executed: deckle run cannot reach it"]);
+    }
+}
+
+#[inline(never)]
+fn announced() -> bool {
+    let mut told = false;
+    match STACKS.iter().find(|(used, _)| !used.swap(true, Acquire)) {
+        Some((used, stack)) => {
+            // SAFETY: it was unused, and we have said that we use it. A program's handler, which
+            // might not come back, does not run: all signals are blocked.
+            unsafe { on_stack(stack, announce, &raw mut told as usize) };
+            used.store(false, Release);
+        }
+        None => announce(&mut told),
+    }
+    told
+}
+
 /// execve and execveat.
 pub fn execute(number: c_long, args: [usize; 6], mask: u64) -> Result<usize, i32> {
-    if !rights::announce(true, false) {
-        sys::say(&[b"deckle: a program is not executed: deckle run cannot reach it"]);
+    if !announced() {
         return Err(libc::EACCES);
     }
     // The new program has the program's mask, not the handler's.

@@ -1,6 +1,6 @@
 //! What is this door's own of what both doors do.
 
-use super::leave;
+use super::{exec, leave};
 use crate::{DOOR, sys};
 use core::ffi::CStr;
 use core::sync::atomic::AtomicUsize;
@@ -34,6 +34,7 @@ pub fn hold() {}
 pub fn let_go(child: Option<Caller>) {
     if child.is_some() {
         leave::forget_word();
+        exec::free_stacks();
         DOOR.pid.store(sys::getpid() as i32, Relaxed);
         DOOR.left.store(sys::main_thread_word(), Relaxed);
     }
