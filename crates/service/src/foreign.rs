@@ -18,7 +18,7 @@ impl Calls {
     /// addresses stay taken.
     pub fn leave(&mut self, addr: usize, bytes: usize) -> Result<usize, i32> {
         let (mm, space) = self.process.memory();
-        self.process.rooms.lock().remove(addr, bytes);
+        self.process.forget_notes(addr, bytes);
         for (start, len, foreign) in self.parts(addr, bytes) {
             if foreign {
                 continue;

@@ -43,6 +43,12 @@ impl Process {
         (self.pager.mm(), self.pager.space())
     }
 
+    /// What was noted of a range is of it no more.
+    pub fn forget_notes(&self, addr: usize, bytes: usize) {
+        self.rooms.lock().remove(addr, bytes);
+        self.held.lock().remove(addr, bytes);
+    }
+
     /// What the program has mapped in a range, in parts.
     pub fn mapped_parts(&self, addr: usize, bytes: usize) -> Vec<Vma> {
         let (mm, space) = self.memory();

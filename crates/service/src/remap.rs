@@ -81,12 +81,12 @@ impl Calls {
         let at = at.addr() as usize;
         crate::door().places.note(at, size);
         if fixed {
-            self.process.rooms.lock().remove(to, size);
+            self.process.forget_notes(to, size);
         }
         if at != addr && !leave {
-            self.process.rooms.lock().remove(addr, whole);
+            self.process.forget_notes(addr, whole);
         } else if size < whole {
-            self.process.rooms.lock().remove(addr + size, whole - size);
+            self.process.forget_notes(addr + size, whole - size);
         }
         Ok(at)
     }

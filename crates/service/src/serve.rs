@@ -232,7 +232,7 @@ impl Calls {
         let place = match flags & libc::MAP_FIXED_NOREPLACE != 0 {
             true => Place::Free(addr),
             false => {
-                self.process.rooms.lock().remove(addr, bytes);
+                self.process.forget_notes(addr, bytes);
                 Place::At(addr)
             }
         };
@@ -303,8 +303,7 @@ impl Calls {
     /// munmap of what is managed and of what lies between, in the order of addresses.
     fn unmap(&mut self, addr: usize, bytes: usize) -> Result<usize, i32> {
         self.may_cut(addr, bytes)?;
-        self.process.rooms.lock().remove(addr, bytes);
-        self.process.held.lock().remove(addr, bytes);
+        self.process.forget_notes(addr, bytes);
         for (start, len, foreign) in self.parts(addr, bytes) {
             if foreign {
                 raw(libc::SYS_munmap, [start, len])?;
