@@ -184,6 +184,15 @@ impl FrameRun {
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub struct PageMask(pub [u64; 8]);
 
+/// Those pages; ignored beyond 511.
+impl FromIterator<u32> for PageMask {
+    fn from_iter<I: IntoIterator<Item = u32>>(pages: I) -> PageMask {
+        let mut mask = PageMask::EMPTY;
+        pages.into_iter().for_each(|i| mask.set(i));
+        mask
+    }
+}
+
 impl PageMask {
     /// No page.
     pub const EMPTY: PageMask = PageMask([0; 8]);
@@ -196,11 +205,7 @@ impl PageMask {
     }
     /// The `n` pages from `start` on, as far as there are.
     pub fn run(start: u32, n: u32) -> PageMask {
-        let mut m = PageMask::EMPTY;
-        for i in start..start.saturating_add(n).min(BLOCK_PAGES) {
-            m.set(i);
-        }
-        m
+        (start..start.saturating_add(n).min(BLOCK_PAGES)).collect()
     }
     /// Whether page `i` is in the set; false beyond 511.
     pub fn get(&self, i: u32) -> bool {

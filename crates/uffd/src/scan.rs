@@ -64,20 +64,16 @@ impl PageEntry {
     }
 
     /// Whether it is write-protected by userfaultfd; of a page that is not there: whether there is
-    /// a marker in its place.
+    /// a marker in its place, or the system has swapped it out while it was protected. These two
+    /// cannot be told apart: they are entries of the same kind.
     pub const fn is_protected(self) -> bool {
         self.0 >> 57 & 1 == 1
     }
 
-    /// Whether the system has swapped a page out that was there and not protected. One that was
-    /// protected cannot be told from a marker, which is an entry of the same kind.
-    pub const fn is_swapped(self) -> bool {
-        self.0 >> 62 & 1 == 1 && !self.is_protected()
-    }
-
     /// Whether nothing is there: no page, no page that the system has swapped out, no marker.
     pub const fn is_hole(self) -> bool {
-        !self.is_present() && !self.is_swapped() && !self.is_protected()
+        // Neither present nor, one bit below, swapped.
+        self.0 >> 62 == 0 && !self.is_protected()
     }
 }
 

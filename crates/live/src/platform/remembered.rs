@@ -82,14 +82,12 @@ impl LivePlatform {
     pub(super) fn unmarked(&self, start: usize, len: usize) -> PageMask {
         let mut entries = [PageEntry::default(); BLOCK / PAGE];
         let entries = &mut entries[..(len / PAGE).min(BLOCK / PAGE)];
-        let mut gone = PageMask::EMPTY;
         if self.forgetful.load(Relaxed) || self.pagemap.entries(start, entries).is_err() {
-            return gone;
+            return PageMask::EMPTY;
         }
         (0..entries.len() as u32)
             .filter(|&i| entries[i as usize].is_hole())
-            .for_each(|i| gone.set(i));
-        gone
+            .collect()
     }
 
     /// Before pages at rest come back: those that the program has discarded since become zeros.

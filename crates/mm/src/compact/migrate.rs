@@ -288,8 +288,7 @@ impl<E: Env> Mm<E> {
                         .is_err()
                     {
                         self.stats().add(Item::NrPinned, 1);
-                        let mut back = PageMask::EMPTY;
-                        (0..k).filter(|&i| mapped.get(i)).for_each(|i| back.set(i));
+                        let back = (0..k).filter(|&i| mapped.get(i)).collect();
                         // The attempt may have lifted its protection.
                         if !was.marks().any() {
                             table.set(first + k, was.unguarded());

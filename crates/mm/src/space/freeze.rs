@@ -40,13 +40,12 @@ impl<E: Env> Mm<E> {
             return;
         }
         let start = first.block().start();
-        let mut lost = PageMask::EMPTY;
         let forgotten = self
             .platform()
             .forgotten(PageRun::new(id, start, BLOCK_PAGES));
-        (0..BLOCK_PAGES)
+        let lost: PageMask = (0..BLOCK_PAGES)
             .filter(|&k| forgotten.get(k) && stored(&k))
-            .for_each(|k| lost.set(k));
+            .collect();
         if lost != PageMask::EMPTY
             && let Some(table) = state.table()
         {

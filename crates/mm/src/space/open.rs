@@ -126,7 +126,7 @@ impl<E: Env> Mm<E> {
     /// of that size. What cannot be opened stays as it is. The mmap lock is held.
     pub(crate) fn open_writable(&self, space: &Space, start: Vpn, pages: u64) {
         let t = &self.tunables();
-        if pages > NEW || t.fault_open_ratio == 0 || !self.is_far_below_high(t, pages) {
+        if pages > NEW || !self.is_far_below_high(t, pages) {
             return;
         }
         for (first, n) in by_block(start, pages) {
@@ -171,8 +171,7 @@ impl<E: Env> Mm<E> {
 
     /// Whether holes are left to the system now.
     pub fn leaves_holes(&self) -> bool {
-        let t = &self.tunables();
-        t.fault_open_ratio > 0 && self.is_far_below_high(t, 0)
+        self.is_far_below_high(&self.tunables(), 1)
     }
 
     /// Whether `pages` more leave usage as far below `memory.high` as the knob says, so that they
@@ -463,12 +462,9 @@ fn open_in(table: &Table, first: u32, n: u32) -> PageMask {
     those(table, first, n, |e| e.is_open())
 }
 
+/// The entries among `first..first + n` that are so.
 fn those(table: &Table, first: u32, n: u32, is: impl Fn(&Entry) -> bool) -> PageMask {
-    let mut found = PageMask::EMPTY;
-    (first..first + n)
-        .filter(|&k| is(&table.get(k)))
-        .for_each(|k| found.set(k));
-    found
+    (first..first + n).filter(|&k| is(&table.get(k))).collect()
 }
 
 /// How far around page `i` what has no gap is served ahead of need: in its window of 64 KiB, or

@@ -257,10 +257,8 @@ impl<E: Env> Mm<E> {
         let end = (start.0 + pages).next_multiple_of(u64::from(BLOCK_PAGES));
         for (block, first, n) in space.parts(self, first, end - first.0) {
             let mut state = self.lock_settled(&block, first.index(), n);
-            let mut locked = PageMask::EMPTY;
-            (0..BLOCK_PAGES)
-                .filter(|&k| state.entry(k).locked())
-                .for_each(|k| locked.set(k));
+            let is_locked = |k: &u32| state.entry(*k).locked();
+            let locked = (0..BLOCK_PAGES).filter(is_locked).collect();
             self.map_again(space, first.block(), &mut state, 0, &locked);
         }
     }
