@@ -394,9 +394,9 @@ impl Process {
 
     /// Brings up to date what our own metadata is charged, and what the program's side knows.
     pub fn settle(&self) {
+        use deckle_mm::Store;
         let far = self.pager.mm().leaves_holes();
         crate::door().far.store(far, Relaxed);
-        use deckle_mm::Store;
         let store = self.pager.mm().store();
         let ours = (heap::mapped_bytes() as u64).saturating_sub(store.ram_bytes());
         self.account.settle_own(ours.div_ceil(PAGE as u64));

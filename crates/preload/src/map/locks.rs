@@ -36,8 +36,9 @@ fn lockable() -> usize {
 /// What a mapping's call has to tell. EPERM for MAP_LOCKED where nothing may be locked.
 pub fn lockable_by_mmap(flags: c_int) -> Result<usize, i32> {
     let asked = flags & libc::MAP_LOCKED != 0;
-    LOCKED.fetch_or(asked, Relaxed);
-    if !asked && !FUTURE.load(Relaxed) {
+    if asked {
+        LOCKED.store(true, Relaxed);
+    } else if !FUTURE.load(Relaxed) {
         return Ok(usize::MAX);
     }
     match lockable() {
