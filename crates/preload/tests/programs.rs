@@ -1,7 +1,7 @@
 //! Real programs under the library, alone and in a group with a limit.
 
 mod common;
-use common::{alone, compile, expect, is_about_the_first, run};
+use common::{alone, compile, expect, figure, is_about_the_first, run};
 
 const LIMIT: [&str; 2] = ["--memory-max", "64M"];
 
@@ -68,14 +68,7 @@ fn far_below_the_limit_the_kernel_serves_what_is_touched_here_and_there() {
     let faults = |limit: &str| {
         let ran = run(&["--memory-max", limit], &program);
         expect(&ran, "scattered right");
-        let line = ran
-            .err
-            .lines()
-            .find_map(|l| l.strip_prefix("deckle: faults"));
-        let figure = line.and_then(|l| l.split_whitespace().next());
-        figure
-            .and_then(|n| n.parse::<u32>().ok())
-            .expect("a figure")
+        figure(&ran.err, "deckle: faults")
     };
     let (far, near) = (faults("1G"), faults("48M"));
     assert!(far < 1000, "{far} faults far below the limit");
@@ -90,8 +83,7 @@ fn what_is_freed_lazily_far_below_the_limit_is_the_kernels_to_take() {
     let lazy = |limit: &str| {
         let ran = run(&["--memory-max", limit], &program);
         expect(&ran, "lazyfree right");
-        let figure = ran.out.lines().find_map(|l| l.strip_prefix("lazy "));
-        figure.and_then(|n| n.parse::<u32>().ok()).expect("KiB")
+        figure(&ran.out, "lazy")
     };
     let (far, near) = (lazy("1G"), lazy("20M"));
     assert!(far > 12_000, "{far} KiB far below the limit");

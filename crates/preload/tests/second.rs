@@ -2,7 +2,7 @@
 //! environment behind.
 
 mod common;
-use common::{Ran, compile, expect, run};
+use common::{Ran, compile, expect, figure, run};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -90,8 +90,7 @@ fn a_child_with_as_little_stack_as_musls_can_execute() {
     let program = compile("smallstack", &["-static"]);
     let ran = run(&LIMIT, &[path(&program)]);
     managed(&ran, "smallstack right");
-    let unused = ran.out.lines().find_map(|l| l.strip_prefix("unused "));
-    let unused: u32 = unused.and_then(|n| n.parse().ok()).expect("bytes");
+    let unused = figure(&ran.out, "unused");
     assert!(unused >= 512, "{unused} bytes are left");
 }
 

@@ -85,6 +85,15 @@ pub fn compile(name: &str, options: &[&str]) -> PathBuf {
     to
 }
 
+/// The number that follows `name` at the beginning of a line.
+#[allow(dead_code)]
+pub fn figure(text: &str, name: &str) -> u32 {
+    let rest = text.lines().find_map(|line| line.strip_prefix(name));
+    let word = rest.and_then(|rest| rest.split_whitespace().next());
+    word.and_then(|n| n.parse().ok())
+        .unwrap_or_else(|| panic!("no figure of {name}:\n{text}"))
+}
+
 fn finish(mut command: Command, limit: Duration) -> Output {
     let child = command
         .stdin(Stdio::null())
