@@ -16,7 +16,7 @@ mod ranges;
 
 pub use pager::{
     Die, Forcing, Hooks, Limit, LiveEnv, LiveMachine, Pager, PagerError, Region, Service,
-    leave_scheduling,
+    drop_apart, leave_scheduling,
 };
 pub use platform::scan as zero_scan;
 pub use platform::{

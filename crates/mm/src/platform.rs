@@ -217,6 +217,10 @@ pub trait Platform: Send + Sync {
     /// bytes are ignored. Never overwrites in place: whoever still holds an older reference
     /// to a page keeps its bytes.
     fn release(&self, frames: FrameRun);
+    /// The same for several runs, which may cost less than one after the other.
+    fn release_all(&self, runs: &[FrameRun]) {
+        runs.iter().for_each(|&run| self.release(run));
+    }
     /// Asks the system to take the huge page apart that `frame` is of, so that it has memory
     /// back when a part is released. `frame` holds bytes: at rest, or mapped at `page`. Where
     /// frames are memory there is nothing to do. A refusal keeps memory longer, no more.

@@ -37,6 +37,7 @@ use deckle_uffd::Errno;
 
 use crate::platform::{LiveConfig, LiveError, LivePlatform, Opened, SPACE};
 
+pub use crate::platform::drop_apart;
 pub use charge::{Limit, Shared};
 pub use chores::Forcing;
 pub use cpu::leave_scheduling;

@@ -1,6 +1,7 @@
 //! The few memory calls of the kernel that are not userfaultfd's, with typed errors.
 
 use deckle_uffd::Errno;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// Bytes of a page.
 pub const PAGE: usize = deckle_mm::PAGE_SIZE;
@@ -70,6 +71,65 @@ pub unsafe fn drop_pages(start: usize, len: usize) -> Result<(), Errno> {
         Err(Errno(libc::EINVAL)) => unsafe { madvise(start, len, Advice::DontNeedLocked) },
         other => other,
     }
+}
+
+/// Whether ranges are not to be given back together: a filter may end who tries.
+static APART: AtomicBool = AtomicBool::new(false);
+
+/// From now on `process_madvise` is not called.
+pub fn drop_apart() {
+    APART.store(true, Relaxed);
+}
+
+/// Gives the pages of many ranges back, as [`drop_pages`] does, but with one flush for all (Linux
+/// 6.15 on; before that each is given back for itself).
+///
+/// # Safety
+/// Nobody counts on the bytes of the ranges.
+pub unsafe fn drop_all(ranges: impl Iterator<Item = (usize, usize)>) -> Result<(), Errno> {
+    /// As many as the kernel reads without allocating, times four.
+    const PART: usize = 32;
+    /// The calling process's own (Linux 6.15 on).
+    const PIDFD_SELF: i32 = -10001;
+    let mut part = [libc::iovec {
+        iov_base: core::ptr::null_mut(),
+        iov_len: 0,
+    }; PART];
+    let mut ranges = ranges.peekable();
+    while ranges.peek().is_some() {
+        let (mut n, mut bytes) = (0, 0);
+        for (to, (start, len)) in part.iter_mut().zip(&mut ranges) {
+            (to.iov_base, to.iov_len) = (start as *mut _, len);
+            (n, bytes) = (n + 1, bytes + len);
+        }
+        let advice = libc::MADV_DONTNEED;
+        let done = match n > 1 && !APART.load(Relaxed) {
+            // SAFETY: that many entries are filled; the lost bytes are the caller's promise.
+            true => unsafe {
+                libc::syscall(
+                    libc::SYS_process_madvise,
+                    PIDFD_SELF,
+                    &raw const part,
+                    n,
+                    advice,
+                    0,
+                )
+            },
+            false => 0,
+        };
+        if done == bytes as i64 {
+            continue;
+        }
+        if done < 0 && ![Errno(libc::EINTR), Errno(libc::EINVAL)].contains(&Errno::last()) {
+            drop_apart();
+        }
+        // Refused, or stopped at what is locked: to give back twice does no harm.
+        for range in &part[..n] {
+            // SAFETY: the caller's promise.
+            unsafe { drop_pages(range.iov_base as usize, range.iov_len) }?;
+        }
+    }
+    Ok(())
 }
 
 /// Sets the rights of a range (`PROT_*`).
@@ -239,5 +299,33 @@ impl Drop for Reservation {
     fn drop(&mut self) {
         // SAFETY: our own mapping; who drops it holds the only handle.
         unsafe { libc::munmap(self.base as *mut _, self.len) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every other page of many, of which one is locked, with and without the call for all.
+    #[test]
+    fn ranges_given_back_together_are_empty_and_nothing_else_is() {
+        let len = 200 * PAGE;
+        let r = Reservation::new(len, libc::PROT_READ | libc::PROT_WRITE).unwrap();
+        let page = |k: usize| (r.base() + k * PAGE) as *mut u8;
+        // SAFETY: inside our own mapping.
+        let locked = unsafe { libc::mlock(page(100).cast(), PAGE) } == 0;
+        assert!(locked, "a page can be locked");
+        for apart in [false, true] {
+            APART.store(apart, Relaxed);
+            // SAFETY: inside our own mapping, which nobody else knows.
+            unsafe {
+                (0..200).for_each(|k| page(k).write(7));
+                let even = (0..200).step_by(2).map(|k| (page(k) as usize, PAGE));
+                drop_all(even).unwrap();
+                let left = |k: &usize| page(*k).read() == 7;
+                assert!((0..200).filter(left).eq((1..200).step_by(2)), "{apart}");
+            }
+        }
+        APART.store(false, Relaxed);
     }
 }

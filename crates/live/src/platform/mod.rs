@@ -42,6 +42,7 @@ pub use selftest::self_test;
 
 pub(crate) use error::refused;
 use error::stop;
+pub use kernel::drop_apart;
 pub(crate) use kernel::monotonic_ns;
 use kernel::{Advice, BLOCK, PAGE, Reservation};
 use note::Note;
@@ -275,11 +276,12 @@ impl Platform for LivePlatform {
     }
 
     fn release(&self, frames: FrameRun) {
-        if let Some((addr, len)) = self.parking.place(frames.start, frames.pages) {
-            self.parking.note_part(addr, len);
-        }
+        self.release_all(&[frames]);
+    }
+
+    fn release_all(&self, runs: &[FrameRun]) {
         // SAFETY: the caller owns the frames and gives their bytes up.
-        unsafe { self.parking.release(frames) };
+        unsafe { self.parking.release(runs) };
     }
 
     fn split(&self, page: PageRun, frame: Pfn) {

@@ -154,12 +154,12 @@ impl Parking {
     ///
     /// # Safety
     /// Nobody counts on the bytes of the frames.
-    pub unsafe fn release(&self, frames: FrameRun) {
-        if let Some((addr, len)) = self.place(frames.start, frames.pages) {
-            // SAFETY: within the range, bytes not needed.
-            if let Err(e) = unsafe { kernel::drop_pages(addr, len) } {
-                debug_assert!(false, "parking range refused MADV_DONTNEED: {e}");
-            }
+    pub unsafe fn release(&self, runs: &[FrameRun]) {
+        let places = runs.iter().filter_map(|r| self.place(r.start, r.pages));
+        let places = places.inspect(|&(addr, len)| self.note_part(addr, len));
+        // SAFETY: within the range, bytes not needed.
+        if let Err(e) = unsafe { kernel::drop_all(places) } {
+            debug_assert!(false, "parking range refused MADV_DONTNEED: {e}");
         }
     }
 }

@@ -12,6 +12,7 @@ use crate::folio::{AllocError, order_of};
 use crate::frame::Flags;
 use crate::machine::{Machine, Site};
 use crate::mm::Mm;
+use crate::reclaim::leaving::Leaving;
 use crate::reclaim::lru::Which;
 use crate::reclaim::oom::OomReport;
 use crate::space::block::BlockState;
@@ -164,7 +165,7 @@ impl<E: Env> Mm<E> {
         // Without swap only zero pages and lazily freed ones can go. For who waits all are looked
         // at; else those that are unmapped already.
         let unmap = swap || who == Who::Direct;
-        let (mut scanned, mut grown) = (0, 0);
+        let (mut scanned, mut grown, mut leaving) = (0, 0, Leaving::default());
         // Pages looked at since the last one that was freed: when that is all that was
         // inactive, the ones after it are the same again.
         let mut barren = 0;
@@ -185,11 +186,16 @@ impl<E: Env> Mm<E> {
                 };
                 let pages = order_pages(order_of(self.meta(pfn))) as u64;
                 scanned += pages;
-                let got = self.reclaim_folio(pfn);
+                let got = self.reclaim_folio(pfn, &mut leaving);
                 barren = if got > 0 { 0 } else { barren + pages };
                 freed += got;
-                grown += self.settle_store();
+                if leaving.is_due() {
+                    self.let_go(&mut leaving);
+                    grown += self.settle_store();
+                }
             }
+            self.let_go(&mut leaving);
+            grown += self.settle_store();
         }
         let (scan, steal) = match who {
             Who::Direct | Who::Request => (Item::PgscanDirect, Item::PgstealDirect),

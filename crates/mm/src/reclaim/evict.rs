@@ -13,6 +13,7 @@ use crate::huge::split::{SplitFlags, next_lower};
 use crate::machine::{Machine, Site};
 use crate::mm::Mm;
 use crate::platform::{Cow, Platform};
+use crate::reclaim::leaving::Leaving;
 use crate::space::block::{BlockState, HugeMap, HugeSwap, Table};
 use crate::space::entry::{Entry, Kind};
 use crate::space::{BlockRef, Space};
@@ -53,18 +54,19 @@ impl Fate {
 }
 
 impl<E: Env> Mm<E> {
-    /// Evicts an isolated folio and ends its isolation; returns the pages it freed.
+    /// Evicts an isolated folio and ends its isolation; returns the pages it freed. Those of small
+    /// folios are free when what is `leaving` is let go.
     ///
     /// One of which only a part is mapped is split first: what is not mapped is free then,
     /// without a byte of it being looked at, and each part is evicted for itself.
-    pub(crate) fn reclaim_folio(&self, pfn: Pfn) -> u64 {
+    pub(super) fn reclaim_folio(&self, pfn: Pfn, leaving: &mut Leaving) -> u64 {
         if !self.meta(pfn).has(Flags::PARTIAL) {
-            return self.reclaim_one(pfn);
+            return self.reclaim_one(pfn, leaving);
         }
         let mut list = Isolated(Vec::from([pfn]));
         let mut freed = self.split_partial(pfn, &mut list).unwrap_or(0);
         for pfn in list.0 {
-            freed += self.reclaim_one(pfn);
+            freed += self.reclaim_one(pfn, leaving);
         }
         freed
     }
@@ -82,7 +84,7 @@ impl<E: Env> Mm<E> {
         Some(u64::from(split.ok()?.freed))
     }
 
-    fn reclaim_one(&self, pfn: Pfn) -> u64 {
+    fn reclaim_one(&self, pfn: Pfn, leaving: &mut Leaving) -> u64 {
         let meta = self.meta(pfn);
         if meta.has(Flags::FORKED) {
             let freed = self.reclaim_forked(pfn);
@@ -105,7 +107,7 @@ impl<E: Env> Mm<E> {
         } else if self.maps_huge(&block, pfn) {
             self.reclaim_huge(&space, &block, page, pfn)
         } else {
-            self.reclaim_small(&space, &block, page, pfn)
+            self.reclaim_small(&space, &block, page, pfn, leaving)
         };
         self.machine().preempt(Site::Released);
         freed
@@ -230,7 +232,14 @@ impl<E: Env> Mm<E> {
         freed
     }
 
-    fn reclaim_small(&self, space: &Space, block: &BlockRef, page: Vpn, pfn: Pfn) -> u64 {
+    fn reclaim_small(
+        &self,
+        space: &Space,
+        block: &BlockRef,
+        page: Vpn,
+        pfn: Pfn,
+        leaving: &mut Leaving,
+    ) -> u64 {
         let pages = order_pages(order_of(self.meta(pfn)));
         let nr = page.block();
         let i = page.index();
@@ -302,8 +311,14 @@ impl<E: Env> Mm<E> {
         (0..pages)
             .filter(|&k| fate.kept.get(k))
             .for_each(|k| dropped.clear(k));
-        for (start, len) in dropped.runs(pages) {
-            self.platform().release(FrameRun::new(pfn.add(start), len));
+        let runs = dropped
+            .runs(pages)
+            .map(|(start, len)| FrameRun::new(pfn.add(start), len));
+        let whole = stay == PageMask::EMPTY && fate.kept == PageMask::EMPTY;
+        if whole {
+            leaving.push(pfn, gone, runs);
+        } else {
+            runs.for_each(|run| self.platform().release(run));
         }
         self.machine().preempt(Site::Relock);
         let mut state = block.lock(self);
@@ -336,9 +351,10 @@ impl<E: Env> Mm<E> {
         }
         block.settled(self);
         drop(state);
-        if stay == PageMask::EMPTY {
-            self.put_folio(pfn, gone);
-        } else if gone == 0 {
+        if whole {
+            return gone as u64;
+        }
+        if gone == 0 {
             return self.keep_active(pfn);
         }
         self.putback_list(list);

@@ -4,6 +4,7 @@ pub mod contig;
 pub mod direct;
 pub mod evict;
 mod high;
+mod leaving;
 pub mod lru;
 pub mod oom;
 pub mod pageout;

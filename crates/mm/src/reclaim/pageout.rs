@@ -2,6 +2,7 @@
 
 use crate::env::Env;
 use crate::mm::Mm;
+use crate::reclaim::leaving::Leaving;
 use crate::space::block::BlockState;
 use crate::space::entry::Kind;
 use crate::space::{BlockRef, MapError, Space};
@@ -33,15 +34,17 @@ impl<E: Env> Mm<E> {
         };
         if let Some(pfn) = huge {
             if n == BLOCK_PAGES {
-                return if self.isolate(pfn) {
-                    self.reclaim_folio(pfn)
-                } else {
-                    0
+                let mut leaving = Leaving::default();
+                let freed = match self.isolate(pfn) {
+                    true => self.reclaim_folio(pfn, &mut leaving),
+                    false => 0,
                 };
+                self.let_go(&mut leaving);
+                return freed;
             }
             self.break_huge(space, block, first.block(), PageMask::EMPTY);
         }
-        let mut freed = 0;
+        let (mut freed, mut leaving) = (0, Leaving::default());
         let mut last: Option<Pfn> = None;
         for i in first.index()..first.index() + n {
             let kind = block.lock(self).entry(i).kind();
@@ -50,10 +53,14 @@ impl<E: Env> Mm<E> {
             };
             let head = self.head_of(p);
             if last != Some(head) && self.isolate(head) {
-                freed += self.reclaim_folio(head);
+                freed += self.reclaim_folio(head, &mut leaving);
             }
             last = Some(head);
+            if leaving.is_due() {
+                self.let_go(&mut leaving);
+            }
         }
+        self.let_go(&mut leaving);
         freed
     }
 }

@@ -1,0 +1,62 @@
+//! Evicted folios whose frames go back together.
+//!
+//! To give memory back interrupts every CPU that runs the program. Folios of a page or two are the
+//! rule where a working set does not fit, and what each is given back alone costs more than its
+//! compression. So reclaim collects them, up to as many as one call takes at no more than the price
+//! of one.
+
+use crate::charge::Charge;
+use crate::env::Env;
+use crate::folio::order_of;
+use crate::mm::Mm;
+use crate::platform::Platform;
+use crate::units::{FrameRun, Pfn, order_pages};
+use alloc::vec::Vec;
+
+/// Most runs of frames that are collected. While they are, their pages stay charged.
+const MOST: usize = 64;
+
+/// Isolated folios of which nothing is mapped any more, with their frames still full. They end by
+/// [`Mm::let_go`].
+#[derive(Debug, Default)]
+#[must_use = "frames that are not let go of stay charged"]
+pub(crate) struct Leaving {
+    runs: Vec<FrameRun>,
+    /// With the references that their entries had.
+    folios: Vec<(Pfn, u32)>,
+}
+
+impl Leaving {
+    /// Collects a folio, with its runs of frames that are full.
+    pub(super) fn push(&mut self, pfn: Pfn, refs: u32, runs: impl Iterator<Item = FrameRun>) {
+        self.runs.extend(runs);
+        self.folios.push((pfn, refs));
+    }
+
+    /// Whether nothing is gained by waiting for more.
+    pub(super) fn is_due(&self) -> bool {
+        self.folios.is_empty() || self.runs.len() >= MOST
+    }
+}
+
+impl<E: Env> Mm<E> {
+    /// Gives the frames of all that was collected back, with their charge, and ends the folios'
+    /// isolation.
+    pub(crate) fn let_go(&self, leaving: &mut Leaving) {
+        self.platform().release_all(&leaving.runs);
+        leaving.runs.clear();
+        let mut pages = 0;
+        for (pfn, refs) in leaving.folios.drain(..) {
+            pages += self.put_charged(pfn, refs);
+            if self.meta(pfn).refs() > 1 {
+                self.putback(pfn);
+                continue;
+            }
+            self.isolation_ended(order_pages(order_of(self.meta(pfn))));
+            pages += self.put_charged(pfn, 1);
+        }
+        if pages > 0 {
+            self.charge().uncharge(pages);
+        }
+    }
+}
