@@ -24,6 +24,8 @@ struct State<T> {
     made: usize,
     /// Bytes of all items, lent ones as of the time they were lent.
     bytes: usize,
+    /// Callers that wait for an item.
+    waiting: usize,
 }
 
 struct Item<T> {
@@ -38,6 +40,7 @@ impl<T: Scratch> Pool<T> {
             idle: Vec::new(),
             made: 0,
             bytes: 0,
+            waiting: 0,
         };
         Pool {
             state: Mutex::new(state),
@@ -79,10 +82,12 @@ impl<T: Scratch> Pool<T> {
                     item: Some(item),
                 });
             }
+            state.waiting += 1;
             state = self
                 .returned
                 .wait(state)
                 .unwrap_or_else(PoisonError::into_inner);
+            state.waiting -= 1;
         }
         None
     }
@@ -137,8 +142,12 @@ impl<T: Scratch> Drop for Lent<'_, T> {
             item.counted = item.scratch.bytes();
             state.bytes += item.counted;
             state.idle.push(item);
+            // To wake nobody costs a system call, too.
+            let waited_for = state.waiting > 0;
             drop(state);
-            self.pool.returned.notify_one();
+            if waited_for {
+                self.pool.returned.notify_one();
+            }
         } else {
             state.made -= 1;
         }

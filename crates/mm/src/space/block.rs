@@ -177,6 +177,9 @@ impl BlockState {
 pub struct Block {
     state: Lock<BlockState>,
     seq: AtomicU32,
+    /// Who waits for `seq` to change. (A copy in a child of fork may have those of its parent,
+    /// which costs wake-ups of nobody.)
+    waiting: AtomicU32,
     /// The pass of the shrinker that last took a huge page of it apart; 0 for none, its largest
     /// value where the program had one taken apart.
     pub(crate) shrunk: AtomicU32,
@@ -192,6 +195,7 @@ impl Block {
         Block {
             state: Lock::new(LockClass::Block, at, BlockState::Empty),
             seq: AtomicU32::new(0),
+            waiting: AtomicU32::new(0),
             shrunk: AtomicU32::new(0),
             window: Window::new(),
             back: AtomicU32::new(0),
@@ -215,14 +219,19 @@ impl Block {
 
     /// Waits until a busy mark went since `ticket` was read. No lock held.
     pub fn wait<E: Env>(&self, mm: &Mm<E>, ticket: u32) {
-        while self.seq.load(Ordering::Acquire) == ticket {
+        // Before the word is looked at: who changes it next sees that somebody waits.
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        while self.seq.load(Ordering::SeqCst) == ticket {
             mm.machine().park(&self.seq, ticket);
         }
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Says that busy marks went; called with the lock held, after the entries were written.
     pub fn settled<E: Env>(&self, mm: &Mm<E>) {
-        self.seq.fetch_add(1, Ordering::Release);
-        mm.machine().unpark(&self.seq, u32::MAX);
+        self.seq.fetch_add(1, Ordering::SeqCst);
+        if self.waiting.load(Ordering::SeqCst) > 0 {
+            mm.machine().unpark(&self.seq, u32::MAX);
+        }
     }
 }
