@@ -75,6 +75,12 @@ pub trait Store: Send + Sync {
     fn charged_bytes(&self) -> u64 {
         self.ram_bytes()
     }
+    /// Moves about `budget` bytes of what is stored closer together, so that RAM goes back. Returns
+    /// the bytes moved; 0: nothing is to be gained.
+    fn compact(&self, budget: u64) -> u64 {
+        let _ = budget;
+        0
+    }
     /// Pages stored now.
     fn stored_pages(&self) -> u64;
 }

@@ -75,6 +75,15 @@ fn far_below_the_limit_the_kernel_serves_what_is_touched_here_and_there() {
     assert!(near > 10_000, "{near} faults beyond it");
 }
 
+/// What is stored takes up to a quarter more than its bytes while it comes and goes: that room was
+/// not used before the program was killed.
+#[test]
+fn nobody_is_killed_for_the_room_between_what_is_stored() {
+    let program = compile("dense", &[]);
+    let ran = run(&["--memory-max", "64M"], &[program.to_str().expect("path")]);
+    expect(&ran, "dense right");
+}
+
 /// Each call told the service, which noted it and had the kernel note it, too.
 #[test]
 fn what_is_freed_lazily_far_below_the_limit_is_the_kernels_to_take() {

@@ -381,6 +381,7 @@ impl Store for Swap {
         free(first: Slot, count: u32);
         ram_bytes() -> u64;
         charged_bytes() -> u64;
+        compact(budget: u64) -> u64;
         stored_pages() -> u64;
     }
 }

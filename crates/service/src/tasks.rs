@@ -403,7 +403,7 @@ impl Process {
         self.account.group().note_settled(self.account.line());
         if self.pager.mm().stats().get(deckle_mm::Item::NrSwapped) > 0 {
             // What it gives back is not charged any more, though nobody faults.
-            store.ram(|ram| ram.compact(1 << 20));
+            store.compact(1 << 20);
             self.pager.mm().settle_store();
         }
     }

@@ -116,6 +116,9 @@ impl<S: Store> Store for Faulty<S> {
     fn ram_bytes(&self) -> u64 {
         self.inner.ram_bytes()
     }
+    fn compact(&self, budget: u64) -> u64 {
+        self.inner.compact(budget)
+    }
     fn stored_pages(&self) -> u64 {
         self.inner.stored_pages()
     }

@@ -241,15 +241,6 @@ impl<S: Segments> Ram<S> {
         }
     }
 
-    /// Copies live objects out of the emptiest segments, about `budget_bytes` in each shard,
-    /// so that their memory goes back. `put` and `free` do as much of it as the bound on RAM
-    /// needs; this wins back more when there is time. Returns the bytes copied, 0 when
-    /// nothing is worth it. Holds a shard's lock for the whole budget: keep it small.
-    pub fn compact(&self, budget_bytes: u64) -> u64 {
-        let each = |part: &Part| part.change(|shard| shard.compact(&self.hooks, budget_bytes));
-        self.shards.iter().map(each).sum()
-    }
-
     /// Before a fork: what there is is shared with the child from now on, and charged here
     /// ([`Store::charged_bytes`]) also after it is unmapped, until [`unlend`](Self::unlend).
     /// What was borrowed is charged here. Returns how many forks there were with this one.
@@ -428,6 +419,14 @@ impl<S: Segments> Store for Ram<S> {
             });
             at = stop;
         }
+    }
+
+    /// Copies live objects out of the emptiest segments, about `budget` bytes in each shard. `put`
+    /// and `free` do as much of it as the bound on RAM needs; this wins back more when there is
+    /// time, or nothing else to win. Holds a shard's lock for the whole budget: keep it small.
+    fn compact(&self, budget: u64) -> u64 {
+        let each = |part: &Part| part.change(|shard| shard.compact(&self.hooks, budget));
+        self.shards.iter().map(each).sum()
     }
 
     fn ram_bytes(&self) -> u64 {

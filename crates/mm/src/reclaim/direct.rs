@@ -17,6 +17,7 @@ use crate::reclaim::lru::Which;
 use crate::reclaim::oom::OomReport;
 use crate::space::block::BlockState;
 use crate::stat::Item;
+use crate::store::Store;
 use crate::tunables::Profile;
 use crate::units::{BLOCK_ORDER, order_pages};
 use alloc::boxed::Box;
@@ -31,6 +32,9 @@ const FRUITLESS: u32 = 8;
 /// Copies in the store that are given back for each page that could not be had: each takes less
 /// than a page.
 const COPIES: u64 = 4;
+
+/// Bytes of the store that are moved at once where nothing else can go.
+const COMPACT: u64 = 256 << 10;
 
 /// Who reclaims.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -71,6 +75,9 @@ impl<E: Env> Mm<E> {
                 self.settle_store();
                 continue;
             }
+            if self.compact_store() {
+                continue;
+            }
             if (1..open).contains(&self.stats().get(Item::NrOpen)) {
                 // The next round closes more.
                 continue;
@@ -105,6 +112,15 @@ impl<E: Env> Mm<E> {
         Err(Box::new(self.oom_report(failed)))
     }
 
+    /// Whether something was gained, or may be next time, by moving what is stored together.
+    fn compact_store(&self) -> bool {
+        let moved = self.store().compact(COMPACT) > 0;
+        if moved {
+            self.settle_store();
+        }
+        moved
+    }
+
     /// Whether a charge that failed would succeed now.
     fn has_room(&self, failed: &AllocError) -> bool {
         match failed {
@@ -125,6 +141,9 @@ impl<E: Env> Mm<E> {
     /// before this manager's own memory counts as out.
     pub fn reclaim_hard(&self, pages: u64) -> u64 {
         let mut freed = self.reclaim_round(pages, Who::Direct);
+        while freed == 0 && self.compact_store() {
+            freed = self.reclaim_round(pages, Who::Direct);
+        }
         if freed == 0 && self.offer_again() {
             freed = self.reclaim_round(pages, Who::Direct);
         }
