@@ -16,26 +16,25 @@ use super::machine::{FILL, PAGEOUT, RECLAIM, STOP};
 use super::queue::{Fault, Pushed};
 use crate::platform::NURSERY_IDLE;
 
-/// Messages read at once.
-const BATCH: usize = 16;
-
 impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
     /// Reads faults and serves what can be served at once, until [`stop`](Self::stop): one of
     /// [`handlers`](Self::handlers), which may all run, by its number.
     pub fn handler_loop(&self, number: usize) {
         cpu::pin(number);
-        let mut msgs = [const { Msg::empty() }; BATCH];
+        // One at a time: a second fault that is read waits until the first is served, where another
+        // handler could have served it.
+        let mut msg = [Msg::empty()];
         loop {
-            match self.platform().program_uffd().read_events(&mut msgs) {
+            match self.platform().program_uffd().read_events(&mut msg) {
                 Ok(0) => {
                     if !self.wait_for_messages() {
                         return;
                     }
                 }
                 // A closed gate is not waited for: to be told to stop is possible at any time.
-                Ok(n) => match self.gate.try_enter() {
-                    Some(_inside) => msgs[..n].iter_mut().for_each(|m| self.handle(m)),
-                    None => msgs[..n].iter_mut().for_each(|m| self.handle_frozen(m)),
+                Ok(_) => match self.gate.try_enter() {
+                    Some(_inside) => self.handle(&mut msg[0]),
+                    None => self.handle_frozen(&mut msg[0]),
                 },
                 Err(Errno(libc::EINTR)) => {}
                 Err(errno) => {
