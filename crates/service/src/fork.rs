@@ -210,7 +210,7 @@ fn rebuild(process: &mut Process, door: &Door) -> Result<(), String> {
     let swapped = gauge(Item::NrSwapped) + gauge(Item::NrSwapcached);
     process.account.move_to(line, pages, swapped);
     process.forget_locks().map_err(|e| e.to_string())?;
-    process.hold_again();
+    process.hold_again(0, 1 << 47);
     process.disinherit().map_err(|e| e.to_string())?;
     process.publish();
     process.pager.gate().open();

@@ -51,11 +51,25 @@ impl Process {
         self.held.lock().contains(start, bytes)
     }
 
-    /// What a forked child's parent kept resident, the child keeps too.
-    pub fn hold_again(&self) {
-        for (addr, bytes) in self.held.lock().iter() {
-            self.lock_parts(addr, bytes);
+    /// Keeps resident again what is noted of a range: in a forked child, or at a new place.
+    pub fn hold_again(&self, addr: usize, bytes: usize) {
+        for (start, len, outside) in self.held.lock().parts(addr, bytes) {
+            if !outside {
+                self.lock_parts(start, len);
+            }
         }
+    }
+
+    /// Lets go of it for a moment; whether there is any.
+    pub fn let_go_of_held(&self, addr: usize, bytes: usize) -> bool {
+        let (mm, space) = self.memory();
+        let mut any = false;
+        for v in self.mapped_parts(addr, bytes) {
+            if v.locked && self.is_held(&v) {
+                any |= mm.munlock(space, v.start, v.pages).is_ok();
+            }
+        }
+        any
     }
 
     /// A forked child has no lock of its parent's. Before other tasks of the service run.

@@ -49,6 +49,18 @@ impl Process {
         self.held.lock().remove(addr, bytes);
     }
 
+    /// What was noted of `whole` bytes at `addr` goes to another place with the first `bytes`.
+    pub fn move_notes(&self, addr: usize, whole: usize, to: usize, bytes: usize) {
+        for notes in [&self.rooms, &self.held] {
+            let mut notes = notes.lock();
+            let parts = notes.parts(addr, bytes.min(whole));
+            notes.remove(addr, whole);
+            for (start, len, _) in parts.into_iter().filter(|(.., outside)| !outside) {
+                notes.insert(start - addr + to, len);
+            }
+        }
+    }
+
     /// What the program has mapped in a range, in parts.
     pub fn mapped_parts(&self, addr: usize, bytes: usize) -> Vec<Vma> {
         let (mm, space) = self.memory();

@@ -68,26 +68,28 @@ impl Calls {
         if fixed {
             crate::door().places.note(to, size);
         }
+        let process = self.process;
+        // What is locked for the kernel's sake must not make several mappings of one.
+        let held = process.let_go_of_held(addr, whole);
         // SAFETY: what the program asked for; its calls come one after the other.
         let done = unsafe {
-            self.process
-                .pager
-                .remap(vpn(addr), pages(whole), pages(size), how)
+            let pager = &process.pager;
+            pager.remap(vpn(addr), pages(whole), pages(size), how)
         };
-        let at = done.map_err(|e| match e {
+        let at = done.as_ref().map_or(addr, |at| at.addr() as usize);
+        if done.is_ok() {
+            crate::door().places.note(at, size);
+            if fixed {
+                process.forget_notes(to, size);
+            }
+            process.move_notes(addr, whole, at, size);
+        }
+        if held {
+            process.hold_again(at, size);
+        }
+        done.map(|_| at).map_err(|e| match e {
             MapError::Hole(_) => libc::EFAULT,
             e => errno(&e),
-        })?;
-        let at = at.addr() as usize;
-        crate::door().places.note(at, size);
-        if fixed {
-            self.process.forget_notes(to, size);
-        }
-        if at != addr && !leave {
-            self.process.forget_notes(addr, whole);
-        } else if size < whole {
-            self.process.forget_notes(addr + size, whole - size);
-        }
-        Ok(at)
+        })
     }
 }
