@@ -86,6 +86,9 @@ fn begin(door: &Door) -> Result<(), &'static str> {
             libc::chdir(c"/".as_ptr());
         }
     }
+    if !door.may(libc::SYS_process_madvise) {
+        deckle_live::drop_apart();
+    }
     shed::lift_limits();
     shed::make_readable();
     Ok(())

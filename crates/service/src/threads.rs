@@ -33,9 +33,6 @@ pub fn spawn_all(process: &'static Process) -> Result<(), String> {
     if !may(libc::SYS_sched_setaffinity) || !may(libc::SYS_sched_setscheduler) {
         deckle_live::leave_scheduling();
     }
-    if !may(libc::SYS_process_madvise) {
-        deckle_live::drop_apart();
-    }
     for (name, body) in OTHERS {
         spawn(name, move || body(process))?;
     }
