@@ -18,23 +18,36 @@ use core::sync::atomic::{AtomicU64, Ordering};
 /// Bits of the word that hold the time since when.
 const TIME: u64 = (1 << 48) - 1;
 
+/// How long it is not asked again what the program did, unless somebody has waited for as long: the
+/// answer may cost a look at each of its threads, which for a thousand of them took as long as all
+/// else that a fault does. In between the program did as much as when it was asked last.
+const RECENT: u64 = 1000;
+/// Parts that the share of a stall is counted in.
+const WHOLE: u64 = 1024;
+
 /// How many are stalled (bits 48 and up) and since when anybody is (below).
 #[derive(Debug, Default)]
 pub(crate) struct Pressure {
     word: AtomicU64,
-    /// What the program had computed when the first of them began.
+    /// When it was asked last, at the beginning of a stall, what the program had computed.
+    asked: AtomicU64,
+    /// The answer.
     busy: AtomicU64,
+    /// Of a stall that was asked about, the share in which the program did nothing.
+    idle: AtomicU64,
 }
 
 impl Pressure {
     pub const fn new() -> Pressure {
         Pressure {
             word: AtomicU64::new(0),
+            asked: AtomicU64::new(0),
             busy: AtomicU64::new(0),
+            idle: AtomicU64::new(0),
         }
     }
 
-    /// One more waits; true for the first, who says next what the program had computed.
+    /// One more waits; true for the first.
     fn enter(&self, now: u64) -> bool {
         let enter = |word: u64| {
             let since = if word >> 48 == 0 { now } else { word };
@@ -56,6 +69,36 @@ impl Pressure {
             .ok()?;
         (before >> 48 == 1).then(|| (now & TIME).saturating_sub(before & TIME))
     }
+
+    /// One more waits, from `now` on; `ask` tells what the program has computed, if anybody can.
+    fn begin(&self, now: u64, ask: impl FnOnce() -> Option<u64>) {
+        if self.enter(now) && now.saturating_sub(self.asked.load(Ordering::Acquire)) >= RECENT {
+            self.busy.store(ask().unwrap_or(0), Ordering::Release);
+            self.asked.store(now, Ordering::Release);
+        }
+    }
+
+    /// One waits no longer; for the last, for how long there was one, and for how much of that the
+    /// program did nothing else.
+    fn end(&self, now: u64, ask: impl FnOnce() -> Option<u64>) -> Option<(u64, u64)> {
+        // Read first: when the last one has left, the next first one writes them.
+        let (asked, before) = (&self.asked, &self.busy);
+        let (asked, before) = (
+            asked.load(Ordering::Acquire),
+            before.load(Ordering::Acquire),
+        );
+        let time = self.leave(now)?;
+        let is_known = asked.saturating_add(time) >= now;
+        if !is_known && time < RECENT {
+            return Some((time, time * self.idle.load(Ordering::Relaxed) / WHOLE));
+        }
+        let busy = ask().map_or(time, |busy| busy.saturating_sub(before));
+        let idle = time.saturating_sub(busy);
+        if let Some(share) = (idle * WHOLE).checked_div(time) {
+            self.idle.store(share, Ordering::Relaxed);
+        }
+        Some((time, idle))
+    }
 }
 
 /// Somebody waits for memory; ends when dropped.
@@ -64,23 +107,17 @@ pub struct Stall<'a, E: Env>(&'a Mm<E>);
 impl<E: Env> Mm<E> {
     /// A thread of the program waits for memory until [`Mm::stall_end`].
     pub fn stall_begin(&self) {
-        if self.pressure.enter(self.machine().now()) {
-            let busy = self.machine().busy().unwrap_or(0);
-            self.pressure.busy.store(busy, Ordering::Release);
-        }
+        let machine = self.machine();
+        self.pressure.begin(machine.now(), || machine.busy());
     }
 
     /// It waits no longer. Without [`Mm::stall_begin`] nothing happens.
     pub fn stall_end(&self) {
-        // Read first: when the last one has left, the next first one writes it.
-        let before = self.pressure.busy.load(Ordering::Acquire);
-        let Some(time) = self.pressure.leave(self.machine().now()) else {
-            return;
-        };
-        self.stats().add(Item::PressureSome, time);
-        if let Some(busy) = self.machine().busy() {
-            let idle = time.saturating_sub(busy.saturating_sub(before));
-            self.stats().add(Item::PressureFull, idle);
+        let machine = self.machine();
+        let waited = self.pressure.end(machine.now(), || machine.busy());
+        if let Some((some, full)) = waited {
+            self.stats().add(Item::PressureSome, some);
+            self.stats().add(Item::PressureFull, full);
         }
     }
 
@@ -119,5 +156,38 @@ mod tests {
         assert_eq!(p.leave(70), None);
         assert!(p.enter(100));
         assert_eq!(p.leave(100), Some(0));
+    }
+    #[test]
+    fn what_the_program_did_is_asked_now_and_then_and_for_long_stalls() {
+        let (p, asks) = (Pressure::new(), core::cell::Cell::new(0));
+        let ask = |busy| {
+            asks.set(asks.get() + 1);
+            Some(busy)
+        };
+        // A thousand stalls of 40 units, 20 apart. Another thread computes for a quarter of the
+        // time of each, so that 30 of the 40 are idle.
+        let (mut busy, mut full) = (0, 0);
+        for n in 0..1000 {
+            let now = 10_000 + 60 * n;
+            p.begin(now, || ask(busy));
+            busy += 10;
+            let (some, idle) = p.end(now + 40, || ask(busy)).unwrap();
+            assert_eq!(some, 40);
+            full += idle;
+            busy += 20;
+        }
+        assert!((29_000..=31_000).contains(&full), "{full}");
+        assert!(asks.get() < 150, "{}", asks.get());
+        // One that was not asked about at its beginning, and lasts: nothing was done in it.
+        let now = 100_000;
+        p.begin(now - 10, || ask(busy));
+        p.end(now, || ask(busy)).unwrap();
+        p.begin(now, || panic!("it was just asked"));
+        let (some, idle) = p.end(now + 5000, || ask(busy)).unwrap();
+        assert_eq!((some, idle), (5000, 5000));
+        // Where nobody can tell it is nothing.
+        let p = Pressure::new();
+        p.begin(5000, || None);
+        assert_eq!(p.end(9000, || None), Some((4000, 0)));
     }
 }
