@@ -82,11 +82,8 @@ impl Pressure {
     /// program did nothing else.
     fn end(&self, now: u64, ask: impl FnOnce() -> Option<u64>) -> Option<(u64, u64)> {
         // Read first: when the last one has left, the next first one writes them.
-        let (asked, before) = (&self.asked, &self.busy);
-        let (asked, before) = (
-            asked.load(Ordering::Acquire),
-            before.load(Ordering::Acquire),
-        );
+        let asked = self.asked.load(Ordering::Acquire);
+        let before = self.busy.load(Ordering::Acquire);
         let time = self.leave(now)?;
         let is_known = asked.saturating_add(time) >= now;
         if !is_known && time < RECENT {
@@ -157,6 +154,7 @@ mod tests {
         assert!(p.enter(100));
         assert_eq!(p.leave(100), Some(0));
     }
+
     #[test]
     fn what_the_program_did_is_asked_now_and_then_and_for_long_stalls() {
         let (p, asks) = (Pressure::new(), core::cell::Cell::new(0));

@@ -87,7 +87,7 @@ pub fn drop_apart() {
 /// # Safety
 /// Nobody counts on the bytes of the ranges.
 pub unsafe fn drop_all(ranges: impl Iterator<Item = (usize, usize)>) -> Result<(), Errno> {
-    /// As many as the kernel reads without allocating, times four.
+    /// Ranges for one call.
     const PART: usize = 32;
     /// The calling process's own (Linux 6.15 on).
     const PIDFD_SELF: i32 = -10001;

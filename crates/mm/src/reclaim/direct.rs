@@ -75,9 +75,6 @@ impl<E: Env> Mm<E> {
                 self.settle_store();
                 continue;
             }
-            if self.compact_store() {
-                continue;
-            }
             if (1..open).contains(&self.stats().get(Item::NrOpen)) {
                 // The next round closes more.
                 continue;
@@ -87,6 +84,9 @@ impl<E: Env> Mm<E> {
                 // as that CPU has gone on.
                 if self.contended.load(Ordering::Relaxed) != contended {
                     self.machine().preempt(Site::ReclaimRound);
+                    continue;
+                }
+                if self.compact_store().is_some() {
                     continue;
                 }
                 fruitless += 1;
@@ -112,13 +112,11 @@ impl<E: Env> Mm<E> {
         Err(Box::new(self.oom_report(failed)))
     }
 
-    /// Whether something was gained, or may be next time, by moving what is stored together.
-    fn compact_store(&self) -> bool {
-        let moved = self.store().compact(COMPACT) > 0;
-        if moved {
-            self.settle_store();
-        }
-        moved
+    /// Moves what is stored together; the pages that this gave back, `None`: there is nothing to be
+    /// gained any more.
+    fn compact_store(&self) -> Option<u64> {
+        let moved = self.store().compact(COMPACT);
+        (moved > 0).then(|| self.settle_store().min(0).unsigned_abs())
     }
 
     /// Whether a charge that failed would succeed now.
@@ -141,8 +139,10 @@ impl<E: Env> Mm<E> {
     /// before this manager's own memory counts as out.
     pub fn reclaim_hard(&self, pages: u64) -> u64 {
         let mut freed = self.reclaim_round(pages, Who::Direct);
-        while freed == 0 && self.compact_store() {
-            freed = self.reclaim_round(pages, Who::Direct);
+        while freed == 0
+            && let Some(pages) = self.compact_store()
+        {
+            freed = pages;
         }
         if freed == 0 && self.offer_again() {
             freed = self.reclaim_round(pages, Who::Direct);

@@ -2,8 +2,7 @@
 //!
 //! To give memory back interrupts every CPU that runs the program. Folios of a page or two are the
 //! rule where a working set does not fit, and what each is given back alone costs more than its
-//! compression. So reclaim collects them, up to as many as one call takes at no more than the price
-//! of one.
+//! compression. So reclaim collects some of them.
 
 use crate::charge::Charge;
 use crate::env::Env;
@@ -13,8 +12,9 @@ use crate::platform::Platform;
 use crate::units::{FrameRun, Pfn, order_pages};
 use alloc::vec::Vec;
 
-/// Most runs of frames that are collected. While they are, their pages stay charged.
-const MOST: usize = 64;
+/// Pages from which on nothing is gained by collecting more. They stay charged for so long, beside
+/// what the store has grown by, which is booked when they go.
+const MOST: u32 = 64;
 
 /// Isolated folios of which nothing is mapped any more, with their frames still full. They end by
 /// [`Mm::let_go`].
@@ -22,6 +22,8 @@ const MOST: usize = 64;
 #[must_use = "frames that are not let go of stay charged"]
 pub(crate) struct Leaving {
     runs: Vec<FrameRun>,
+    /// Of these runs.
+    pages: u32,
     /// With the references that their entries had.
     folios: Vec<(Pfn, u32)>,
 }
@@ -29,13 +31,14 @@ pub(crate) struct Leaving {
 impl Leaving {
     /// Collects a folio, with its runs of frames that are full.
     pub(super) fn push(&mut self, pfn: Pfn, refs: u32, runs: impl Iterator<Item = FrameRun>) {
-        self.runs.extend(runs);
+        self.runs
+            .extend(runs.inspect(|run| self.pages += run.pages));
         self.folios.push((pfn, refs));
     }
 
     /// Whether nothing is gained by waiting for more.
     pub(super) fn is_due(&self) -> bool {
-        self.folios.is_empty() || self.runs.len() >= MOST
+        self.folios.is_empty() || self.pages >= MOST
     }
 }
 
@@ -45,6 +48,7 @@ impl<E: Env> Mm<E> {
     pub(crate) fn let_go(&self, leaving: &mut Leaving) {
         self.platform().release_all(&leaving.runs);
         leaving.runs.clear();
+        leaving.pages = 0;
         let mut pages = 0;
         for (pfn, refs) in leaving.folios.drain(..) {
             pages += self.put_charged(pfn, refs);
