@@ -75,6 +75,12 @@ impl<E: Env> Mm<E> {
                 self.settle_store();
                 continue;
             }
+            // Not counted as patience: it ends with the store.
+            while self.compact_store().is_some() {
+                if self.has_room(&failed) {
+                    return Ok(());
+                }
+            }
             if (1..open).contains(&self.stats().get(Item::NrOpen)) {
                 // The next round closes more.
                 continue;
@@ -84,9 +90,6 @@ impl<E: Env> Mm<E> {
                 // as that CPU has gone on.
                 if self.contended.load(Ordering::Relaxed) != contended {
                     self.machine().preempt(Site::ReclaimRound);
-                    continue;
-                }
-                if self.compact_store().is_some() {
                     continue;
                 }
                 fruitless += 1;
