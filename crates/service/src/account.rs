@@ -274,20 +274,30 @@ impl Charge for Account {
         self.ghost.load(Acquire)
     }
 
-    /// Asks the others, the one with most to give first, until one gives something.
+    /// Asks the others, the one with most to give first, until one gives something. Twice: what a
+    /// child has given up since its parent was asked is the parent's to give now.
     fn reclaim_elsewhere(&self, pages: u64) -> bool {
         let folded = self.group.fold_stale() > 0;
         let mm = process::process().map(|p| p.pager.mm());
         if mm.is_some_and(|mm| self.stop_lending(mm)) || folded {
             return true;
         }
-        let mut asked = Asked::default();
-        while let Some(donor) = self.group.choose_donor(self.line(), &mut asked) {
+        let (mut asked, mut again) = (Asked::default(), true);
+        loop {
+            let Some(donor) = self.group.choose_donor(self.line(), &mut asked) else {
+                if !again {
+                    break;
+                }
+                (asked, again) = (Asked::default(), false);
+                continue;
+            };
             let Some(ring) = self.group.ask_last(donor.line, pages) else {
                 continue;
             };
             match self.group.wait_answer(ring, ANSWER_TIME) {
-                Answer::Freed(0) | Answer::Late => {}
+                Answer::Freed(0) => {}
+                // Who is stopped is not waited for twice.
+                Answer::Late => again = false,
                 Answer::Freed(_) => return true,
                 Answer::Gone => {
                     // If not here, somebody else has returned its charge.
