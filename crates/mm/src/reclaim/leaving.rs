@@ -4,12 +4,10 @@
 //! rule where a working set does not fit, and what each is given back alone costs more than its
 //! compression. So reclaim collects some of them.
 
-use crate::charge::Charge;
 use crate::env::Env;
-use crate::folio::order_of;
 use crate::mm::Mm;
 use crate::platform::Platform;
-use crate::units::{FrameRun, Pfn, order_pages};
+use crate::units::{FrameRun, Pfn};
 use alloc::vec::Vec;
 
 /// Pages from which on nothing is gained by collecting more. They stay charged for so long, beside
@@ -49,18 +47,9 @@ impl<E: Env> Mm<E> {
         self.platform().release_all(&leaving.runs);
         leaving.runs.clear();
         leaving.pages = 0;
-        let mut pages = 0;
         for (pfn, refs) in leaving.folios.drain(..) {
-            pages += self.put_charged(pfn, refs);
-            if self.meta(pfn).refs() > 1 {
-                self.putback(pfn);
-                continue;
-            }
-            self.isolation_ended(order_pages(order_of(self.meta(pfn))));
-            pages += self.put_charged(pfn, 1);
-        }
-        if pages > 0 {
-            self.charge().uncharge(pages);
+            self.put_folio(pfn, refs);
+            self.putback(pfn);
         }
     }
 }

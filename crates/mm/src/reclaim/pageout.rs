@@ -32,9 +32,9 @@ impl<E: Env> Mm<E> {
             BlockState::Table(_) => None,
             _ => return 0,
         };
+        let mut leaving = Leaving::default();
         if let Some(pfn) = huge {
             if n == BLOCK_PAGES {
-                let mut leaving = Leaving::default();
                 let freed = match self.isolate(pfn) {
                     true => self.reclaim_folio(pfn, &mut leaving),
                     false => 0,
@@ -44,7 +44,7 @@ impl<E: Env> Mm<E> {
             }
             self.break_huge(space, block, first.block(), PageMask::EMPTY);
         }
-        let (mut freed, mut leaving) = (0, Leaving::default());
+        let mut freed = 0;
         let mut last: Option<Pfn> = None;
         for i in first.index()..first.index() + n {
             let kind = block.lock(self).entry(i).kind();

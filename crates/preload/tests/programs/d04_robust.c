@@ -47,9 +47,9 @@ static void robust(unsigned char *ballast, size_t n)
 	CHECK(pthread_mutexattr_setrobust(&attr, PTHREAD_MUTEX_ROBUST) == 0);
 	/* One that moves is as little locked at its new place as it was at the old one. */
 	unsigned char *old = map(64 * PAGE), *new = map(64 * PAGE);
-	CHECK(pthread_mutex_init((pthread_mutex_t *)(old + 32 * PAGE), &attr) == 0);
-	CHECK(pthread_mutex_lock((pthread_mutex_t *)(old + 32 * PAGE)) == 0);
-	CHECK(pthread_mutex_unlock((pthread_mutex_t *)(old + 32 * PAGE)) == 0);
+	mutex = (pthread_mutex_t *)(old + 32 * PAGE);
+	CHECK(pthread_mutex_init(mutex, &attr) == 0);
+	CHECK(pthread_mutex_lock(mutex) == 0 && pthread_mutex_unlock(mutex) == 0);
 	CHECK(mremap(old, 64 * PAGE, 64 * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, new) == new);
 	CHECK(madvise(new, 64 * PAGE, MADV_DONTNEED) == 0 && munmap(new, 64 * PAGE) == 0);
 	for (int i = 0; i < 6; i++) {
