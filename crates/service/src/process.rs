@@ -49,12 +49,16 @@ impl Process {
         self.held.lock().remove(addr, bytes);
     }
 
-    /// What was noted of `whole` bytes at `addr` goes to another place with the first `bytes`.
-    pub fn move_notes(&self, addr: usize, whole: usize, to: usize, bytes: usize) {
-        for notes in [&self.rooms, &self.held] {
+    /// What was noted of a range (address, bytes) goes to another, with as much as fits there;
+    /// `leave`: an empty mapping stays behind.
+    pub fn move_notes(&self, (addr, whole): (usize, usize), to: (usize, usize), leave: bool) {
+        let (to, bytes) = to;
+        for (notes, stay) in [(&self.rooms, leave), (&self.held, false)] {
             let mut notes = notes.lock();
             let parts = notes.parts(addr, bytes.min(whole));
-            notes.remove(addr, whole);
+            if !stay {
+                notes.remove(addr, whole);
+            }
             for (start, len, _) in parts.into_iter().filter(|(.., outside)| !outside) {
                 notes.insert(start - addr + to, len);
             }

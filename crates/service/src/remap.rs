@@ -82,7 +82,7 @@ impl Calls {
             if fixed {
                 process.forget_notes(to, size);
             }
-            process.move_notes(addr, whole, at, size);
+            process.move_notes((addr, whole), (at, size), leave);
         }
         if held {
             process.hold_again(at, size);
