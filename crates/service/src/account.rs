@@ -314,6 +314,10 @@ impl Charge for Account {
 
     fn reclaim_colder(&self, pages: u64, refaults: u32) -> bool {
         let mm = process::process().map(|p| p.pager.mm());
+        // What only children had that have ended is older than what comes back.
+        if mm.is_some_and(|mm| mm.is_crowded() && self.stop_lending(mm)) {
+            return true;
+        }
         if refaults >= deckle_group::THRASHING && mm.is_some_and(|mm| self.relent(mm, pages) > 0) {
             return true;
         }
