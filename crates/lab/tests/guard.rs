@@ -53,11 +53,12 @@ impl Holder {
             .arg("hold")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
-        // SAFETY: one system call between fork and exec. Who runs the tests in the background
-        // may have SIGINT ignored, and this is inherited.
+        // SAFETY: two system calls between fork and exec. Who runs the tests in the background
+        // may have SIGINT ignored, by nohup SIGHUP too, and this is inherited.
         unsafe {
             command.pre_exec(|| {
                 libc::signal(libc::SIGINT, libc::SIG_DFL);
+                libc::signal(libc::SIGHUP, libc::SIG_DFL);
                 Ok(())
             })
         };
