@@ -77,6 +77,15 @@ pub trait Machine: Send + Sync {
     /// A place where another CPU may run first. Live memory: nothing. The model's scheduler
     /// may switch here; a model checker's yield.
     fn preempt(&self, site: Site);
+    /// The caller is about to unmap pages one by one (`true`), or has done so (`false`); no lock is
+    /// held. On a real computer each of them interrupts every CPU that runs in that memory, which
+    /// costs ten times the unmapping: so who serves it stands [aside](Machine::stand_aside)
+    /// meanwhile, and what of the program waits for a fault does, too. Waits for another's end.
+    fn quiet(&self, on: bool) {
+        let _ = on;
+    }
+    /// Waits while somebody else unmaps pages. No lock is held.
+    fn stand_aside(&self) {}
     /// The time, in microseconds from any start, or in steps where there is no time. Never goes
     /// back; 0 always: the machine has no clock.
     fn now(&self) -> u64 {

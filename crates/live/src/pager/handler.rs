@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use deckle_mm::platform::Stop;
 use deckle_mm::{
-    Charge, FaultError, FaultMode, Item, PAGE_SIZE, PlatformError, Served, Store, Vpn,
+    Charge, FaultError, FaultMode, Item, Machine, PAGE_SIZE, PlatformError, Served, Store, Vpn,
 };
 use deckle_uffd::{Errno, Event, Msg};
 
@@ -107,6 +107,7 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
         let Some(fault) = self.fault_of(msg, true) else {
             return;
         };
+        self.mm.machine().stand_aside();
         if !self.serve(fault, FaultMode::NoWait) && !self.hand_over(fault) {
             // No room: the thread tries its access again and asks anew.
             self.platform().wake(fault.page, 1);

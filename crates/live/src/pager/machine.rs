@@ -19,6 +19,11 @@ pub(super) const FILL: u32 = 1;
 /// Both: to end.
 pub(super) const STOP: u32 = 1 << 31;
 
+/// Somebody unmaps pages.
+const HELD: u32 = 1;
+/// ... and others wait for that.
+const AWAITED: u32 = 2;
+
 /// CPUs by `sched_getcpu`, waiting by private futex. Tasks of other thread groups that share
 /// the memory wait on the same futexes.
 pub struct LiveMachine {
@@ -27,6 +32,8 @@ pub struct LiveMachine {
     program: AtomicI32,
     pub(super) work: Signal,
     pub(super) filler: Signal,
+    /// 0, or whether anybody waits for the end of who unmaps pages.
+    quiet: AtomicU32,
 }
 
 impl LiveMachine {
@@ -37,6 +44,7 @@ impl LiveMachine {
             program: AtomicI32::new(0),
             work: Signal::new(),
             filler: Signal::new(),
+            quiet: AtomicU32::new(0),
         }
     }
 }
@@ -129,6 +137,31 @@ impl Machine for LiveMachine {
         }
     }
 
+    fn quiet(&self, on: bool) {
+        let (free, held) = (0, HELD);
+        if self.cpus == 1 {
+            // Nobody else runs.
+        } else if on {
+            let take = |word: &AtomicU32| {
+                word.compare_exchange(free, held, Ordering::Acquire, Ordering::Relaxed)
+            };
+            while take(&self.quiet).is_err() {
+                self.stand_aside();
+            }
+        } else if self.quiet.swap(free, Ordering::Release) != held {
+            futex_wake(&self.quiet, u32::MAX);
+        }
+    }
+
+    /// For the stretch that has begun, not for one that follows.
+    fn stand_aside(&self) {
+        let wait = |word| (word != 0).then_some(AWAITED);
+        let (set, fetch) = (Ordering::Acquire, Ordering::Relaxed);
+        if self.quiet.fetch_update(set, fetch, wait).is_ok() {
+            futex_wait(&self.quiet, AWAITED, None);
+        }
+    }
+
     fn preempt(&self, site: Site) {
         // After a round of reclaim that found blocks locked, their holders should run: there
         // may be fewer CPUs than tasks.
@@ -136,5 +169,51 @@ impl Machine for LiveMachine {
             // SAFETY: no arguments, no memory.
             unsafe { libc::sched_yield() };
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicU64;
+
+    /// Two unmap, two serve: never two at once unmap, who stands aside waits for the end of what
+    /// had begun before, and nobody waits for ever.
+    #[test]
+    fn who_stands_aside_waits_for_who_unmaps_and_no_longer() {
+        const ROUNDS: u64 = 5_000;
+        let machine = LiveMachine {
+            cpus: 2,
+            ..LiveMachine::new()
+        };
+        // Stretches begun and ended.
+        let (begun, ended) = (AtomicU64::new(0), AtomicU64::new(0));
+        let met = AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    for _ in 0..ROUNDS {
+                        machine.quiet(true);
+                        let n = begun.fetch_add(1, Ordering::SeqCst);
+                        assert_eq!(n, ended.load(Ordering::SeqCst), "two at once");
+                        std::thread::yield_now();
+                        ended.fetch_add(1, Ordering::SeqCst);
+                        machine.quiet(false);
+                    }
+                });
+                scope.spawn(|| {
+                    while ended.load(Ordering::SeqCst) < 2 * ROUNDS {
+                        let before = begun.load(Ordering::SeqCst);
+                        let inside = before > ended.load(Ordering::SeqCst);
+                        met.fetch_add(inside.into(), Ordering::Relaxed);
+                        machine.stand_aside();
+                        assert!(ended.load(Ordering::SeqCst) >= before, "not waited for");
+                    }
+                });
+            }
+        });
+        // Or nothing was tried.
+        assert!(met.load(Ordering::Relaxed) > 20, "{met:?}");
+        assert_eq!(machine.quiet.load(Ordering::Relaxed), 0);
     }
 }

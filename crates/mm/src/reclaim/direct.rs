@@ -25,6 +25,9 @@ use core::sync::atomic::Ordering;
 
 /// Pages that one round of reclaim is for, at least (SWAP_CLUSTER_MAX of Linux).
 const CLUSTER: u64 = 32;
+/// Folios that are unmapped in one go, while everybody else waits: some 100 microseconds. They are
+/// evicted before the next are, so that nobody waits for several.
+const CHUNK: u64 = 64;
 /// Rounds without progress, while others hold isolated folios, before memory counts as out.
 const PATIENCE: u32 = 256;
 /// Rounds without progress, while nobody else is at work either, before memory counts as out.
@@ -195,12 +198,13 @@ impl<E: Env> Mm<E> {
             let inactive = self.lru_pages(Which::Inactive);
             let total = inactive + self.lru_pages(Which::Active);
             while freed < target && scanned < total {
+                self.machine().stand_aside();
                 let inactive = self.lru_pages(Which::Inactive);
                 if !unmap && barren >= inactive {
                     break;
                 }
                 if unmap && (inactive < target || barren >= inactive) {
-                    self.deactivate(target.max(total / 32));
+                    self.deactivate(CHUNK);
                     barren = 0;
                 }
                 let Some(pfn) = self.isolate_tail(Which::Inactive) else {
@@ -232,21 +236,28 @@ impl<E: Env> Mm<E> {
 
     /// Unmaps about `pages` from the old end of the active list.
     fn deactivate(&self, pages: u64) {
-        let mut done = 0;
-        let mut looked = 0;
+        let (mut done, mut looked) = (0, 0);
         let limit = self.lru_pages(Which::Active);
         while done < pages && looked < limit {
-            let Some(pfn) = self.isolate_tail(Which::Active) else {
-                return;
-            };
-            let n = order_pages(order_of(self.meta(pfn))) as u64;
-            looked += n;
-            if self.unmap_isolated(pfn) {
-                self.meta(pfn).clear(Flags::ACTIVE);
-                self.stats().add(Item::Pgdeactivate, n);
-                done += n;
+            self.machine().quiet(true);
+            for _ in 0..CHUNK {
+                let Some(pfn) = self.isolate_tail(Which::Active) else {
+                    looked = limit;
+                    break;
+                };
+                let n = order_pages(order_of(self.meta(pfn))) as u64;
+                looked += n;
+                if self.unmap_isolated(pfn) {
+                    self.meta(pfn).clear(Flags::ACTIVE);
+                    self.stats().add(Item::Pgdeactivate, n);
+                    done += n;
+                }
+                self.putback(pfn);
+                if done >= pages || looked >= limit {
+                    break;
+                }
             }
-            self.putback(pfn);
+            self.machine().quiet(false);
         }
     }
 
