@@ -57,6 +57,11 @@ impl Recipe {
         Ok(Self { ratio, random })
     }
 
+    /// With so many random bytes per page, for content that is not whole pages.
+    pub(crate) fn with_random(ratio: f64, random: usize) -> Self {
+        Self { ratio, random }
+    }
+
     /// The ratio asked for.
     pub fn ratio(&self) -> f64 {
         self.ratio

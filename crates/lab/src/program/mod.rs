@@ -1,6 +1,6 @@
 //! Workload programs: `deckle lab program NAME ARGS`.
 //!
-//! Each is an ordinary single-threaded program over anonymous memory. They say what their content
+//! Each is an ordinary program over anonymous memory. They say what their content
 //! is, check every byte they wrote, and end with 0 if all was right, 1 if a byte was wrong, and
 //! 2 if their arguments make no sense or the system refused something.
 
@@ -19,6 +19,7 @@ pub mod read_zero;
 pub mod sparse;
 pub mod torture;
 pub mod underused;
+pub mod walk;
 pub mod warm;
 
 /// How a workload failed.
@@ -74,11 +75,12 @@ pub fn programs_main(args: &[OsString]) -> ExitCode {
         Some(["readzero-then-write", rest @ ..]) => read_zero::main(rest),
         Some(["torture", rest @ ..]) => torture::main(rest),
         Some(["underused", rest @ ..]) => underused::main(rest),
+        Some(["walk", rest @ ..]) => walk::main(rest),
         Some(["warm", rest @ ..]) => warm::main(rest),
         Some(["keeper"]) => return crate::host::keeper::main(),
         _ => Err(LabError::Option(
             "usage: program anon|fill|pageout|oom-sparse|readzero-then-write|torture|underused|\
-             warm ARGS"
+             walk|warm ARGS"
                 .into(),
         )
         .into()),

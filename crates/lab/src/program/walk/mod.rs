@@ -1,0 +1,389 @@
+//! `walk SIZE_MIB PATTERN THREADS [--record 4096|200] [--reach MIB] [--seconds S] [--settle S]
+//! [--steps]`: a working set that is filled, and then accessed for some time.
+//!
+//! The memory is full of records of lz4 ratio 3:1. Each carries its number and its version; an
+//! access picks one by PATTERN and compares all of it with what was written last, and a quarter of
+//! the accesses then write it anew with the next version. Each thread has a part of the memory for
+//! its own, so that nothing but the memory itself makes one wait for another. After the fill,
+//! accesses are not counted for the time of `--settle`, then for `--seconds`.
+//!
+//! `--reach` is how much of the memory `loop` covers; `phases` keeps to half as much at a time.
+//! `--steps` is for who looks at the machine meanwhile: before and after the time that counts the
+//! program says so and waits for a line on stdin.
+
+use std::io::{self, BufRead};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::{Failure, number, option, say, switch};
+use crate::LabError;
+use crate::region::Region;
+use crate::size::PAGE;
+
+mod pick;
+mod record;
+
+pub use pick::Pattern;
+use pick::Picker;
+use record::Records;
+pub use record::LENGTHS;
+pub(crate) use record::RATIO;
+
+/// The line of `--steps` before the time that counts.
+pub const SETTLED_LINE: &str = "settled";
+/// The line of `--steps` after it.
+pub const WALKED_LINE: &str = "walked";
+/// Starts the line with the figures, see [`Walked`].
+pub const FIGURES_LINE: &str = "figures: ";
+
+/// What the program prints of itself.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Walked {
+    /// Accesses that were counted.
+    pub ops: u64,
+    /// For how long, in seconds.
+    pub seconds: f64,
+    /// For how long the memory was filled, in seconds.
+    pub fill_s: f64,
+    /// Page faults of the program in the time that was counted, as the system counts them.
+    pub faults: u64,
+}
+
+impl Walked {
+    /// Parses the line, without its start.
+    pub fn parse(line: &str) -> Option<Self> {
+        let mut words = line.split(' ');
+        let mut value = |name: &str| {
+            let word = words.next()?;
+            word.strip_prefix(name)?.strip_prefix('=')
+        };
+        Some(Self {
+            ops: value("ops")?.parse().ok()?,
+            seconds: value("seconds")?.parse().ok().filter(|s| *s > 0.0)?,
+            fill_s: value("fill_s")?.parse().ok()?,
+            faults: value("faults")?.parse().ok()?,
+        })
+    }
+
+    fn line(&self) -> String {
+        format!(
+            "{FIGURES_LINE}ops={} seconds={:.6} fill_s={:.6} faults={}",
+            self.ops, self.seconds, self.fill_s, self.faults
+        )
+    }
+}
+
+/// What to do.
+struct Plan {
+    len: usize,
+    pattern: Pattern,
+    threads: usize,
+    record: usize,
+    reach: usize,
+    settle: Duration,
+    count: Duration,
+}
+
+pub(super) fn main(args: &[&str]) -> Result<(), Failure> {
+    let mut args = args.to_vec();
+    let steps = switch(&mut args, "--steps");
+    let record = option(&mut args, "--record")?.map_or(Ok(PAGE), |v| number("--record", v))?;
+    let reach = option(&mut args, "--reach")?;
+    let reach = reach.map(|v| number::<usize>("--reach", v)).transpose()?;
+    let mut seconds = |name, default| {
+        let value = option(&mut args, name)?.map_or(Ok(default), |v| number(name, v))?;
+        Duration::try_from_secs_f64(value)
+            .map_err(|e| LabError::Option(format!("{name} {value}: {e}")))
+    };
+    let (count, settle) = (seconds("--seconds", 2.0)?, seconds("--settle", 0.5)?);
+    let [mib, pattern, threads] = args[..] else {
+        let usage = "usage: walk SIZE_MIB PATTERN THREADS [--record 4096|200] [--reach MIB] \
+                     [--seconds S] [--settle S] [--steps]";
+        return Err(LabError::Option(usage.into()).into());
+    };
+    let mib: usize = number("SIZE_MIB", mib)?;
+    if mib == 0 || mib > 1 << 26 {
+        return Err(LabError::Option(format!("SIZE_MIB {mib}: must be above 0")).into());
+    }
+    let threads: usize = number("THREADS", threads)?;
+    // Each has a MiB at least.
+    if threads == 0 || threads > mib.min(1024) {
+        let why = format!("THREADS {threads}: must be 1 to SIZE_MIB, and 1024 at most");
+        return Err(LabError::Option(why).into());
+    }
+    let reach = reach.unwrap_or(mib / 2).clamp(1, mib);
+    let plan = Plan {
+        len: mib << 20,
+        pattern: Pattern::parse(pattern)?,
+        threads,
+        record,
+        reach: reach << 20,
+        settle,
+        count,
+    };
+    let for_a_line = || {
+        let read = io::stdin().lock().read_line(&mut String::new());
+        read.map_err(|e| LabError::io("waiting for a line on stdin", e))
+    };
+    let step = |line: &str| {
+        if steps {
+            say(format_args!("{line}"))?;
+            for_a_line()?;
+        }
+        Ok(())
+    };
+    run(&plan, &step, |_| ())
+}
+
+/// The workload. `step` is called before and after the time that counts, `meddle` gets the memory
+/// after filling it (tests spoil a byte there).
+fn run(
+    plan: &Plan,
+    step: &dyn Fn(&str) -> Result<(), LabError>,
+    meddle: impl FnOnce(&mut [u8]),
+) -> Result<(), Failure> {
+    let records = Records::new(plan.record)?;
+    say(format_args!(
+        "content: records of {} bytes, asked lz4 ratio {RATIO}:1, measured {:.2}:1",
+        records.len(),
+        records.ratio(),
+    ))?;
+    let mut region = Region::new(plan.len).map_err(|e| LabError::io("mapping memory", e))?;
+    let started = Instant::now();
+    {
+        let mut walkers = walkers(plan, &records, region.bytes_mut());
+        all(&mut walkers, |walker| {
+            walker.fill();
+            Ok(0)
+        })?;
+    }
+    let fill_s = started.elapsed().as_secs_f64();
+    meddle(region.bytes_mut());
+    let mut walkers = walkers(plan, &records, region.bytes_mut());
+    timed(&mut walkers, plan.settle)?;
+    step(SETTLED_LINE)?;
+    let (before, started) = (faults()?, Instant::now());
+    let ops = timed(&mut walkers, plan.count)?;
+    let walked = Walked {
+        ops,
+        seconds: started.elapsed().as_secs_f64(),
+        fill_s,
+        faults: faults()?.saturating_sub(before),
+    };
+    say(format_args!("{}", walked.line()))?;
+    step(WALKED_LINE)?;
+    Ok(())
+}
+
+/// Threads' parts: whole pages, all of the memory.
+fn walkers<'a>(plan: &Plan, records: &'a Records, mut bytes: &'a mut [u8]) -> Vec<Walker<'a>> {
+    let pages = plan.len / PAGE;
+    let edge = |n: usize| pages * n / plan.threads;
+    let part = |n| {
+        let (from, to) = (edge(n), edge(n + 1));
+        let (part, rest) = std::mem::take(&mut bytes).split_at_mut((to - from) * PAGE);
+        bytes = rest;
+        let count = (to - from) * records.in_page();
+        let reach = plan.reach / PAGE / plan.threads * records.in_page();
+        Walker {
+            records,
+            part,
+            first_page: from,
+            versions: vec![0; count],
+            picker: Picker::new(plan.pattern, count, reach, n as u64),
+        }
+    };
+    (0..plan.threads).map(part).collect()
+}
+
+/// One thread's part of the memory, and what it should hold.
+struct Walker<'a> {
+    records: &'a Records,
+    part: &'a mut [u8],
+    first_page: usize,
+    /// Of each record the version that was written last. It wraps.
+    versions: Vec<u8>,
+    picker: Picker,
+}
+
+impl Walker<'_> {
+    fn number(&self, n: usize) -> u64 {
+        (self.first_page * self.records.in_page() + n) as u64
+    }
+
+    fn fill(&mut self) {
+        for n in 0..self.versions.len() {
+            let (number, at) = (self.number(n), self.records.at(n));
+            let record = &mut self.part[at..][..self.records.len()];
+            self.records.write(record, number, 0);
+        }
+    }
+
+    /// Accesses records until it shall stop; returns how many.
+    fn walk(&mut self, stop: &AtomicBool) -> Result<u64, Failure> {
+        let mut ops = 0;
+        while !stop.load(Ordering::Relaxed) {
+            self.access()?;
+            ops += 1;
+        }
+        Ok(ops)
+    }
+
+    fn access(&mut self) -> Result<(), Failure> {
+        let access = self.picker.pick();
+        let (number, at) = (self.number(access.record), self.records.at(access.record));
+        let record = &mut self.part[at..][..self.records.len()];
+        let version = &mut self.versions[access.record];
+        if let Some(wrong) = self.records.wrong(record, number, *version) {
+            return Err(Failure::Mismatch {
+                page: self.first_page + at / PAGE,
+                offset: at % PAGE + wrong.offset,
+                found: wrong.found,
+                want: wrong.want,
+            });
+        }
+        if access.write {
+            *version = version.wrapping_add(1);
+            self.records.write(record, number, *version);
+        }
+        Ok(())
+    }
+}
+
+/// All walk for this long; how many accesses that were.
+fn timed(walkers: &mut [Walker<'_>], time: Duration) -> Result<u64, Failure> {
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let stop = &stop;
+        scope.spawn(move || {
+            thread::sleep(time);
+            stop.store(true, Ordering::Relaxed);
+        });
+        all(walkers, |walker| walker.walk(stop))
+    })
+}
+
+/// Each in a thread of its own; the sum of what they return, or the first error.
+fn all<'a>(
+    walkers: &mut [Walker<'a>],
+    each: impl Fn(&mut Walker<'a>) -> Result<u64, Failure> + Sync,
+) -> Result<u64, Failure> {
+    thread::scope(|scope| {
+        let each = &each;
+        let threads: Vec<_> = (walkers.iter_mut())
+            .map(|walker| scope.spawn(move || each(walker)))
+            .collect();
+        let ends = threads.into_iter().map(|t| {
+            t.join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        });
+        // Collected first, so that none runs on beside an error.
+        let ends: Vec<_> = ends.collect();
+        ends.into_iter().sum()
+    })
+}
+
+/// Page faults of this program until now, minor and major.
+fn faults() -> Result<u64, LabError> {
+    // SAFETY: an all-zero rusage is a valid one.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: usage is a local of the type that the call fills.
+    if unsafe { libc::getrusage(libc::RUSAGE_SELF, &mut usage) } != 0 {
+        return Err(LabError::io("getrusage", io::Error::last_os_error()));
+    }
+    Ok(usage.ru_minflt.cast_unsigned() + usage.ru_majflt.cast_unsigned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(pattern: Pattern, threads: usize, record: usize) -> Plan {
+        Plan {
+            len: 3 << 20,
+            pattern,
+            threads,
+            record,
+            reach: 1 << 20,
+            settle: Duration::ZERO,
+            count: Duration::from_millis(30),
+        }
+    }
+
+    #[test]
+    fn r150_walk_is_right_when_memory_is() {
+        for pattern in Pattern::ALL {
+            for (threads, record) in [(1, LENGTHS[0]), (3, LENGTHS[1])] {
+                run(&plan(pattern, threads, record), &|_| Ok(()), |_| ()).unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn r150_walk_finds_one_flipped_bit() {
+        let spoil = |bytes: &mut [u8]| bytes[10 * PAGE + 417] ^= 0x10;
+        for record in LENGTHS {
+            let mut plan = plan(Pattern::Sequential, 2, record);
+            plan.count = Duration::from_secs(1);
+            match run(&plan, &|_| Ok(()), spoil) {
+                Err(Failure::Mismatch {
+                    page: 10,
+                    offset: 417,
+                    found,
+                    want,
+                }) => assert_eq!(found ^ want, 0x10),
+                other => panic!("not found: {other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn r150_parts_of_threads_are_all_of_the_memory() {
+        let plan = plan(Pattern::Uniform, 5, PAGE);
+        let mut bytes = vec![0; plan.len];
+        let records = Records::new(PAGE).unwrap();
+        let walkers = walkers(&plan, &records, &mut bytes);
+        let mut next = 0;
+        for walker in &walkers {
+            assert_eq!(walker.first_page, next);
+            next += walker.part.len() / PAGE;
+        }
+        assert_eq!(next, plan.len / PAGE);
+    }
+
+    #[test]
+    fn r150_the_figures_of_walk_are_parsed_or_refused() {
+        let walked = Walked {
+            ops: 12,
+            seconds: 1.5,
+            fill_s: 0.25,
+            faults: 7,
+        };
+        let line = walked.line();
+        let line = line.strip_prefix(FIGURES_LINE).unwrap();
+        assert_eq!(Walked::parse(line), Some(walked));
+        for bad in ["", "ops=1", &line.replace("1.5", "0"), &line[4..]] {
+            assert_eq!(Walked::parse(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn r150_walk_refuses_what_makes_no_sense() {
+        for bad in [
+            &["4", "uniform"][..],
+            &["0", "uniform", "1"],
+            &["4", "random", "1"],
+            &["4", "uniform", "0"],
+            &["4", "uniform", "5"],
+            &["4", "uniform", "1", "--record", "100"],
+            &["4", "uniform", "1", "--seconds", "-1"],
+            &["4", "uniform", "1", "--reach"],
+        ] {
+            assert!(
+                matches!(main(bad), Err(Failure::Lab(LabError::Option(_)))),
+                "{bad:?}"
+            );
+        }
+    }
+}
