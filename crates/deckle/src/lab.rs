@@ -8,12 +8,14 @@ use std::path::PathBuf;
 use deckle_lab::model::SoftwareMachine;
 use deckle_lab::program::anon::Workload;
 use deckle_lab::program::underused::Program;
+use deckle_lab::program::walk::{LENGTHS, Pattern};
 use deckle_lab::underused::Setting;
-use deckle_lab::{LabError, Side, anon, capture, oom, pageout, underused};
+use deckle_lab::{LabError, Side, anon, capture, oom, overcommit, pageout, underused};
 
-use crate::args::{
-    AnonArgs, CaptureArgs, CaptureWord, Case, Experiment, Format, LabArgs, OomArgs, PageoutArgs,
-    Place, UnderusedArgs,
+use crate::args::Format;
+use crate::args::lab::{
+    AnonArgs, CaptureArgs, CaptureWord, Case, Experiment, LabArgs, OomArgs, OvercommitArgs,
+    PageoutArgs, Place, UnderusedArgs,
 };
 use crate::fail::{Fail, plain};
 use crate::{print, size};
@@ -30,6 +32,7 @@ pub fn lab(args: &LabArgs) -> Result<i32, Fail> {
         Experiment::Capture(a) => run_capture(a),
         Experiment::AnonFolio(a) => run_anon(a),
         Experiment::Underused(a) => run_underused(a),
+        Experiment::Overcommit(a) => run_overcommit(a),
     }
 }
 
@@ -127,6 +130,32 @@ fn run_underused(a: &UnderusedArgs) -> Result<i32, Fail> {
     plot.write(|| report.to_svg().map_err(refused))?;
     show(a.format, || report.to_text(), || report.to_json())?;
     Ok(0)
+}
+
+fn run_overcommit(a: &OvercommitArgs) -> Result<i32, Fail> {
+    let size = size::parse(&a.size).map_err(|e| Fail::own(format!("--size: {e}")))?;
+    let (deckle, program_cmd) = own_command()?;
+    let refused = |e: LabError| failed("overcommit", &e);
+    let options = overcommit::OvercommitOptions {
+        size,
+        ratio: a.ratio,
+        patterns: all_or(&a.pattern, &Pattern::ALL, Pattern::parse).map_err(refused)?,
+        threads: a.threads.clone(),
+        records: match a.record.is_empty() {
+            true => LENGTHS.to_vec(),
+            false => a.record.clone(),
+        },
+        sides: sides(&a.on)?,
+        runs: a.runs as usize,
+        seconds: a.seconds,
+        deckle,
+        program_cmd,
+    };
+    let plot = Plot::open(a.plot.as_ref())?;
+    let report = overcommit::run(&options).map_err(refused)?;
+    plot.write(|| Ok(report.to_svg().unwrap_or_default()))?;
+    show(a.format, || report.to_text(), || report.to_json())?;
+    Ok(i32::from(report.failed()))
 }
 
 /// The file of a picture: opened before the minutes that the runs take, not after.

@@ -4,8 +4,8 @@
 //! - [`content`]: page content of a stated lz4 ratio.
 //! - [`program`]: the workloads. They are plain programs that know nothing of deckle, so that the
 //!   same binary runs on every side.
-//! - [`pageout`], [`oom`], [`capture`], [`anon`], [`underused`]: the experiments, with a report as
-//!   text or JSON.
+//! - [`pageout`], [`oom`], [`capture`], [`anon`], [`underused`], [`overcommit`]: the experiments,
+//!   with a report as text or JSON.
 //! - [`host`]: what the kernel rows need of the machine (swap on zram, a memory cgroup, huge page
 //!   settings), and the guard that gives all of it back however the run ends.
 //! - [`model`]: the seam through which the software model takes part.
@@ -17,11 +17,13 @@ pub mod capture;
 pub mod child;
 pub mod content;
 pub mod error;
+mod figures;
 pub mod floor;
 pub mod host;
 pub mod live_stats;
 pub mod model;
 pub mod oom;
+pub mod overcommit;
 pub mod pageout;
 pub mod program;
 pub mod region;

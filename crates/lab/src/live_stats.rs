@@ -11,6 +11,9 @@ use crate::host;
 const ZERO_PAGES: &str = "/counters/swpout_zero";
 const STORED_PAGES: &str = "/counters/pswpout";
 const STORED_BYTES: &str = "/peak/stored_bytes";
+const MEMORY_BYTES: &str = "/peak/memory_bytes";
+const READ_PAGES: &str = "/counters/pswpin";
+const MAJOR_FAULTS: &str = "/counters/pgmajfault";
 const SPLITS: &str = "/counters/thp_split_page";
 const UNDERUSED_SPLITS: &str = "/counters/thp_underused_split_page";
 const RETOUCHES: &str = "/counters/thp_underused_retouch";
@@ -24,6 +27,13 @@ pub struct LiveStats {
     pub stored_pages: u64,
     /// The most RAM that the store used, in bytes.
     pub stored_bytes: u64,
+    /// The most memory that was charged at one time, in bytes: with the store and the manager's
+    /// own, and above the limit where a charge was forced.
+    pub memory_bytes: u64,
+    /// Pages read back from the store.
+    pub read_pages: u64,
+    /// Faults that had to wait for that.
+    pub major_faults: u64,
     /// Huge pages split.
     pub splits: u64,
     /// Huge pages split because they were underused.
@@ -57,6 +67,9 @@ impl LiveStats {
             zero_pages: number(ZERO_PAGES)?,
             stored_pages: number(STORED_PAGES)?,
             stored_bytes: number(STORED_BYTES)?,
+            memory_bytes: number(MEMORY_BYTES)?,
+            read_pages: number(READ_PAGES)?,
+            major_faults: number(MAJOR_FAULTS)?,
             splits: number(SPLITS)?,
             underused_splits: number(UNDERUSED_SPLITS)?,
             retouches: number(RETOUCHES)?,
@@ -70,13 +83,18 @@ mod tests {
 
     #[test]
     fn r149_live_figures_come_from_the_statistics_file() {
-        let text = r#"{"schema":1,"peak":{"resident_bytes":9,"stored_bytes":3},
-            "counters":{"swpout_zero":511,"pswpout":1,"thp_split_page":7,
+        let text = r#"{"schema":1,"peak":{"resident_bytes":9,"stored_bytes":3,"memory_bytes":8},
+            "counters":{"swpout_zero":511,"pswpout":1,"pswpin":6,"pgmajfault":4,
+            "thp_split_page":7,
             "thp_underused_split_page":5,"swpin_zero":9,"thp_underused_retouch":2}}"#;
         let stats = LiveStats::parse(text).unwrap();
         assert_eq!(
             (stats.zero_pages, stats.stored_pages, stats.stored_bytes),
             (511, 1, 3)
+        );
+        assert_eq!(
+            (stats.memory_bytes, stats.read_pages, stats.major_faults),
+            (8, 6, 4)
         );
         assert_eq!(
             (stats.splits, stats.underused_splits, stats.retouches),

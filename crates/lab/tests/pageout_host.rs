@@ -66,7 +66,8 @@ fn r111_a_live_row_whose_memory_stays_fails() {
     let idle = std::env::temp_dir().join(format!("deckle-lab-idle-{}", std::process::id()));
     let script = "#!/bin/sh\n\
         [ \"$1 $2 $3 $6 $8\" = 'run --memory-max max --stats --' ] || exit 125\n\
-        printf '{\"peak\":{\"stored_bytes\":0},\"counters\":{\"swpout_zero\":0,\"pswpout\":0,\
+        printf '{\"peak\":{\"stored_bytes\":0,\"memory_bytes\":0},\
+        \"counters\":{\"swpout_zero\":0,\"pswpout\":0,\"pswpin\":0,\"pgmajfault\":0,\
         \"thp_split_page\":0,\"thp_underused_split_page\":0,\"thp_underused_retouch\":0}}' \
         > \"$7\"\nshift 8\nexec \"$@\"\n";
     fs::write(&idle, script).unwrap();

@@ -22,7 +22,6 @@ use crate::program::fill::progress;
 use crate::size::{self, PAGE};
 
 mod faults;
-mod figures;
 mod load;
 mod plot;
 mod report;

@@ -5,10 +5,10 @@ use std::fmt::Write;
 use serde::Serialize;
 
 use super::faults::{self, Faults};
-use super::figures::{Mean, percentile};
 use super::plot::{self, Curve};
 use super::stream::{self, Stream};
 use super::{CaptureOptions, RATES, Variant};
+use crate::figures::{Mean, percentile};
 use crate::size;
 
 /// Baseline success in percent, lowest and highest, between which the experiment says anything.

@@ -65,6 +65,19 @@ impl Cgroup {
         })
     }
 
+    /// Limits the memory of the cgroup to `bytes`, without a limit to its swap; none: not at all.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn limit(&self, bytes: Option<u64>) -> Result<(), LabError> {
+        let (file, none) = match self.version {
+            Version::One => ("memory.limit_in_bytes", "-1"),
+            Version::Two => ("memory.max", "max"),
+        };
+        let bytes = bytes.map_or(none.into(), |bytes| bytes.to_string());
+        self.write(file, &bytes)
+    }
+
     /// Limits the memory of the cgroup to `bytes`, and its swap to nothing.
     ///
     /// # Errors

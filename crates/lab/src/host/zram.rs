@@ -89,6 +89,20 @@ pub fn swap_on(guard: &mut Guard, bytes: usize) -> Result<(), LabError> {
     }
 }
 
+/// Memory that zram0 takes now, in bytes: what is compressed, with the holes between it.
+///
+/// # Errors
+/// If its statistics cannot be read.
+pub fn used() -> Result<u64, LabError> {
+    let path = Path::new(SYS).join("mm_stat");
+    // orig_data_size compr_data_size mem_used_total ...
+    let used = read(&path)?.split_whitespace().nth(2).map(str::parse);
+    used.and_then(Result::ok).ok_or_else(|| {
+        let e = io::Error::new(io::ErrorKind::InvalidData, "no third number");
+        LabError::file("reading", path, e)
+    })
+}
+
 /// What zram0 holds now.
 ///
 /// # Errors

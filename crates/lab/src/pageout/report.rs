@@ -9,6 +9,7 @@ use super::Case;
 use super::measure::Measured;
 use super::wanted::Target;
 use crate::Side;
+use crate::figures::median;
 use crate::model::ModelPageout;
 use crate::size;
 
@@ -236,17 +237,6 @@ impl PageoutReport {
         }
         self.wanted_text(&mut text);
         text
-    }
-}
-
-/// The middle one, or the mean of the middle two; 0 of none.
-fn median(all: &[f64]) -> f64 {
-    let mut all = all.to_vec();
-    all.sort_by(f64::total_cmp);
-    match (all.len() / 2, all.len() % 2) {
-        (0, 0) => 0.0,
-        (half, 0) => (all[half - 1] + all[half]) / 2.0,
-        (half, _) => all[half],
     }
 }
 

@@ -26,9 +26,9 @@ mod record;
 
 pub use pick::Pattern;
 use pick::Picker;
-use record::Records;
 pub use record::LENGTHS;
 pub(crate) use record::RATIO;
+use record::Records;
 
 /// The line of `--steps` before the time that counts.
 pub const SETTLED_LINE: &str = "settled";

@@ -1,8 +1,8 @@
-//! Means, their errors, and percentiles.
+//! Means, their errors, medians and percentiles.
 
-/// A mean over seeds.
+/// A mean over seeds or runs.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(super) struct Mean {
+pub(crate) struct Mean {
     pub mean: f64,
     /// Standard error of the mean; `None` of a single value.
     pub error: Option<f64>,
@@ -27,8 +27,19 @@ impl Mean {
     }
 }
 
+/// The middle one, or the mean of the middle two; 0 of none.
+pub(crate) fn median(all: &[f64]) -> f64 {
+    let mut all = all.to_vec();
+    all.sort_by(f64::total_cmp);
+    match (all.len() / 2, all.len() % 2) {
+        (0, 0) => 0.0,
+        (half, 0) => (all[half - 1] + all[half]) / 2.0,
+        (half, _) => all[half],
+    }
+}
+
 /// The value that `percent` of the values do not exceed (nearest rank); 0 of none. Sorts.
-pub(super) fn percentile(values: &mut [u64], percent: f64) -> u64 {
+pub(crate) fn percentile(values: &mut [u64], percent: f64) -> u64 {
     values.sort_unstable();
     let rank = (values.len() as f64 * percent / 100.0).ceil() as usize;
     values.get(rank.saturating_sub(1)).copied().unwrap_or(0)
