@@ -216,3 +216,57 @@ fn r138_lab_underused_says_what_is_wrong_with_an_option() {
         assert!(err.contains(says), "{args}: {err}");
     }
 }
+
+#[test]
+fn r150_lab_overcommit_on_live_has_the_promised_rows() {
+    if !library("r150_lab_overcommit_on_live_has_the_promised_rows") {
+        return;
+    }
+    let plot = std::env::temp_dir().join(format!("deckle-overcommit-{}.svg", std::process::id()));
+    let args = "lab overcommit --on live --size 64M --pattern uniform,loop --threads 2 \
+        --record 4096 --runs 2 --seconds 0.2 --format json --plot";
+    let mut args: Vec<&str> = args.split_whitespace().collect();
+    args.push(plot.to_str().unwrap());
+    let (code, out, err) = output(&args);
+    let svg = std::fs::read_to_string(&plot).unwrap_or_default();
+    let _ = std::fs::remove_file(&plot);
+    assert_eq!(code, 0, "{err}");
+    assert!(svg.contains("uniform") && svg.contains("loop"), "{svg}");
+    let report: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(report["experiment"], "overcommit");
+    assert_eq!(report["ratios"].as_array().unwrap().len(), 0);
+    let rows = rows(&out);
+    assert_eq!(rows.len(), 2);
+    for (row, pattern) in rows.iter().zip(["uniform", "loop"]) {
+        assert_eq!(
+            (&row["on"], &row["pattern"], &row["threads"], &row["record"]),
+            (&"live".into(), &pattern.into(), &2.into(), &4096.into())
+        );
+        assert_eq!(row["limit_bytes"], 32 << 20);
+        for name in ["ops_per_s", "fill_s", "ops_error"] {
+            assert!(row[name].as_f64() > Some(0.0), "{name} in {row}");
+        }
+        for name in ["ram_bytes", "faults", "stored", "read", "store_bytes"] {
+            assert!(row[name].as_u64() > Some(0), "{name} in {row}");
+        }
+        assert_eq!(row["killed"], 0);
+    }
+}
+
+#[test]
+fn r150_lab_overcommit_says_what_is_wrong_with_an_option() {
+    for (args, says) in [
+        ("lab overcommit --on model", "does not run there yet"),
+        ("lab overcommit --on live,live", "named twice"),
+        ("lab overcommit --on live --ratio 0.2", "--ratio 0.2"),
+        ("lab overcommit --on live --size 8M", "32 MiB at least"),
+        ("lab overcommit --on live --pattern random", "sequential"),
+        ("lab overcommit --on live --record 100", "4096 or 200"),
+        ("lab overcommit --on live --threads 0", "--threads 0"),
+        ("lab overcommit --runs 0", "--runs"),
+    ] {
+        let (code, _, err) = output(&args.split(' ').collect::<Vec<_>>());
+        assert_eq!(code, 125, "{args}: {err}");
+        assert!(err.contains(says), "{args}: {err}");
+    }
+}

@@ -24,7 +24,9 @@ const DEADLINE: Duration = Duration::from_secs(300);
 /// What one run came to.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Run {
-    /// Accesses a second.
+    /// Accesses that were counted.
+    pub ops: u64,
+    /// The same in a second.
     pub ops_per_s: f64,
     /// Seconds that the fill took.
     pub fill_s: f64,
@@ -128,6 +130,7 @@ impl Bench<'_> {
         let walked = end.line(FIGURES_LINE).and_then(Walked::parse);
         let walked = walked.ok_or_else(|| end.failure("did not print its figures"))?;
         let mut run = Run {
+            ops: walked.ops,
             ops_per_s: walked.ops as f64 / walked.seconds,
             fill_s: walked.fill_s,
             cpu_s: cpu,

@@ -55,9 +55,11 @@ pub struct OvercommitRow {
     /// Why the row does not count.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// CPU seconds for each fault.
+    /// CPU seconds for each fault and for each access.
     #[serde(skip)]
     cpu_per_fault: Option<f64>,
+    #[serde(skip)]
+    cpu_per_op: Option<f64>,
     /// What was run.
     #[serde(skip)]
     pub(super) case: Case,
@@ -100,6 +102,7 @@ impl OvercommitRow {
             killed,
             error,
             cpu_per_fault: some(|r| Some(r.cpu_s? / r.faults.max(1) as f64)),
+            cpu_per_op: some(|r| Some(r.cpu_s? / r.ops as f64)),
             case,
         }
     }
@@ -118,7 +121,10 @@ pub struct Ratio {
     pub ops: f64,
     /// Time of the fill.
     pub fill: f64,
-    /// CPU time for each fault, with the accesses around it.
+    /// CPU time for each access.
+    pub cpu_per_op: Option<f64>,
+    /// CPU time for each fault, with the accesses around it. A fault may bring many pages, so that
+    /// this says something only where all are as many: with `uniform`.
     pub cpu_per_fault: Option<f64>,
     /// RAM.
     pub ram: f64,
@@ -169,14 +175,15 @@ impl OvercommitReport {
         let live = (self.rows.iter()).filter(|r| r.on == Side::Live && r.error.is_none());
         live.filter_map(|live| {
             let kernel = self.row(Side::Kernel, live.case)?;
+            let of = |cpu: fn(&OvercommitRow) -> Option<f64>| Some(cpu(live)? / cpu(kernel)?);
             Some(Ratio {
                 pattern: live.pattern,
                 threads: live.threads,
                 record: live.record,
                 ops: live.ops_per_s / kernel.ops_per_s,
                 fill: live.fill_s / kernel.fill_s,
-                cpu_per_fault: (live.cpu_per_fault.zip(kernel.cpu_per_fault))
-                    .map(|(live, kernel)| live / kernel),
+                cpu_per_op: of(|r| r.cpu_per_op),
+                cpu_per_fault: of(|r| r.cpu_per_fault),
                 ram: live.ram_bytes as f64 / kernel.ram_bytes as f64,
             })
         })
@@ -261,13 +268,14 @@ impl OvercommitReport {
         for (i, r) in self.ratios().iter().enumerate() {
             if i == 0 {
                 text.push_str(
-                    "\nlive / kernel    threads  record   ops/s  fill  cpu a fault   RAM\n",
+                    "\nlive / kernel    threads  record   ops/s  fill  cpu/op  cpu/flt   RAM\n",
                 );
             }
-            let cpu = r.cpu_per_fault.map_or("-".into(), |c| format!("{c:.2}"));
+            let cpu = |of: Option<f64>| of.map_or("-".into(), |c| format!("{c:.2}"));
+            let (op, fault) = (cpu(r.cpu_per_op), cpu(r.cpu_per_fault));
             let _ = writeln!(
                 text,
-                "{:15}  {:7}  {:6}  {:6.2}  {:4.2}  {cpu:>11}  {:4.2}",
+                "{:15}  {:7}  {:6}  {:6.2}  {:4.2}  {op:>6}  {fault:>7}  {:4.2}",
                 r.pattern, r.threads, r.record, r.ops, r.fill, r.ram
             );
         }
@@ -308,6 +316,7 @@ pub(super) mod tests {
     pub fn row(on: Side, case: Case, ops: f64) -> OvercommitRow {
         let run = |ops| Run {
             ops_per_s: ops,
+            ops: ops as u64,
             fill_s: 0.5,
             cpu_s: Some(2.0),
             faults: 1000,
@@ -353,7 +362,7 @@ pub(super) mod tests {
                 + ","
                 + &of("kernel", 200, 190, 210)
                 + &format!(r#"],"ratios":[{{{figures}"ops":1.5,"fill":1.0,"#)
-                + r#""cpu_per_fault":1.0,"ram":1.0}],"targets":[]}"#
+                + r#""cpu_per_op":0.6657397107897663,"cpu_per_fault":1.0,"ram":1.0}],"targets":[]}"#
         );
         let text = report.to_text();
         for says in ["300 +- 10", "20.0 + 12.0", "(20.0 incl. 12.0)", "1.50"] {

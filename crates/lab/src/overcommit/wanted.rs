@@ -72,7 +72,10 @@ impl OvercommitReport {
                 add(threads, "of the kernel's accesses", true, want, ratio.ops);
                 if threads == 2 {
                     add(threads, "of its time to fill", false, FILL, ratio.fill);
-                    if let Some(cpu) = ratio.cpu_per_fault {
+                    // Elsewhere a fault brings more pages here than there.
+                    if let Some(cpu) = ratio.cpu_per_fault
+                        && pattern == Pattern::Uniform
+                    {
                         add(threads, "of its CPU time a fault", false, CPU, cpu);
                     }
                 }
@@ -115,9 +118,9 @@ mod tests {
 
     #[test]
     fn r150_what_is_wanted_is_judged_where_both_sides_were_run() {
-        let (one, two) = (case(Pattern::Zipf, 1), case(Pattern::Zipf, 2));
+        let (one, two) = (case(Pattern::Uniform, 1), case(Pattern::Uniform, 2));
         let mut rows = vec![
-            row(Side::Live, two, 190.0),
+            row(Side::Live, two, 210.0),
             row(Side::Kernel, two, 200.0),
             row(Side::Live, one, 100.0),
         ];
@@ -142,6 +145,6 @@ mod tests {
         let slow = targets.iter().find(|t| t.threads == 1).unwrap();
         assert!(!slow.holds, "{slow:?}");
         let text = report.to_text();
-        assert!(text.contains("NO  zipf       threads 1"), "{text}");
+        assert!(text.contains("NO  uniform    threads 1"), "{text}");
     }
 }

@@ -10,11 +10,9 @@ pub(crate) const RATIO: f64 = 3.0;
 pub const LENGTHS: [usize; 2] = [PAGE, 200];
 /// Number and version, each of eight bytes.
 const HEADER: usize = 16;
-/// Different contents that records cycle through: more than the 64 KiB that lz4 looks back, so
-/// that no store gains from compressing neighbours together.
-const TEMPLATES: usize = 512;
-/// The same for records of a whole page.
-const PAGE_TEMPLATES: usize = 32;
+/// Different pages that contents cycle through: more than the 64 KiB that lz4 looks back, so that
+/// no store gains from compressing neighbours together.
+const TEMPLATES: usize = 32;
 /// Pages that the ratio is measured of.
 const SAMPLES: usize = 16;
 const SEED: u64 = 0x7761_6c6b;
@@ -64,12 +62,7 @@ impl Records {
     }
 
     fn of(len: usize, recipe: Recipe) -> Self {
-        let count = if len == PAGE {
-            PAGE_TEMPLATES
-        } else {
-            TEMPLATES
-        };
-        let mut templates = vec![0; count * len];
+        let mut templates = vec![0; TEMPLATES * (PAGE / len) * len];
         for (n, template) in templates.chunks_exact_mut(len).enumerate() {
             recipe.page(SEED, n as u64, template);
         }
@@ -130,10 +123,12 @@ impl Records {
             })
     }
 
-    /// Another one for each number and for each version.
+    /// Another one for each version, and never the same for two records of a page: they would
+    /// compress together.
     fn body(&self, number: u64, version: u8) -> &[u8] {
-        let count = self.templates.len() / self.len;
-        let n = (number as usize).wrapping_add(version.into()) % count;
+        let in_page = self.in_page();
+        let page = (number as usize / in_page).wrapping_add(version.into()) % TEMPLATES;
+        let n = page * in_page + number as usize % in_page;
         &self.templates[n * self.len..][HEADER..self.len]
     }
 }
@@ -156,10 +151,11 @@ mod tests {
     fn r150_pages_of_records_have_the_ratio_whatever_was_written() {
         for len in LENGTHS {
             let records = Records::new(len).unwrap();
+            let mix = |n: usize| (n.wrapping_mul(0x9e37_79b9) >> 20) as u8;
             let mut pages = vec![0; 256 * PAGE];
             for n in 0..256 * records.in_page() {
                 let number = n as u64 + 1_000_000;
-                records.write(&mut pages[records.at(n)..][..len], number, (n * 7) as u8);
+                records.write(&mut pages[records.at(n)..][..len], number, mix(n));
             }
             for ratio in [records.ratio(), measure(&pages, 256)] {
                 assert!((ratio / RATIO - 1.0).abs() < 0.05, "{len}: {ratio}");
