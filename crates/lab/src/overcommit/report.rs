@@ -232,10 +232,9 @@ impl OvercommitReport {
             human(self.memory_bytes),
             self.thp.as_deref().unwrap_or("none"),
         );
-        text.push_str(
-            "pattern     threads  record  on             ops/s         fill s      cpu s    faults  \
-             stored    read    RAM MiB = limit + store  held  killed\n",
-        );
+        let head = "pattern     threads  record  on                  ops/s        fill s  cpu s  \
+                    faults  stored    read  RAM MiB     limit + store   held  killed\n";
+        text.push_str(head);
         for row in &self.rows {
             let with = |value: f64, error: Option<f64>, digits| {
                 let error = error.map_or(String::new(), |e| format!(" +- {e:.digits$}"));
@@ -243,8 +242,8 @@ impl OvercommitReport {
             };
             let _ = write!(
                 text,
-                "{:10}  {:7}  {:6}  {:6}  {:>14}  {:>13}  {:>9}  {:>8}  {:>6}  {:>6}  {:>9}  {:>15}  \
-                 {:>4}  {:>6}",
+                "{:10}  {:7}  {:6}  {:6}  {:>17}  {:>12}  {:>5}  {:>6}  {:>6}  {:>6}  \
+                 {:>7}  {:>16}  {:>5}  {:>6}",
                 row.pattern,
                 row.threads,
                 row.record,
@@ -292,8 +291,8 @@ fn mib(bytes: u64) -> String {
 fn ram_of(row: &OvercommitRow) -> String {
     let (limit, store) = (mib(row.limit_bytes), mib(row.store_bytes));
     match row.on {
-        Side::Kernel => format!("{limit} + {store}"),
-        _ => format!("({limit} incl. {store})"),
+        Side::Kernel => format!("{limit}    + {store}"),
+        _ => format!("{limit} with {store}"),
     }
 }
 
@@ -365,7 +364,7 @@ pub(super) mod tests {
                 + r#""cpu_per_op":0.6657397107897663,"cpu_per_fault":1.0,"ram":1.0}],"targets":[]}"#
         );
         let text = report.to_text();
-        for says in ["300 +- 10", "20.0 + 12.0", "(20.0 incl. 12.0)", "1.50"] {
+        for says in ["300 +- 10", "20.0    + 12.0", "20.0 with 12.0", "1.50"] {
             assert!(text.contains(says), "{says} in\n{text}");
         }
         assert!(!report.failed());
