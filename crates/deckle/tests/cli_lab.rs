@@ -5,6 +5,9 @@ mod common;
 use common::output;
 use serde_json::Value;
 use std::path::Path;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
 
 /// The library beside `deckle`; says so if it was not built.
 fn library(test: &str) -> bool {
@@ -251,6 +254,44 @@ fn r150_lab_overcommit_on_live_has_the_promised_rows() {
         }
         assert_eq!(row["killed"], 0);
     }
+}
+
+#[test]
+fn r150_lab_overcommit_gives_the_host_back_when_it_is_killed_while_memory_is_short() {
+    let args = "lab overcommit --on kernel --size 64M --pattern uniform --seconds 60";
+    let mut lab = Command::new(env!("CARGO_BIN_EXE_deckle"))
+        .args(args.split(' '))
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let ours = format!("deckle-lab-{}-overcommit", lab.id());
+    let journal = || std::fs::read_to_string("/run/deckle-lab.journal").unwrap_or_default();
+    // The third field behind the device's name is what is used, in KiB.
+    let swapped = || {
+        let swaps = std::fs::read_to_string("/proc/swaps").unwrap_or_default();
+        let line = swaps.lines().find(|l| l.starts_with("/dev/zram0"));
+        let used = line.and_then(|l| l.split_whitespace().nth(3)?.parse::<u64>().ok());
+        used.is_some_and(|kib| kib > 16 << 10)
+    };
+    while !(journal().contains(&ours) && swapped()) {
+        if lab.try_wait().unwrap().is_some() {
+            let out = lab.wait_with_output().unwrap();
+            let err = String::from_utf8_lossy(&out.stderr);
+            let here = err.contains("leave the kernel side out with --on")
+                || err.contains("wait for it to end");
+            assert!(out.status.code() == Some(125) && here, "{err}");
+            eprintln!("SKIPPED r150_lab_overcommit_gives_the_host_back: {err}");
+            return;
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    lab.kill().unwrap();
+    // The keeper has inherited stderr: it ends when that is done.
+    let out = lab.wait_with_output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&out.stderr), "");
+    // Emptied only when all is as before; the next run may have written its own since.
+    assert!(!journal().contains(&ours), "{}", journal());
 }
 
 #[test]

@@ -128,6 +128,12 @@ pub fn run(options: &OvercommitOptions) -> Result<OvercommitReport, LabError> {
         true => Some(Guard::new(&options.program_cmd)?),
         false => None,
     };
+    // Before the cgroup, so that it is given back after that, when what ran there is gone: of a
+    // program at its limit swapoff could not bring the pages back.
+    if let Some(guard) = guard.as_mut().filter(|_| kernel) {
+        let size = options.size + options.size / 4 + (64 << 20);
+        zram::swap_on(guard, size as usize)?;
+    }
     let cgroup = match guard.as_mut() {
         Some(guard) => match Cgroup::new(guard, "overcommit") {
             Ok(cgroup) => Some(cgroup),
@@ -136,10 +142,6 @@ pub fn run(options: &OvercommitOptions) -> Result<OvercommitReport, LabError> {
         },
         None => None,
     };
-    if let Some(guard) = guard.as_mut().filter(|_| kernel) {
-        let size = options.size + options.size / 4 + (64 << 20);
-        zram::swap_on(guard, size as usize)?;
-    }
     let cases = options.cases();
     let steps =
         cases.len() * options.sides.len() * options.runs + cases.len() * usize::from(kernel);
