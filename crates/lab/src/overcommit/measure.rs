@@ -24,9 +24,11 @@ const DEADLINE: Duration = Duration::from_secs(300);
 /// What one run came to.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Run {
-    /// Accesses that were counted.
+    /// Accesses that were counted, of all threads.
     pub ops: u64,
     /// The same in a second.
+    pub sum_per_s: f64,
+    /// Those of the slowest thread in a second, times the number of threads.
     pub ops_per_s: f64,
     /// Seconds that the fill took.
     pub fill_s: f64,
@@ -131,7 +133,8 @@ impl Bench<'_> {
         let walked = walked.ok_or_else(|| end.failure("did not print its figures"))?;
         let mut run = Run {
             ops: walked.ops,
-            ops_per_s: walked.ops as f64 / walked.seconds,
+            sum_per_s: walked.ops as f64 / walked.seconds,
+            ops_per_s: (walked.fewest * self.case.threads as u64) as f64 / walked.seconds,
             fill_s: walked.fill_s,
             cpu_s: cpu,
             faults: walked.faults,

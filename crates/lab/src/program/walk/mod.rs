@@ -40,8 +40,10 @@ pub const FIGURES_LINE: &str = "figures: ";
 /// What the program prints of itself.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Walked {
-    /// Accesses that were counted.
+    /// Accesses that were counted, of all threads.
     pub ops: u64,
+    /// Those of the thread that made the fewest.
+    pub fewest: u64,
     /// For how long, in seconds.
     pub seconds: f64,
     /// For how long the memory was filled, in seconds.
@@ -60,6 +62,7 @@ impl Walked {
         };
         Some(Self {
             ops: value("ops")?.parse().ok()?,
+            fewest: value("fewest")?.parse().ok()?,
             seconds: value("seconds")?.parse().ok().filter(|s| *s > 0.0)?,
             fill_s: value("fill_s")?.parse().ok()?,
             faults: value("faults")?.parse().ok()?,
@@ -68,8 +71,8 @@ impl Walked {
 
     fn line(&self) -> String {
         format!(
-            "{FIGURES_LINE}ops={} seconds={:.6} fill_s={:.6} faults={}",
-            self.ops, self.seconds, self.fill_s, self.faults
+            "{FIGURES_LINE}ops={} fewest={} seconds={:.6} fill_s={:.6} faults={}",
+            self.ops, self.fewest, self.seconds, self.fill_s, self.faults
         )
     }
 }
@@ -166,7 +169,8 @@ fn run(
     let (before, started) = (faults()?, Instant::now());
     let ops = timed(&mut walkers, plan.count)?;
     let walked = Walked {
-        ops,
+        ops: ops.iter().sum(),
+        fewest: ops.into_iter().min().unwrap_or(0),
         seconds: started.elapsed().as_secs_f64(),
         fill_s,
         faults: faults()?.saturating_sub(before),
@@ -251,8 +255,8 @@ impl Walker<'_> {
     }
 }
 
-/// All walk for this long; how many accesses that were.
-fn timed(walkers: &mut [Walker<'_>], time: Duration) -> Result<u64, Failure> {
+/// All walk for this long; how many accesses of each that were.
+fn timed(walkers: &mut [Walker<'_>], time: Duration) -> Result<Vec<u64>, Failure> {
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         let stop = &stop;
@@ -264,11 +268,11 @@ fn timed(walkers: &mut [Walker<'_>], time: Duration) -> Result<u64, Failure> {
     })
 }
 
-/// Each in a thread of its own; the sum of what they return, or the first error.
+/// Each in a thread of its own; what they return, or the first error.
 fn all<'a>(
     walkers: &mut [Walker<'a>],
     each: impl Fn(&mut Walker<'a>) -> Result<u64, Failure> + Sync,
-) -> Result<u64, Failure> {
+) -> Result<Vec<u64>, Failure> {
     thread::scope(|scope| {
         let each = &each;
         let threads: Vec<_> = (walkers.iter_mut())
@@ -280,7 +284,7 @@ fn all<'a>(
         });
         // Collected first, so that none runs on beside an error.
         let ends: Vec<_> = ends.collect();
-        ends.into_iter().sum()
+        ends.into_iter().collect()
     })
 }
 
@@ -356,6 +360,7 @@ mod tests {
     fn r150_the_figures_of_walk_are_parsed_or_refused() {
         let walked = Walked {
             ops: 12,
+            fewest: 5,
             seconds: 1.5,
             fill_s: 0.25,
             faults: 7,
