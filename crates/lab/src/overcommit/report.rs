@@ -236,8 +236,9 @@ impl OvercommitReport {
             human(self.memory_bytes),
             self.thp.as_deref().unwrap_or("none"),
         );
-        let head = "pattern     threads  record  on                  ops/s       sum/s        fill s  cpu s  \
-                    faults  stored    read  RAM MiB     limit + store   held  killed\n";
+        let head = "pattern     threads  record  on                  ops/s       sum/s  \
+                    \x20     fill s  cpu s  faults  stored    read  RAM MiB  \
+                    \x20  limit + store   held  killed\n";
         text.push_str(head);
         for row in &self.rows {
             let with = |value: f64, error: Option<f64>, digits| {
