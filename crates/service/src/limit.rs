@@ -49,10 +49,8 @@ impl Calls {
         }
         let size = self.process.own.figure("VmSize:");
         let own = size.saturating_sub(self.process.reserved());
-        match own.saturating_add(more) > limit {
-            true => Err(libc::ENOMEM),
-            false => Ok(()),
-        }
+        let fits = own.saturating_add(more) <= limit;
+        fits.then_some(()).ok_or(libc::ENOMEM)
     }
 
     /// After a call that may have changed what is reserved: the program's side shall know.
