@@ -21,8 +21,9 @@ use std::ptr::NonNull;
 /// `map` must return memory of that many bytes, aligned to a page, readable and writable and
 /// used by nobody else until it is given to `unmap`.
 pub unsafe trait Segments: Send + Sync {
-    /// Maps `bytes` (a multiple of 4096) of memory with any content; `None` when there is
-    /// none: instead of a large segment a small one is asked for then. Called with a lock of the store held: it must not use the store.
+    /// Maps `bytes` (a multiple of 4096) of memory with any content; `None` when there is none:
+    /// instead of a large segment a small one is asked for then. Called with a lock of the store
+    /// held: it must not use the store.
     fn map(&self, bytes: usize) -> Option<NonNull<u8>>;
     /// Gives a segment back.
     ///
