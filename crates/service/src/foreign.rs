@@ -57,10 +57,11 @@ impl Calls {
 
     /// ENOMEM unless all of the range is mapped, for the program.
     pub fn mapped(&self, addr: usize, bytes: usize) -> Result<usize, i32> {
+        let how = libc::MS_ASYNC as usize;
         for (start, len, foreign) in self.parts(addr, bytes) {
             if foreign {
                 // Does nothing but look.
-                raw(libc::SYS_msync, [start, len, libc::MS_ASYNC as usize])?;
+                raw(libc::SYS_msync, [start, len, how])?;
             }
         }
         Ok(0)

@@ -49,8 +49,10 @@ impl Calls {
         }
         let size = self.process.own.figure("VmSize:");
         let own = size.saturating_sub(self.process.reserved());
-        let fits = own.saturating_add(more) <= limit;
-        fits.then_some(()).ok_or(libc::ENOMEM)
+        match own.saturating_add(more) > limit {
+            true => Err(libc::ENOMEM),
+            false => Ok(()),
+        }
     }
 
     /// After a call that may have changed what is reserved: the program's side shall know.

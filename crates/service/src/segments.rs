@@ -3,7 +3,6 @@
 use crate::heap::{HUGE, map_huge};
 use core::alloc::Layout;
 use core::ptr::NonNull;
-use deckle_mm::Charge;
 use deckle_store::Segments;
 use std::alloc::{alloc, dealloc};
 
@@ -13,15 +12,12 @@ use std::alloc::{alloc, dealloc};
 pub struct Mapped;
 
 fn layout(bytes: usize) -> Option<Layout> {
-    let align = [crate::sys::PAGE, HUGE][usize::from(bytes.is_multiple_of(HUGE))];
+    let align = match bytes.is_multiple_of(HUGE) {
+        true => HUGE,
+        false => crate::sys::PAGE,
+    };
     let layout = Layout::from_size_align(bytes, align).ok()?;
     (layout.size() > 0).then_some(layout)
-}
-
-/// Whether the group has room: at its limit the store grows by small segments, to pass it by less.
-fn is_room(bytes: usize) -> bool {
-    let account = crate::process::process().map(|process| &process.account);
-    account.is_some_and(|a| a.usage() + (bytes / crate::sys::PAGE) as u64 <= a.max())
 }
 
 // SAFETY: the internal heap's blocks are exclusive until freed, and aligned to a page by their
@@ -29,7 +25,6 @@ fn is_room(bytes: usize) -> bool {
 unsafe impl Segments for Mapped {
     fn map(&self, bytes: usize) -> Option<NonNull<u8>> {
         let base = match bytes.is_multiple_of(HUGE) && bytes > 0 {
-            true if !is_room(bytes) => return None,
             // A huge page that was just freed is warm, and is what the system gives next.
             true => map_huge(bytes).ok()? as *mut u8,
             // SAFETY: the size is above zero.

@@ -21,9 +21,8 @@ use std::ptr::NonNull;
 /// `map` must return memory of that many bytes, aligned to a page, readable and writable and
 /// used by nobody else until it is given to `unmap`.
 pub unsafe trait Segments: Send + Sync {
-    /// Maps `bytes` (a multiple of 4096) of memory with any content; `None` when there is none:
-    /// instead of a large segment a small one is asked for then. Called with a lock of the store
-    /// held: it must not use the store.
+    /// Maps `bytes` (a multiple of 4096) of memory with any content; `None` when there is
+    /// none. Called with a lock of the store held: it must not use the store.
     fn map(&self, bytes: usize) -> Option<NonNull<u8>>;
     /// Gives a segment back.
     ///
@@ -270,9 +269,8 @@ impl SegmentSet {
         }
         let [small, large] = self.sizes;
         let much = self.sums[Share::Own as usize].live >= LARGE_FROM * u64::from(large);
-        let large = much.then(|| Some((hooks.map(large as usize)?, large)));
-        let small = || Some((hooks.map(small as usize)?, small));
-        let (base, size) = large.flatten().or_else(small)?;
+        let size = if much { large } else { small };
+        let base = hooks.map(size as usize)?;
         let new = Segment {
             share: Share::Own,
             base,

@@ -8,12 +8,11 @@ use deckle_store::{Algorithm, Config, Heap, Ram, Segments};
 use std::collections::HashMap;
 use std::ptr::NonNull;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 const SEGMENT: u64 = 64 << 10;
 const SLOTS: u32 = 4096;
 
-fn bounded<S: Segments>(store: &Ram<S>, when: &str) {
+fn bounded(store: &Ram, when: &str) {
     let c = store.counts();
     let segments = c.segment_bytes;
     assert!(
@@ -69,42 +68,7 @@ fn ram_follows_live_bytes_with_segments_of_two_sizes() {
     assert!(left <= (16 << 10) + (48 << 10), "{left} bytes for nothing");
 }
 
-/// Gives a large segment out only every other time it is asked for one.
-#[derive(Default)]
-struct Tight {
-    asked: AtomicU32,
-    refused: AtomicU32,
-}
-
-// SAFETY: as `Heap`'s, where it gives any.
-unsafe impl Segments for &Tight {
-    fn map(&self, bytes: usize) -> Option<NonNull<u8>> {
-        if bytes as u64 == SEGMENT && self.asked.fetch_add(1, Relaxed).is_multiple_of(2) {
-            self.refused.fetch_add(1, Relaxed);
-            return None;
-        }
-        Heap.map(bytes)
-    }
-    unsafe fn unmap(&self, base: NonNull<u8>, bytes: usize) {
-        // SAFETY: it came from there.
-        unsafe { Heap.unmap(base, bytes) }
-    }
-}
-
-/// At a limit the store grows by small segments, and serves on.
-#[test]
-fn small_segments_are_taken_where_large_ones_are_refused() {
-    let config = Config {
-        segment_bytes: 16 << 10,
-        large_segment_bytes: SEGMENT as u32,
-        ..Config::new(Algorithm::Lz4)
-    };
-    let tight: &'static Tight = Box::leak(Box::default());
-    churn(&Ram::with(config, tight));
-    assert!(tight.refused.load(Relaxed) > 10, "none was refused");
-}
-
-fn churn<S: Segments>(store: &Ram<S>) {
+fn churn(store: &Ram) {
     let mut rng = Rng(1);
     let mut held = vec![None; SLOTS as usize];
     for round in 0..6u64 {
