@@ -138,18 +138,19 @@ impl Machine for LiveMachine {
     }
 
     fn quiet(&self, on: bool) {
-        let (free, held) = (0, HELD);
         if self.cpus == 1 {
             // Nobody else runs.
-        } else if on {
-            let take = |word: &AtomicU32| {
-                word.compare_exchange(free, held, Ordering::Acquire, Ordering::Relaxed)
-            };
-            while take(&self.quiet).is_err() {
-                self.stand_aside();
+            return;
+        }
+        if !on {
+            if self.quiet.swap(0, Ordering::Release) == AWAITED {
+                futex_wake(&self.quiet, u32::MAX);
             }
-        } else if self.quiet.swap(free, Ordering::Release) != held {
-            futex_wake(&self.quiet, u32::MAX);
+            return;
+        }
+        let (set, fetch) = (Ordering::Acquire, Ordering::Relaxed);
+        while (self.quiet.compare_exchange(0, HELD, set, fetch)).is_err() {
+            self.stand_aside();
         }
     }
 

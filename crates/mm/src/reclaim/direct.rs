@@ -204,7 +204,7 @@ impl<E: Env> Mm<E> {
                     break;
                 }
                 if unmap && (inactive < target || barren >= inactive) {
-                    self.deactivate(CHUNK);
+                    self.deactivate();
                     barren = 0;
                 }
                 let Some(pfn) = self.isolate_tail(Which::Inactive) else {
@@ -234,31 +234,31 @@ impl<E: Env> Mm<E> {
         freed.saturating_sub(grown.max(0) as u64)
     }
 
-    /// Unmaps about `pages` from the old end of the active list.
-    fn deactivate(&self, pages: u64) {
-        let (mut done, mut looked) = (0, 0);
+    /// Unmaps about [`CHUNK`] pages from the old end of the active list. Where many folios must
+    /// stay, others have their turn after so many that were looked at.
+    fn deactivate(&self) {
+        let (mut done, mut looked, mut folios) = (0, 0, 0);
         let limit = self.lru_pages(Which::Active);
-        while done < pages && looked < limit {
-            self.machine().quiet(true);
-            for _ in 0..CHUNK {
-                let Some(pfn) = self.isolate_tail(Which::Active) else {
-                    looked = limit;
-                    break;
-                };
-                let n = order_pages(order_of(self.meta(pfn))) as u64;
-                looked += n;
-                if self.unmap_isolated(pfn) {
-                    self.meta(pfn).clear(Flags::ACTIVE);
-                    self.stats().add(Item::Pgdeactivate, n);
-                    done += n;
-                }
-                self.putback(pfn);
-                if done >= pages || looked >= limit {
-                    break;
-                }
+        self.machine().quiet(true);
+        while done < CHUNK && looked < limit {
+            if folios == CHUNK {
+                self.machine().quiet(false);
+                self.machine().quiet(true);
+                folios = 0;
             }
-            self.machine().quiet(false);
+            let Some(pfn) = self.isolate_tail(Which::Active) else {
+                break;
+            };
+            let n = order_pages(order_of(self.meta(pfn))) as u64;
+            (looked, folios) = (looked + n, folios + 1);
+            if self.unmap_isolated(pfn) {
+                self.meta(pfn).clear(Flags::ACTIVE);
+                self.stats().add(Item::Pgdeactivate, n);
+                done += n;
+            }
+            self.putback(pfn);
         }
+        self.machine().quiet(false);
     }
 
     /// Unmaps an isolated folio; false if it must stay.
