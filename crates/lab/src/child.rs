@@ -62,6 +62,21 @@ impl Finished {
     }
 }
 
+/// Has the lab's programs, by the command before their names, touch and free so many bytes, so that
+/// the run that is next finds them at hand.
+///
+/// # Errors
+/// It cannot be started, or failed.
+pub fn warm(program_cmd: &[OsString], bytes: usize) -> Result<Finished, LabError> {
+    let mut command = program_cmd.to_vec();
+    command.extend(["warm".into(), bytes.to_string().into()]);
+    let end = Running::start("warming", &command, Vec::new())?.finish()?;
+    match end.status.success() {
+        true => Ok(end),
+        false => Err(end.failure("failed")),
+    }
+}
+
 impl Running {
     /// Starts `command`. Before it runs it writes itself into the cgroup files `doors`; it dies if
     /// the calling thread does. `what` names the run in errors.

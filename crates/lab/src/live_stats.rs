@@ -1,6 +1,8 @@
 //! What the lab reads from the file that `deckle run --stats` writes.
 
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::Value;
 
@@ -74,6 +76,29 @@ impl LiveStats {
             underused_splits: number(UNDERUSED_SPLITS)?,
             retouches: number(RETOUCHES)?,
         })
+    }
+}
+
+/// Where a live run writes its statistics; removed when dropped.
+pub(crate) struct StatsFile(PathBuf);
+
+impl StatsFile {
+    /// A path of its own for each; nothing is there yet.
+    pub fn new() -> Self {
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let n = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("deckle-lab-stats-{}-{n}.json", std::process::id());
+        Self(std::env::temp_dir().join(name))
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for StatsFile {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
     }
 }
 

@@ -25,3 +25,11 @@ pub(crate) fn bound(at_least: bool) -> &'static str {
         false => "at most ",
     }
 }
+
+/// Whether what was found keeps a bound; what could not be measured, NaN, keeps none.
+pub(crate) fn holds(at_least: bool, want: f64, found: f64) -> bool {
+    match at_least {
+        true => found >= want,
+        false => found <= want,
+    }
+}

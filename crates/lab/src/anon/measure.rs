@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::{AnonOptions, Policy};
-use crate::child::Running;
+use crate::child::{Running, warm};
 use crate::host::thp::set_sizes;
 use crate::host::{Guard, cgroup::Cgroup, pss};
 use crate::program::anon::{Figures, RESULT_LINE, Workload};
@@ -58,13 +58,8 @@ impl<'a, 'o> Bench<'a, 'o> {
 
     /// One timed run, right after as much memory as it will use was touched and freed.
     pub fn timed(&self) -> Result<Figures, LabError> {
-        let mut command = self.options.program_cmd.clone();
         let size = self.workload.bytes() + (64 << 20);
-        command.extend(["warm".into(), size.to_string().into()]);
-        let end = Running::start("warming", &command, Vec::new())?.finish()?;
-        if !end.status.success() {
-            return Err(end.failure("failed"));
-        }
+        warm(&self.options.program_cmd, size)?;
         let end = self.start(Vec::new())?.finish()?;
         if !end.status.success() {
             return Err(end.failure("failed"));

@@ -193,14 +193,7 @@ pub fn run(mut options: AnonOptions<'_>) -> Result<AnonReport, LabError> {
         false => None,
     };
     // It tells the peak of a whole tree; without one, the processes are asked.
-    let cgroup = match guard.as_mut() {
-        Some(guard) => match Cgroup::new(guard, "anon-folio") {
-            Ok(cgroup) => Some(cgroup),
-            Err(e) if kernel => return Err(e),
-            Err(_) => None,
-        },
-        None => None,
-    };
+    let cgroup = Cgroup::if_any(guard.as_mut(), "anon-folio", kernel)?;
     let columns = |side: &Side| options.policies.iter().filter(|p| p.is_on(*side)).count();
     let steps =
         options.workloads.len() * options.runs * machines.iter().map(columns).sum::<usize>();

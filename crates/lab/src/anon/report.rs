@@ -159,11 +159,7 @@ impl AnonReport {
                 at_least,
                 want,
                 found,
-                holds: if at_least {
-                    found >= want
-                } else {
-                    found <= want
-                },
+                holds: wanted::holds(at_least, want, found),
             }));
         };
         let row = |on, w: Workload, p| self.row(on, w.name(), p);

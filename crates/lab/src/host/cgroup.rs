@@ -65,6 +65,22 @@ impl Cgroup {
         })
     }
 
+    /// The same where there is a guard to remove it; where it is not `needed`, none if it cannot be
+    /// had.
+    ///
+    /// # Errors
+    /// It is needed, and cannot be had.
+    pub fn if_any(
+        guard: Option<&mut Guard>,
+        name: &str,
+        needed: bool,
+    ) -> Result<Option<Self>, LabError> {
+        match guard.map(|guard| Self::new(guard, name)).transpose() {
+            Err(_) if !needed => Ok(None),
+            cgroup => cgroup,
+        }
+    }
+
     /// Limits the memory of the cgroup to `bytes`, without a limit to its swap; none: not at all.
     ///
     /// # Errors

@@ -178,7 +178,7 @@ impl Drop for Guard {
 }
 
 /// The value of a setting: the word in brackets where there is a choice, else the whole line.
-fn current(text: &str) -> String {
+pub(super) fn current(text: &str) -> String {
     let text = text.trim();
     let chosen = text
         .split_once('[')

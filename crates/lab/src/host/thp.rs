@@ -2,12 +2,18 @@
 
 use std::path::{Path, PathBuf};
 
-use super::Guard;
+use super::{Guard, guard, read};
 use crate::LabError;
 
 const DIR: &str = "/sys/kernel/mm/transparent_hugepage";
 /// Highest value of max_ptes_none: no limit to empty slots.
 pub const MAX_PTES_NONE: u32 = 511;
+
+/// The setting `enabled` as it is now; none on a kernel without huge pages.
+pub fn enabled() -> Option<String> {
+    let text = read(&Path::new(DIR).join("enabled")).ok()?;
+    Some(guard::current(&text))
+}
 
 /// Settings of one kernel row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

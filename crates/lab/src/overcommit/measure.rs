@@ -1,16 +1,13 @@
 //! Warmed runs of the program, on either side.
 
 use std::ffi::OsString;
-use std::fs;
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::equal::{self, Found};
 use super::{Case, OvercommitOptions};
-use crate::child::{Finished, Running};
+use crate::child::{Finished, Running, warm};
 use crate::host::{cgroup::Cgroup, vmstat, zram};
-use crate::live_stats::LiveStats;
+use crate::live_stats::{LiveStats, StatsFile};
 use crate::program::walk::{FIGURES_LINE, SETTLED_LINE, WALKED_LINE, Walked};
 use crate::{LabError, Side};
 
@@ -89,7 +86,8 @@ impl Bench<'_> {
         killed: &mut usize,
     ) -> Result<Option<Run>, LabError> {
         for _ in 0..=REPEATS {
-            self.warm()?;
+            let memory = self.options.memory() as usize;
+            warm(&self.options.program_cmd, memory + memory / 8)?;
             match self.run_once(side, limit, seconds)? {
                 Some(run) => return Ok(Some(run)),
                 None => *killed += 1,
@@ -146,23 +144,11 @@ impl Bench<'_> {
             held: held.map(|held| held + used),
         };
         if !kernel {
-            let live = LiveStats::read(&stats.0)?;
+            let live = LiveStats::read(stats.path())?;
             (run.stored, run.read) = (live.stored_pages, live.read_pages);
             (run.store, run.ram) = (live.stored_bytes, live.memory_bytes);
         }
         Ok(Some(run))
-    }
-
-    /// Touches and frees as much memory as the run will use, so that the run finds it at hand.
-    fn warm(&self) -> Result<(), LabError> {
-        let mut command = self.options.program_cmd.clone();
-        let size = self.options.memory() + self.options.memory() / 8;
-        command.extend(["warm".into(), size.to_string().into()]);
-        let end = Running::start("warming", &command, Vec::new())?.finish()?;
-        match end.status.success() {
-            true => Ok(()),
-            false => Err(end.failure("failed")),
-        }
     }
 
     fn start(
@@ -177,7 +163,7 @@ impl Bench<'_> {
             command.push(self.options.deckle.clone().into());
             command.extend(["run", "--quiet", "--memory-max"].map(OsString::from));
             let limit = limit.to_string().into();
-            command.extend([limit, "--stats".into(), stats.0.clone().into(), "--".into()]);
+            command.extend([limit, "--stats".into(), stats.path().into(), "--".into()]);
         }
         command.extend(self.options.program_cmd.iter().cloned());
         let Case {
@@ -220,23 +206,5 @@ fn early(end: Finished) -> Result<Option<Run>, LabError> {
     match killed || end.status.code() == Some(128 + libc::SIGKILL) {
         true => Ok(None),
         false => Err(end.failure("failed")),
-    }
-}
-
-/// Where a live run writes its statistics; removed when dropped.
-struct StatsFile(PathBuf);
-
-impl StatsFile {
-    fn new() -> Self {
-        static COUNT: AtomicUsize = AtomicUsize::new(0);
-        let n = COUNT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("deckle-lab-overcommit-{}-{n}.json", std::process::id());
-        Self(std::env::temp_dir().join(name))
-    }
-}
-
-impl Drop for StatsFile {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::thread;
 
 use crate::host::cgroup::Cgroup;
@@ -28,8 +28,6 @@ pub use wanted::Target;
 
 /// The smallest working set: in less memory what the program needs beside it counts.
 const SMALLEST: u64 = 32 << 20;
-/// The setting of the host that a kernel row depends on and that nobody changes for it.
-const THP: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 
 /// What the program does.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -134,14 +132,7 @@ pub fn run(options: &OvercommitOptions) -> Result<OvercommitReport, LabError> {
         let size = options.size + options.size / 4 + (64 << 20);
         zram::swap_on(guard, size as usize)?;
     }
-    let cgroup = match guard.as_mut() {
-        Some(guard) => match Cgroup::new(guard, "overcommit") {
-            Ok(cgroup) => Some(cgroup),
-            Err(e) if kernel => return Err(e),
-            Err(_) => None,
-        },
-        None => None,
-    };
+    let cgroup = Cgroup::if_any(guard.as_mut(), "overcommit", kernel)?;
     let cases = options.cases();
     let steps =
         cases.len() * options.sides.len() * options.runs + cases.len() * usize::from(kernel);
@@ -268,13 +259,6 @@ fn check(options: &OvercommitOptions) -> Result<(), LabError> {
         return bad("nothing to run: at least one run, pattern, record and side are needed".into());
     }
     Ok(())
-}
-
-/// The host's setting of transparent huge pages, for the report.
-fn thp() -> Option<String> {
-    let text = crate::host::read(Path::new(THP)).ok()?;
-    let (_, rest) = text.split_once('[')?;
-    Some(rest.split_once(']')?.0.to_owned())
 }
 
 #[cfg(test)]

@@ -4,8 +4,9 @@ use std::fmt::Write;
 
 use serde::Serialize;
 
-use super::{Case, OvercommitOptions, Run, Target, plot, thp};
+use super::{Case, OvercommitOptions, Run, Target, plot};
 use crate::figures::{Mean, median};
+use crate::host::thp;
 use crate::program::walk::RATIO;
 use crate::size::human;
 use crate::{LabError, Side};
@@ -164,7 +165,7 @@ impl OvercommitReport {
         Self {
             size_bytes: options.size,
             memory_bytes: options.memory(),
-            thp: thp(),
+            thp: thp::enabled(),
             rows: Vec::new(),
         }
     }

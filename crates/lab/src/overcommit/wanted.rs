@@ -55,12 +55,7 @@ impl OvercommitReport {
                     at_least,
                     want,
                     found,
-                    // Of what could not be measured nothing holds.
-                    holds: if at_least {
-                        found >= want
-                    } else {
-                        found <= want
-                    },
+                    holds: wanted::holds(at_least, want, found),
                 });
             };
             for (threads, want) in [(2, two), (1, one)] {

@@ -1,13 +1,11 @@
 //! Timed runs, warm or repeated, and the run that is checked and not timed.
 
 use std::ffi::OsString;
-use std::fs;
-use std::path::{Path, PathBuf};
 
 use super::{Case, LEFT, PageoutOptions, PageoutRow};
-use crate::child::{Finished, Running};
+use crate::child::{Finished, Running, warm};
 use crate::host::{cgroup::Cgroup, pss, vmstat, zram};
-use crate::live_stats::LiveStats;
+use crate::live_stats::{LiveStats, StatsFile};
 use crate::program::pageout::{FAULTS_LINE, PAGED_OUT_LINE};
 use crate::program::warm::WARM_LINE;
 use crate::{LabError, Side};
@@ -160,13 +158,8 @@ impl Bench<'_, '_> {
     /// Returns what huge page faults may take, on average, in microseconds: twice what one takes
     /// in memory that was just freed, if that is more than [`WARM_US`].
     fn warm(&self) -> Result<f64, LabError> {
-        let mut command = self.options.program_cmd.clone();
         let size = self.options.size + self.options.size / 16;
-        command.extend(["warm".into(), size.to_string().into()]);
-        let end = Running::start("warming", &command, Vec::new())?.finish()?;
-        if !end.status.success() {
-            return Err(end.failure("failed"));
-        }
+        let end = warm(&self.options.program_cmd, size)?;
         let printed = end.line(WARM_LINE).and_then(|us| us.parse::<f64>().ok());
         let best = printed.ok_or_else(|| end.failure("did not print how long a fault took"))?;
         Ok(WARM_US.max(2.0 * best))
@@ -209,27 +202,4 @@ impl Bench<'_, '_> {
 fn first_faults(end: &Finished) -> Result<f64, LabError> {
     let printed = end.line(FAULTS_LINE).and_then(|us| us.parse().ok());
     printed.ok_or_else(|| end.failure("did not print how long its first faults took"))
-}
-
-/// Where a live run writes its statistics; removed when dropped.
-struct StatsFile(PathBuf);
-
-impl StatsFile {
-    fn new() -> Self {
-        use std::sync::atomic::{AtomicUsize, Ordering};
-        static COUNT: AtomicUsize = AtomicUsize::new(0);
-        let n = COUNT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("deckle-lab-stats-{}-{n}.json", std::process::id());
-        Self(std::env::temp_dir().join(name))
-    }
-
-    fn path(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for StatsFile {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
-    }
 }

@@ -116,14 +116,7 @@ pub fn run(mut options: PageoutOptions<'_>) -> Result<PageoutReport, LabError> {
         true => Some(Guard::new(&options.program_cmd)?),
         false => None,
     };
-    let cgroup = match guard.as_mut() {
-        Some(guard) => match Cgroup::new(guard, "pageout") {
-            Ok(cgroup) => Some(cgroup),
-            Err(e) if kernel => return Err(e),
-            Err(_) => None,
-        },
-        None => None,
-    };
+    let cgroup = Cgroup::if_any(guard.as_mut(), "pageout", kernel)?;
     if let Some(guard) = guard.as_mut().filter(|_| kernel) {
         // What the host has by default; the shrinker is not part of this experiment.
         Thp {

@@ -1,17 +1,14 @@
 //! One run of a program on a side that runs the real one.
 
 use std::ffi::OsString;
-use std::fs;
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use super::pressure::Pressure;
 use super::{Setting, UnderusedOptions};
-use crate::child::Running;
+use crate::child::{Running, warm};
 use crate::host::{cgroup::Cgroup, pss, vmstat};
-use crate::live_stats::LiveStats;
+use crate::live_stats::{LiveStats, StatsFile};
 use crate::program::underused::{Program, SETTLE_LINE, TOOK_LINE};
 use crate::{LabError, Side};
 
@@ -49,12 +46,7 @@ impl Bench<'_, '_> {
     /// One run, right after as much memory as it will use was touched and freed. There is
     /// pressure whenever it holds more than `high` bytes.
     pub fn run(&self, side: Side, setting: Setting, high: Option<u64>) -> Result<Run, LabError> {
-        let mut warm = self.options.program_cmd.clone();
-        warm.extend(["warm".into(), self.program.bytes().to_string().into()]);
-        let end = Running::start("warming", &warm, Vec::new())?.finish()?;
-        if !end.status.success() {
-            return Err(end.failure("failed"));
-        }
+        warm(&self.options.program_cmd, self.program.bytes())?;
         let stats = StatsFile::new();
         let before = Splits::of_host()?;
         let mut run = self.start(side, setting, &stats)?;
@@ -81,7 +73,7 @@ impl Bench<'_, '_> {
         let (splits, retouches) = match side {
             Side::Kernel => (Splits::of_host()?.since(before), None),
             _ => {
-                let live = LiveStats::read(&stats.0)?;
+                let live = LiveStats::read(stats.path())?;
                 let splits = Splits {
                     all: live.splits,
                     underused: live.underused_splits,
@@ -108,7 +100,7 @@ impl Bench<'_, '_> {
             let fixed = ["run", "--quiet", "--memory-max", "max", "--swap", "none"];
             command.extend(fixed.map(OsString::from));
             command.extend(setting.options().into_iter().map(OsString::from));
-            command.extend(["--stats".into(), stats.0.clone().into(), "--".into()]);
+            command.extend(["--stats".into(), stats.path().into(), "--".into()]);
         }
         command.extend(self.options.program_cmd.iter().cloned());
         command.extend(["underused".into(), self.program.name().into()]);
@@ -138,23 +130,5 @@ impl Splits {
             all: self.all.saturating_sub(before.all),
             underused: self.underused.saturating_sub(before.underused),
         }
-    }
-}
-
-/// Where a live run writes its statistics; removed when dropped.
-struct StatsFile(PathBuf);
-
-impl StatsFile {
-    fn new() -> Self {
-        static COUNT: AtomicUsize = AtomicUsize::new(0);
-        let n = COUNT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("deckle-lab-underused-{}-{n}.json", std::process::id());
-        Self(std::env::temp_dir().join(name))
-    }
-}
-
-impl Drop for StatsFile {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
     }
 }

@@ -91,14 +91,7 @@ pub fn run(mut options: UnderusedOptions<'_>) -> Result<UnderusedReport, LabErro
         false => None,
     };
     // It tells what a tree holds; without one, the processes are asked.
-    let cgroup = match guard.as_mut() {
-        Some(guard) => match Cgroup::new(guard, "underused") {
-            Ok(cgroup) => Some(cgroup),
-            Err(e) if kernel => return Err(e),
-            Err(_) => None,
-        },
-        None => None,
-    };
+    let cgroup = Cgroup::if_any(guard.as_mut(), "underused", kernel)?;
     let bar = progress(steps(&options, &machines), "underused");
     for &program in &options.programs {
         let bench = Bench {

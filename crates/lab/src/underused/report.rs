@@ -160,11 +160,7 @@ impl UnderusedReport {
                         at_least,
                         want,
                         found,
-                        holds: if at_least {
-                            found >= want
-                        } else {
-                            found <= want
-                        },
+                        holds: wanted::holds(at_least, want, found),
                     });
                 };
                 if ["sparse", "churn"].contains(&program) && over(always) > 0.0 {
