@@ -225,9 +225,10 @@ fn check(options: &OvercommitOptions) -> Result<(), LabError> {
     // Compressed whole it takes a third, and something must be left to work with.
     let least = 1.0 / RATIO + 0.05;
     if !(least..=1.0).contains(&options.ratio) {
+        // Rounded up, or the value that is told were itself refused.
+        let told = (least * 100.0).ceil() / 100.0;
         return bad(format!(
-            "--ratio {}: must be from {least:.2}, below which content of {RATIO}:1 does not fit, \
-             to 1",
+            "--ratio {}: must be from {told}, below which content of {RATIO}:1 does not fit, to 1",
             options.ratio
         ));
     }
