@@ -77,9 +77,11 @@ pub struct Counts {
 /// encoding, 30 for same-filled ones. A `get` verifies it after decoding; it gives the bytes
 /// that were put, or an error.
 ///
-/// RAM follows what is stored: with segments of at most S bytes, n shards and no damaged segment,
-/// the segments take at most 1.27 x live bytes + n x 4 S at any time; twice the live bytes of
-/// what is lent to children of fork, while there are any, and whatever was borrowed at a fork.
+/// RAM follows what is stored: with segments of at least s and at most S bytes, n shards and no
+/// damaged segment, the segments take at most 1.09 x live bytes + n x 4 S at any time (or, where it
+/// is more since the largest encoding did not fit into each segment's end, 16/15 / (1 - 3592 / s) x
+/// live bytes: 1.13 for 64 KiB); twice the live bytes of what is lent to children of fork, while
+/// there are any, and whatever was borrowed at a fork.
 /// The table takes 12 bytes a slot for each run of 512 slots that has one in use, the scratch
 /// memory 21 KiB (lz4) for each call at once.
 ///

@@ -11,6 +11,7 @@ mod verify;
 
 use crate::table::Place;
 use share::{Ghosts, Share};
+pub(crate) use sparse::LIVE_PER_DEAD;
 use sparse::NO_BUCKETS;
 use std::alloc::{Layout, alloc, dealloc};
 use std::ptr::NonNull;

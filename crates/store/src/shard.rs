@@ -2,14 +2,17 @@
 //! under the shard's lock and takes at most a bounded step.
 
 use crate::encode::MAX_ENCODED;
-use crate::segment::{HEADER, Header, SegmentSet, Segments, footprint};
+use crate::segment::{HEADER, Header, LIVE_PER_DEAD, SegmentSet, Segments, footprint};
 use crate::table::{Entry, Kind, LEAF_SLOTS, Place, SUM_BITS, Table};
 use deckle_mm::StoreStop;
 
-/// Most bytes one step of automatic compaction copies: 8 times what the largest object
-/// leaves dead when it is freed. At the limit (a fifth of all bytes dead) the emptiest
-/// segment is at most 82 % live, so a step wins back more than that object.
-const STEP_BYTES: u64 = 8 * 3592;
+/// What the largest object takes.
+const LARGEST: u64 = MAX_ENCODED as u64 + HEADER as u64;
+
+/// Most bytes one step of automatic compaction copies. At the limit the emptiest segment has one
+/// dead byte for each [`LIVE_PER_DEAD`] at least, so a step wins back more than the largest object
+/// leaves dead when it is freed.
+const STEP_BYTES: u64 = (LIVE_PER_DEAD + 2) * LARGEST;
 
 /// What passing over a dead object costs of a step's budget, in bytes.
 const SKIP_COST: u64 = 32;
@@ -187,9 +190,9 @@ impl Shard {
         }
     }
 
-    /// One step of compaction when more than a quarter of the live bytes and a segment are
-    /// dead: RAM then follows the live bytes at 1.25 times plus a constant. Of what was lent it
-    /// is as much as is live.
+    /// One step of compaction when more than one byte for each [`LIVE_PER_DEAD`] live ones and a
+    /// segment are dead: RAM then follows the live bytes at 1.09 times plus a constant. Of what was
+    /// lent it is as much as is live.
     fn relieve(&mut self, hooks: &dyn Segments) {
         if self.segments.is_sparse() {
             self.compact(hooks, STEP_BYTES);
@@ -321,8 +324,6 @@ impl Shard {
         self.segments.verify(&live)
     }
 }
-
-const _: () = assert!(STEP_BYTES >= 8 * (MAX_ENCODED as u64 + HEADER as u64));
 
 /// The part of a checksum that the table keeps.
 pub(crate) fn entry_sum(sum: u64) -> u32 {

@@ -11,6 +11,18 @@ pub(super) type Buckets = [[u32; BUCKETS + 1]; 2];
 /// Without any segment.
 pub(super) const NO_BUCKETS: Buckets = [[NIL; BUCKETS + 1]; 2];
 
+/// One in so many bytes may be dead for each live one before it is worth compaction at once. To
+/// keep it so costs up to as many bytes copied for each that is freed (a log-structured file
+/// system's price, uniform churn being the worst); what that memory holds otherwise is pages,
+/// which cost a fault each.
+pub(crate) const LIVE_PER_DEAD: u64 = 12;
+
+/// A segment of which less than one part in so many would be gained is left alone.
+const WORTH: usize = 16;
+
+// Where too much is dead, a segment that is worth it is found.
+const _: () = assert!(LIVE_PER_DEAD + 1 < WORTH as u64);
+
 impl Segment {
     /// The list that compaction finds it in, if it may, with so many live bytes. By the share of
     /// what was appended: an unused tail is not won back by copying. To copy what is shared
@@ -43,11 +55,11 @@ impl SegmentSet {
     }
 
     /// Whether so much is dead that it is worth compaction at once: of what is not shared since
-    /// a fork a fifth, of what was lent a half. Whatever is live, a segment's bytes may be:
+    /// a fork a thirteenth, of what was lent a half. Whatever is live, a segment's bytes may be:
     /// compaction does not reach the open one.
     pub(crate) fn is_sparse(&self) -> bool {
-        self.dead(Share::Own) > self.sums[Share::Own as usize].live / 4 + self.allowance()
-            || self.lent_is_sparse()
+        let most = self.sums[Share::Own as usize].live / LIVE_PER_DEAD + self.allowance();
+        self.dead(Share::Own) > most || self.lent_is_sparse()
     }
 
     fn lent_is_sparse(&self) -> bool {
@@ -93,7 +105,7 @@ impl SegmentSet {
     /// least 1/16 of it would be gained. Of what was lent only while much of that is dead.
     pub(crate) fn emptiest(&self) -> Option<u32> {
         let first = |share: Share| {
-            let worth = &self.buckets[share as usize][..BUCKETS - BUCKETS / 16];
+            let worth = &self.buckets[share as usize][..BUCKETS - BUCKETS / WORTH];
             worth.iter().copied().find(|&i| i != NIL)
         };
         let lent = self.lent_is_sparse().then(|| first(Share::Lent)).flatten();
