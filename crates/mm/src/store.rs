@@ -76,7 +76,7 @@ pub trait Store: Send + Sync {
         self.ram_bytes()
     }
     /// Moves about `budget` bytes of what is stored closer together, so that RAM goes back. Returns
-    /// the bytes moved; 0: nothing is to be gained.
+    /// the bytes moved or given back; 0: nothing is to be gained.
     fn compact(&self, budget: u64) -> u64 {
         let _ = budget;
         0

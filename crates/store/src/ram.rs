@@ -78,7 +78,7 @@ pub struct Counts {
 /// that were put, or an error.
 ///
 /// RAM follows what is stored: with segments of at least s and at most S bytes, n shards and no
-/// damaged segment, the segments take at most 1.09 x live bytes + n x 4 S at any time (or, where it
+/// damaged segment, the segments take at most 1.09 x live bytes + n x 5 S at any time (or, where it
 /// is more since the largest encoding did not fit into each segment's end, 16/15 / (1 - 3592 / s) x
 /// live bytes: 1.13 for 64 KiB); twice the live bytes of what is lent to children of fork, while
 /// there are any, and whatever was borrowed at a fork.
@@ -247,7 +247,7 @@ impl<S: Segments> Ram<S> {
     /// ([`Store::charged_bytes`]) also after it is unmapped, until [`unlend`](Self::unlend).
     /// What was borrowed is charged here. Returns how many forks there were with this one.
     pub fn lend(&self) -> u64 {
-        let lend = |part: &Part| part.change(Shard::lend);
+        let lend = |part: &Part| part.change(|shard| shard.lend(&self.hooks));
         self.shards.iter().map(lend).max().unwrap_or(0)
     }
 
@@ -423,11 +423,17 @@ impl<S: Segments> Store for Ram<S> {
         }
     }
 
-    /// Copies live objects out of the emptiest segments, about `budget` bytes in each shard. `put`
+    /// Copies live objects out of the emptiest segments, about `budget` bytes in each shard; where
+    /// none is worth it, gives back what is kept to be used anew, and returns its bytes. `put`
     /// and `free` do as much of it as the bound on RAM needs; this wins back more when there is
     /// time, or nothing else to win. Holds a shard's lock for the whole budget: keep it small.
     fn compact(&self, budget: u64) -> u64 {
-        let each = |part: &Part| part.change(|shard| shard.compact(&self.hooks, budget));
+        let each = |part: &Part| {
+            part.change(|shard| match shard.compact(&self.hooks, budget) {
+                0 => shard.segments.drop_spare(&self.hooks),
+                copied => copied,
+            })
+        };
         self.shards.iter().map(each).sum()
     }
 

@@ -31,8 +31,9 @@ pub unsafe trait Segments: Send + Sync {
     /// `base` came from `map(bytes)` of this object, was not given back before, and nobody
     /// uses the memory any more.
     unsafe fn unmap(&self, base: NonNull<u8>, bytes: usize);
-    /// Told once for each segment to which nothing will be appended any more until `unmap`: of
-    /// its bytes those of freed objects become zeros, and no others change.
+    /// Told of each segment to which nothing will be appended any more: of its bytes those of freed
+    /// objects become zeros, and no others change, until `unmap` or, where it was emptied, until
+    /// it is used anew.
     fn sealed(&self, _base: NonNull<u8>, _bytes: usize) {}
 }
 
@@ -146,6 +147,9 @@ pub(crate) struct SegmentSet {
     free: u32,
     buckets: sparse::Buckets,
     open: Option<u32>,
+    /// A large one that was emptied. To use it anew takes neither time nor a charge, where a new
+    /// one is 2 MiB of zeros that the kernel writes, and those who wait for room have to make.
+    spare: Option<Segment>,
     mapped: u64,
     sums: [Sum; 3],
     /// Bytes of segments that a parent is charged for.
@@ -162,6 +166,7 @@ impl SegmentSet {
             free: NIL,
             buckets: NO_BUCKETS,
             open: None,
+            spare: None,
             mapped: 0,
             sums: [Sum::default(); 3],
             borrowed: 0,
@@ -176,12 +181,13 @@ impl SegmentSet {
 
     /// Segments mapped now.
     pub(crate) fn mapped(&self) -> u64 {
-        self.mapped
+        self.mapped + u64::from(self.spare.is_some())
     }
 
     /// Their bytes.
     pub(crate) fn mapped_bytes(&self) -> u64 {
-        self.sums.iter().map(|s| s.mapped).sum()
+        let spare = self.spare.as_ref().map_or(0, |s| u64::from(s.size));
+        self.sums.iter().map(|s| s.mapped).sum::<u64>() + spare
     }
 
     /// Bytes of segments and of what describes them.
@@ -269,9 +275,11 @@ impl SegmentSet {
             }
         }
         let [small, large] = self.sizes;
-        let much = self.sums[Share::Own as usize].live >= LARGE_FROM * u64::from(large);
-        let size = if much { large } else { small };
-        let base = hooks.map(size as usize)?;
+        let size = if self.is_much() { large } else { small };
+        let base = match self.spare.take_if(|spare| spare.size == size) {
+            Some(spare) => spare.base,
+            None => hooks.map(size as usize)?,
+        };
         let new = Segment {
             share: Share::Own,
             base,
@@ -295,22 +303,49 @@ impl SegmentSet {
         }
     }
 
+    /// Whether so much is stored that new segments are large.
+    fn is_much(&self) -> bool {
+        self.sums[Share::Own as usize].live >= LARGE_FROM * u64::from(self.sizes[1])
+    }
+
+    /// Gives a segment back, or keeps it to be used anew.
     fn unmap(&mut self, hooks: &dyn Segments, i: u32) {
+        let keep = self.is_much() && self.spare.is_none();
+        let [small, large] = self.sizes;
         let segment = &mut self.segments[i as usize];
-        segment.state = State::Free;
-        let size = u64::from(segment.size);
-        self.sums[segment.share as usize].mapped -= size;
-        match core::mem::replace(&mut segment.share, Share::Own) {
+        let gone = Segment {
+            next: self.free,
+            state: State::Free,
+            share: Share::Own,
+            ..*segment
+        };
+        let gone = core::mem::replace(segment, gone);
+        let size = u64::from(gone.size);
+        self.sums[gone.share as usize].mapped -= size;
+        match gone.share {
             Share::Own => {}
             Share::Lent => self.ghosts.add(size),
-            Share::Borrowed => self.borrowed -= segment.written(),
+            Share::Borrowed => self.borrowed -= gone.written(),
         }
-        segment.next = self.free;
         self.free = i;
         self.mapped -= 1;
-        // SAFETY: the segment was mapped by `map` with this size, its state says that it is
+        if keep && gone.share == Share::Own && gone.size == large && large > small {
+            self.spare = Some(gone);
+            return;
+        }
+        // SAFETY: the segment was mapped by `map` with this size, its state said that it is
         // unmapped only once, and no object of it is live.
-        unsafe { hooks.unmap(segment.base, segment.size as usize) }
+        unsafe { hooks.unmap(gone.base, gone.size as usize) }
+    }
+
+    /// Gives the spare segment back; its bytes.
+    pub(crate) fn drop_spare(&mut self, hooks: &dyn Segments) -> u64 {
+        let Some(spare) = self.spare.take() else {
+            return 0;
+        };
+        // SAFETY: mapped by `map` with this size, and nothing but `spare` named it any more.
+        unsafe { hooks.unmap(spare.base, spare.size as usize) }
+        u64::from(spare.size)
     }
 
     fn seal(&mut self, hooks: &dyn Segments, i: u32) {
@@ -357,6 +392,9 @@ impl SegmentSet {
         let left = live - bytes;
         self.sums[segment.share as usize].live -= u64::from(bytes);
         let moves = left == 0 || segment.list(left) != segment.list(live);
+        if !self.is_much() {
+            self.drop_spare(hooks);
+        }
         if moves {
             self.unlink(i);
         }
@@ -430,5 +468,6 @@ impl SegmentSet {
                 self.unmap(hooks, i);
             }
         }
+        self.drop_spare(hooks);
     }
 }

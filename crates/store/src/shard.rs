@@ -200,8 +200,10 @@ impl Shard {
     }
 
     /// Before a fork, see [`SegmentSet::lend`].
-    pub(crate) fn lend(&mut self) -> u64 {
+    pub(crate) fn lend(&mut self, hooks: &dyn Segments) -> u64 {
         self.victim = None;
+        // Or the child would have it, too.
+        self.segments.drop_spare(hooks);
         self.segments.lend()
     }
 

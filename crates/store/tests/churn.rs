@@ -140,6 +140,67 @@ fn explicit_compaction_wins_back_what_the_bound_leaves() {
     );
 }
 
+/// Counts calls.
+#[derive(Default)]
+struct Counting {
+    mapped: Mutex<u64>,
+    unmapped: Mutex<u64>,
+}
+
+// SAFETY: the heap's memory, passed on unchanged.
+unsafe impl Segments for &Counting {
+    fn map(&self, bytes: usize) -> Option<NonNull<u8>> {
+        *self.mapped.lock().unwrap() += 1;
+        Heap.map(bytes)
+    }
+    unsafe fn unmap(&self, base: NonNull<u8>, bytes: usize) {
+        *self.unmapped.lock().unwrap() += 1;
+        // SAFETY: from the heap's `map`, passed on unchanged.
+        unsafe { Heap.unmap(base, bytes) }
+    }
+}
+
+/// A store that churns at a size takes no new memory for it: segments that it empties it fills
+/// again, where they are large. It keeps one of them, and not when little is left.
+#[test]
+fn steady_churn_uses_emptied_segments_anew() {
+    const SEGMENT: u64 = 64 << 10;
+    const SLOTS: u64 = 2000;
+    let count = Counting::default();
+    let config = Config {
+        segment_bytes: 16 << 10,
+        large_segment_bytes: SEGMENT as u32,
+        ..Config::new(Algorithm::Lz4)
+    };
+    let store = Ram::with(config, &count);
+    let mut rng = Rng(7);
+    for i in 0..SLOTS {
+        store.put(Slot(i as u32), &page(3, i)).unwrap();
+    }
+    let appended = |store: &Ram<&Counting>, puts: u64| {
+        let c = store.counts();
+        c.moved_bytes + puts * (c.live_bytes / SLOTS)
+    };
+    let (before, began) = (*count.mapped.lock().unwrap(), appended(&store, 0));
+    for i in 0..10 * SLOTS {
+        let slot = Slot(rng.below(SLOTS) as u32);
+        store.put(slot, &page(3, SLOTS + i)).unwrap();
+    }
+    let mapped = *count.mapped.lock().unwrap() - before;
+    let filled = (appended(&store, 10 * SLOTS) - began) / SEGMENT;
+    assert!(filled > 400, "{filled} segments filled");
+    assert!(mapped * 10 < filled, "{mapped} mapped, {filled} filled");
+    store.verify().unwrap();
+    let segments = store.counts().segments;
+    while store.compact(1 << 20) > 0 {}
+    assert!(store.counts().segments < segments);
+    store.free(Slot(0), SLOTS as u32 - 3);
+    assert!(store.counts().segment_bytes <= 2 * SEGMENT);
+    drop(store);
+    let mapped = *count.mapped.lock().unwrap();
+    assert_eq!(mapped, *count.unmapped.lock().unwrap());
+}
+
 /// Remembers what sealed segments held.
 #[derive(Default)]
 struct Watching {
