@@ -137,7 +137,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "SIZE|auto|max", allow_hyphen_values = true)]
     pub memory_max: Option<String>,
     /// Reclaim in the background above this, and make who grows far above it wait; `max`: never.
-    /// Default: the maximum minus 1/32 of it or 4M, whichever is more; with --profile linux none.
+    /// Default: the maximum minus 1/64 of it or 4M, whichever is more; with --profile linux none.
     #[arg(long, value_name = "SIZE|max", allow_hyphen_values = true)]
     pub memory_high: Option<String>,
     /// Where cold pages go: compressed memory, or nowhere. Default: zram:lz4, which zram alone

@@ -153,9 +153,11 @@ fn limits(args: &RunArgs, file: &Config, profile: Profile) -> Result<Limits, Fai
     })
 }
 
-/// A little below the maximum: 1/32 or 4 MiB, whichever is more, but never below half of it.
+/// A little below the maximum: 1/64 or 4 MiB, whichever is more, but never below half of it. What
+/// is kept free is not there for pages: with twice as much a program whose working set is twice its
+/// memory has 2 % (uniform) to 5 % (zipf) more faults, and nothing was faster.
 fn default_high(max: u64) -> u64 {
-    max - (max / 32).max(4 << 20).min(max / 2)
+    max - (max / 64).max(4 << 20).min(max / 2)
 }
 
 fn memory_max(given: Option<Given>) -> Result<Option<u64>, Fail> {
@@ -263,7 +265,7 @@ mod tests {
 
     #[test]
     fn high_is_a_little_below_max_and_never_nothing() {
-        assert_eq!(default_high(1 << 30), (1 << 30) - (32 << 20));
+        assert_eq!(default_high(1 << 30), (1 << 30) - (16 << 20));
         assert_eq!(default_high(64 << 20), 60 << 20);
         assert_eq!(default_high(8 << 20), 4 << 20);
         assert_eq!(default_high(4 << 20), 2 << 20);
