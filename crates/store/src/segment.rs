@@ -62,7 +62,7 @@ unsafe impl Segments for Heap {
 pub(crate) const HEADER: u32 = 8;
 
 /// Bytes an object of `len` encoded bytes takes.
-pub(crate) fn footprint(len: u32) -> u32 {
+pub(crate) const fn footprint(len: u32) -> u32 {
     (HEADER + len).next_multiple_of(8)
 }
 
@@ -313,13 +313,13 @@ impl SegmentSet {
         let keep = self.is_much() && self.spare.is_none();
         let [small, large] = self.sizes;
         let segment = &mut self.segments[i as usize];
-        let gone = Segment {
+        let free = Segment {
             next: self.free,
             state: State::Free,
             share: Share::Own,
             ..*segment
         };
-        let gone = core::mem::replace(segment, gone);
+        let gone = core::mem::replace(segment, free);
         let size = u64::from(gone.size);
         self.sums[gone.share as usize].mapped -= size;
         match gone.share {

@@ -2,12 +2,12 @@
 //! under the shard's lock and takes at most a bounded step.
 
 use crate::encode::MAX_ENCODED;
-use crate::segment::{HEADER, Header, LIVE_PER_DEAD, SegmentSet, Segments, footprint};
+use crate::segment::{Header, LIVE_PER_DEAD, SegmentSet, Segments, footprint};
 use crate::table::{Entry, Kind, LEAF_SLOTS, Place, SUM_BITS, Table};
 use deckle_mm::StoreStop;
 
 /// What the largest object takes.
-const LARGEST: u64 = MAX_ENCODED as u64 + HEADER as u64;
+const LARGEST: u64 = footprint(MAX_ENCODED as u32) as u64;
 
 /// Most bytes one step of automatic compaction copies. At the limit the emptiest segment has one
 /// dead byte for each [`LIVE_PER_DEAD`] at least, so a step wins back more than the largest object
@@ -202,9 +202,7 @@ impl Shard {
     /// Before a fork, see [`SegmentSet::lend`].
     pub(crate) fn lend(&mut self, hooks: &dyn Segments) -> u64 {
         self.victim = None;
-        // Or the child would have it, too.
-        self.segments.drop_spare(hooks);
-        self.segments.lend()
+        self.segments.lend(hooks)
     }
 
     /// Moves live objects out of the emptiest segments until about `budget` bytes are copied or

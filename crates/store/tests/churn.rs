@@ -191,9 +191,29 @@ fn steady_churn_uses_emptied_segments_anew() {
     assert!(filled > 400, "{filled} segments filled");
     assert!(mapped * 10 < filled, "{mapped} mapped, {filled} filled");
     store.verify().unwrap();
+    // What is neither live nor dead is the room of the open one, and the one that is kept.
+    let keeps_one = || {
+        let c = store.counts();
+        c.segment_bytes - c.live_bytes - c.dead_bytes >= SEGMENT
+    };
+    let mut until_it_keeps_one = || {
+        for i in 0..SLOTS {
+            if keeps_one() {
+                return;
+            }
+            let slot = Slot(rng.below(SLOTS) as u32);
+            store.put(slot, &page(3, i)).unwrap();
+        }
+        panic!("none is kept");
+    };
+    until_it_keeps_one();
+    store.lend();
+    assert!(!keeps_one(), "a child would have it");
+    store.unlend(None);
+    until_it_keeps_one();
     let segments = store.counts().segments;
     while store.compact(1 << 20) > 0 {}
-    assert!(store.counts().segments < segments);
+    assert!(!keeps_one() && store.counts().segments < segments);
     store.free(Slot(0), SLOTS as u32 - 3);
     assert!(store.counts().segment_bytes <= 2 * SEGMENT);
     drop(store);

@@ -66,7 +66,9 @@ impl SegmentSet {
 
     /// Before a fork, by the parent: all there is is shared from now on, at its charge. Returns
     /// the number of the fork.
-    pub(crate) fn lend(&mut self) -> u64 {
+    pub(crate) fn lend(&mut self, hooks: &dyn Segments) -> u64 {
+        // Or the child would have it, too, at nobody's charge.
+        self.drop_spare(hooks);
         self.own();
         self.share(Share::Own, Share::Lent);
         self.ghosts.forks += 1;
