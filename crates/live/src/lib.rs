@@ -20,7 +20,7 @@ pub use pager::{
 };
 pub use platform::scan as zero_scan;
 pub use platform::{
-    Account, Capabilities, Capability, LiveConfig, LiveError, LivePlatform, Opened, Place,
+    Account, Capabilities, Capability, LiveConfig, LiveError, LivePlatform, Opened, Place, Unread,
     self_test,
 };
 pub use ranges::Ranges;

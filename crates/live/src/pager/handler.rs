@@ -12,7 +12,7 @@ use deckle_uffd::{Errno, Event, Msg};
 use super::Pager;
 use super::chores::Chores;
 use super::cpu;
-use super::machine::{FILL, PAGEOUT, RECLAIM, STOP};
+use super::machine::{FILL, MESSAGES, PAGEOUT, RECLAIM, STOP};
 use super::queue::{Fault, Pushed};
 use crate::platform::NURSERY_IDLE;
 
@@ -25,24 +25,32 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
         // handler could have served it.
         let mut msg = [Msg::empty()];
         loop {
-            match self.platform().program_uffd().read_events(&mut msg) {
-                Ok(0) => {
+            match self.read_one(&mut msg) {
+                Ok(true) | Err(Errno(libc::EINTR)) => {}
+                Ok(false) => {
                     if !self.wait_for_messages() {
                         return;
                     }
                 }
-                // A closed gate is not waited for: to be told to stop is possible at any time.
-                Ok(_) => match self.gate.try_enter() {
-                    Some(_inside) => self.handle(&mut msg[0]),
-                    None => self.handle_frozen(&mut msg[0]),
-                },
-                Err(Errno(libc::EINTR)) => {}
                 Err(errno) => {
                     self.hooks.lost(errno);
                     return;
                 }
             }
         }
+    }
+
+    /// Serves a message, if there is one. A closed gate is not waited for: to be told to stop is
+    /// possible at any time.
+    fn read_one(&self, msg: &mut [Msg; 1]) -> Result<bool, Errno> {
+        if self.platform().program_uffd().read_events(msg)? == 0 {
+            return Ok(false);
+        }
+        match self.gate.try_enter() {
+            Some(_inside) => self.handle(&mut msg[0]),
+            None => self.handle_frozen(&mut msg[0]),
+        }
+        Ok(true)
     }
 
     /// Sleeps until there is a message; false: told to stop.
@@ -191,6 +199,10 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
             };
             if bits & STOP != 0 {
                 return;
+            }
+            if bits & MESSAGES != 0 {
+                // Who asks for it may be inside the gate.
+                while let Ok(true) = self.read_one(&mut [Msg::empty()]) {}
             }
             let inside = self.gate.enter();
             if bits == 0 {

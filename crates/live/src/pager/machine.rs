@@ -1,5 +1,6 @@
 //! CPUs and waiting on a real computer.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -14,6 +15,8 @@ pub(super) const RECLAIM: u32 = 1;
 pub(super) const PAGEOUT: u32 = 2;
 /// ... to look at the knobs again.
 pub(super) const KNOBS: u32 = 4;
+/// ... to read what the handlers do not read.
+pub(super) const MESSAGES: u32 = 8;
 /// What the filler has to do.
 pub(super) const FILL: u32 = 1;
 /// Both: to end.
@@ -30,7 +33,7 @@ pub struct LiveMachine {
     cpus: usize,
     /// Clock of the program's CPU time; 0: the program is not told apart from who serves it.
     program: AtomicI32,
-    pub(super) work: Signal,
+    pub(super) work: Arc<Signal>,
     pub(super) filler: Signal,
     /// 0, or whether anybody waits for the end of who unmaps pages.
     quiet: AtomicU32,
@@ -42,7 +45,7 @@ impl LiveMachine {
         LiveMachine {
             cpus: cpu::count(),
             program: AtomicI32::new(0),
-            work: Signal::new(),
+            work: Arc::new(Signal::new()),
             filler: Signal::new(),
             quiet: AtomicU32::new(0),
         }

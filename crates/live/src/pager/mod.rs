@@ -107,7 +107,7 @@ pub struct Pager<C: Charge + 'static, S: Store + 'static> {
 impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
     /// A pager whose loops do not run yet.
     ///
-    /// `config.account` is set here: the nursery is paid for by `charge`.
+    /// `config.account` is set here (the nursery is paid for by `charge`), and `config.unread`.
     ///
     /// # Errors
     /// See [`PagerError`].
@@ -122,8 +122,10 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
         if config.limit_pages.is_none() {
             config.limit_pages = Some(charge.max()).filter(|max| *max != u64::MAX);
         }
-        let platform = LivePlatform::new(config).map_err(PagerError::Live)?;
         let machine = LiveMachine::new();
+        let work = machine.work.clone();
+        config.unread = Some(Box::new(move || work.raise(machine::MESSAGES)));
+        let platform = LivePlatform::new(config).map_err(PagerError::Live)?;
         let mm = Mm::new(platform, machine, Shared(charge), store, tunables)
             .map_err(PagerError::Tunable)?;
         let space = mm.create_space(Vpn(0), PAGES).map_err(PagerError::Space)?;

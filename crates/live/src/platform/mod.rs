@@ -22,7 +22,6 @@ mod zero;
 use std::fs::File;
 use std::ops::Range;
 use std::sync::Mutex;
-use std::sync::atomic::AtomicBool;
 
 use deckle_mm::platform::{
     Content, Cow, Done, Flush, Harvest, Made, PlatformError, Prot, Stop, Zones,
@@ -38,6 +37,8 @@ pub use nursery::{Account, Nursery};
 pub use opened::Opened;
 pub use parking::Parking;
 pub use place::Place;
+use remembered::Remembered;
+pub use remembered::Unread;
 pub use selftest::self_test;
 
 pub(crate) use error::refused;
@@ -68,6 +69,8 @@ pub struct LiveConfig {
     pub limit_pages: Option<u64>,
     /// Who pays for huge pages made ahead of need.
     pub account: Option<Box<dyn Account>>,
+    /// Who is told when an operation waits for a message to be read that nobody reads.
+    pub unread: Option<Unread>,
     /// What is open already.
     pub opened: Opened,
     /// Mappings that the kernel allows the process (`vm.max_map_count`); `None`: its default.
@@ -96,8 +99,7 @@ pub struct LivePlatform {
     note: Note,
     moves: bool,
     most_open: u32,
-    /// A page could not be marked, so that a page without a marker says nothing.
-    forgetful: AtomicBool,
+    remembered: Remembered,
     caps: Capabilities,
 }
 
@@ -137,7 +139,7 @@ impl LivePlatform {
             note: Note::new().map_err(LiveError::Own)?,
             moves: caps.has(Capability::Move),
             most_open: open::most(config.mappings),
-            forgetful: AtomicBool::new(false),
+            remembered: Remembered::new(config.unread),
             caps,
         })
     }

@@ -110,7 +110,7 @@ impl LivePlatform {
         let zeros = made.zeros;
         for (k, n) in zeros.runs(pages) {
             let (at, len) = (start + k as usize * PAGE, n as usize * PAGE);
-            if !self.protect_zeros(at, len) {
+            if self.set_protection(at, len, ProtectMode::WP).is_err() {
                 return Err(Errno(libc::EAGAIN));
             }
         }

@@ -9,6 +9,7 @@
 //! A page is taken out and marked by two calls, and brought back by a look and a call. A discard
 //! of that very page between the two is not noticed: there is no call that does both.
 
+use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
 use deckle_mm::{PageMask, PlatformError};
@@ -21,11 +22,33 @@ use super::scan;
 
 /// Times a call is repeated that finds the address space changing, which takes microseconds.
 const PATIENCE: u32 = 100_000;
+/// ... before somebody is asked to read what tells of the change: all who should may wait for its
+/// end in such a call.
+const UNREAD: u32 = 100;
+
+/// Called with locks held: wakes somebody who reads messages.
+pub type Unread = Box<dyn Fn() + Send + Sync>;
+
+/// Whether markers can be believed, and who helps where they cannot be set.
+pub(super) struct Remembered {
+    /// A page could not be marked, so that a page without a marker says nothing.
+    forgetful: AtomicBool,
+    unread: Option<Unread>,
+}
+
+impl Remembered {
+    pub(super) fn new(unread: Option<Unread>) -> Remembered {
+        Remembered {
+            forgetful: AtomicBool::new(false),
+            unread,
+        }
+    }
+}
 
 impl LivePlatform {
     /// Marks pages of the program that are away.
     pub(super) fn remember(&self, start: usize, len: usize) {
-        match self.marked(start, len, ProtectMode::WP) {
+        match self.set_protection(start, len, ProtectMode::WP) {
             Ok(()) => {}
             // A part of it is not ours any more: the program has unmapped it.
             Err(Why::NoEntry) if len > PAGE => {
@@ -35,7 +58,7 @@ impl LivePlatform {
             }
             Err(Why::NoEntry | Why::Gone) => {}
             // Bytes that nobody has discarded must not become zeros: from now on all are believed.
-            Err(_) => self.forgetful.store(true, Relaxed),
+            Err(_) => self.remembered.forgetful.store(true, Relaxed),
         }
     }
 
@@ -50,7 +73,7 @@ impl LivePlatform {
 
     /// Clears markers away, for an operation that wants nothing there.
     pub(super) fn unmark(&self, start: usize, len: usize) {
-        let _ = self.marked(start, len, ProtectMode::DONTWAKE);
+        let _ = self.set_protection(start, len, ProtectMode::DONTWAKE);
     }
 
     /// The same for those in a row from `start` on; their length in bytes.
@@ -68,10 +91,22 @@ impl LivePlatform {
         pages * PAGE
     }
 
-    fn marked(&self, start: usize, len: usize, mode: ProtectMode) -> Result<(), Why> {
-        for _ in 0..PATIENCE {
+    /// Sets or clears write-protection. Tries long while the address space is changing, since no
+    /// change lasts longer than milliseconds.
+    pub(super) fn set_protection(
+        &self,
+        start: usize,
+        len: usize,
+        mode: ProtectMode,
+    ) -> Result<(), Why> {
+        for n in 0..PATIENCE {
             match self.program.write_protect(start, len, mode) {
-                Err(Why::Again { .. }) => kernel::yield_now(),
+                Err(Why::Again { .. }) => {
+                    if let (UNREAD, Some(unread)) = (n, &self.remembered.unread) {
+                        unread();
+                    }
+                    kernel::yield_now();
+                }
                 other => return other,
             }
         }
@@ -82,7 +117,8 @@ impl LivePlatform {
     pub(super) fn unmarked(&self, start: usize, len: usize) -> PageMask {
         let mut entries = [PageEntry::default(); BLOCK / PAGE];
         let entries = &mut entries[..(len / PAGE).min(BLOCK / PAGE)];
-        if self.forgetful.load(Relaxed) || self.pagemap.entries(start, entries).is_err() {
+        if self.remembered.forgetful.load(Relaxed) || self.pagemap.entries(start, entries).is_err()
+        {
             return PageMask::EMPTY;
         }
         (0..entries.len() as u32)

@@ -39,7 +39,11 @@ impl LivePlatform {
                 Ok(done) => (done.bytes, None),
                 Err(partial) => (partial.done, Some(partial.why)),
             };
-            if filled > 0 && !self.protect_zeros(start + at, filled) {
+            if filled > 0
+                && self
+                    .set_protection(start + at, filled, ProtectMode::WP)
+                    .is_err()
+            {
                 // Unprotected zero pages are there and cannot be taken back without risking a
                 // write that has just hit one: nothing to go on with.
                 trouble = Some((at, Stop::Refused(libc::EAGAIN)));
@@ -81,20 +85,6 @@ impl LivePlatform {
                 why,
             }),
         }
-    }
-
-    /// Write-protects; tries long while the kernel says that the address space is changing, since
-    /// no change lasts longer than milliseconds.
-    pub(super) fn protect_zeros(&self, start: usize, len: usize) -> bool {
-        const PATIENCE: u32 = 100_000;
-        for _ in 0..PATIENCE {
-            match self.program.write_protect(start, len, ProtectMode::WP) {
-                Ok(()) => return true,
-                Err(Why::Again { .. }) => kernel::yield_now(),
-                Err(_) => return false,
-            }
-        }
-        false
     }
 
     /// Offset of the first page that is there and protected but not the zero page: one that was
