@@ -11,8 +11,8 @@ use service::Trim;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Pages of each half.
-const HALF: u32 = 16;
+/// Pages of each half: a block, so that no folio belongs to both.
+const HALF: u32 = deckle_mm::BLOCK_PAGES;
 
 /// No handler runs, which is as if each waited. The kernel refuses to mark pages, until the message
 /// of the move has been read.
@@ -29,8 +29,9 @@ fn who_waits_for_a_move_has_it_read_and_forgets_nothing() {
         let pager = Pager::new(config, limit, store, tunables, Box::new(Die)).expect("pager");
         let pager: &'static Pager<Limit, Trim> = Box::leak(Box::new(pager));
         let (mm, space) = (pager.mm(), pager.space());
+        let place = Place::aligned(HALF as usize * PAGE);
         // SAFETY: at no address in particular.
-        let map = unsafe { pager.map(Place::aligned(PAGE), u64::from(2 * HALF), Prot::RW) };
+        let map = unsafe { pager.map(place, u64::from(2 * HALF), Prot::RW) };
         let start = map.expect("map");
         for page in start.0..start.0 + u64::from(2 * HALF) {
             mm.fault(space, Vpn(page), true, FaultMode::MayWait)
