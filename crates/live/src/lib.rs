@@ -13,6 +13,7 @@
 pub mod pager;
 pub mod platform;
 mod ranges;
+pub mod trace;
 
 pub use pager::{
     Die, Forcing, Hooks, Limit, LiveEnv, LiveMachine, Pager, PagerError, Region, Service,

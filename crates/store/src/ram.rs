@@ -197,6 +197,7 @@ impl<S: Segments> Ram<S> {
             }
             (n, why)
         };
+        self.hooks.encoded();
         self.part(first).change(put)
     }
 

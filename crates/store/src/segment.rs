@@ -31,6 +31,8 @@ pub unsafe trait Segments: Send + Sync {
     /// `base` came from `map(bytes)` of this object, was not given back before, and nobody
     /// uses the memory any more.
     unsafe fn unmap(&self, base: NonNull<u8>, bytes: usize);
+    /// Told when pages are encoded and are about to be kept, by whose task. Called with no lock.
+    fn encoded(&self) {}
     /// Told of each segment to which nothing will be appended any more: of its bytes those of freed
     /// objects become zeros, and no others change, until `unmap` or, where it was emptied, until
     /// it is used anew.

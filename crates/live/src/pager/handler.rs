@@ -15,6 +15,7 @@ use super::cpu;
 use super::machine::{FILL, MESSAGES, PAGEOUT, RECLAIM, STOP};
 use super::queue::{Fault, Pushed};
 use crate::platform::NURSERY_IDLE;
+use crate::trace::{Stage, stage};
 
 impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
     /// Reads faults and serves what can be served at once, until [`stop`](Self::stop): one of
@@ -43,9 +44,11 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
     /// Serves a message, if there is one. A closed gate is not waited for: to be told to stop is
     /// possible at any time.
     fn read_one(&self, msg: &mut [Msg; 1]) -> Result<bool, Errno> {
+        let traced = stage(Stage::Message);
         if self.platform().program_uffd().read_events(msg)? == 0 {
             return Ok(false);
         }
+        drop(traced);
         match self.gate.try_enter() {
             Some(_inside) => self.handle(&mut msg[0]),
             None => self.handle_frozen(&mut msg[0]),
@@ -64,6 +67,7 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
             entry(self.platform().program_uffd().as_raw_fd()),
             entry(self.stop.as_raw_fd()),
         ];
+        let _traced = stage(Stage::Message);
         // SAFETY: two valid entries. A failure (EINTR) means another round.
         unsafe { libc::poll(fds.as_mut_ptr(), 2, -1) };
         if fds[0].revents & libc::POLLNVAL != 0 {
@@ -115,6 +119,7 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
         let Some(fault) = self.fault_of(msg, true) else {
             return;
         };
+        let _traced = stage(Stage::Fault(fault.page));
         self.mm.machine().stand_aside();
         if !self.serve(fault, FaultMode::NoWait) && !self.hand_over(fault) {
             // No room: the thread tries its access again and asks anew.
@@ -181,6 +186,7 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
                 self.queue.postpone(fault, Duration::from_micros(wait));
                 continue;
             }
+            let _traced = stage(Stage::Late(fault.page));
             if !self.serve(fault, FaultMode::MayWait) {
                 self.platform().wake(fault.page, 1);
             }
@@ -213,6 +219,7 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
                 self.help_page_out();
             }
             if bits & RECLAIM != 0 {
+                let _traced = stage(Stage::Reclaim);
                 // What is only there ahead of need goes first.
                 self.platform().nursery().drain();
                 if self.mm.reclaim_background() {

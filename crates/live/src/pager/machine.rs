@@ -9,6 +9,7 @@ use deckle_mm::{Machine, Site, Work};
 use super::cpu;
 use super::signal::Signal;
 use crate::platform::monotonic_ns;
+use crate::trace::{Stage, stage};
 
 /// What the background loop has to do, as bits of its signal.
 pub(super) const RECLAIM: u32 = 1;
@@ -162,6 +163,7 @@ impl Machine for LiveMachine {
         let wait = |word| (word != 0).then_some(AWAITED);
         let (set, fetch) = (Ordering::Acquire, Ordering::Relaxed);
         if self.quiet.fetch_update(set, fetch, wait).is_ok() {
+            let _traced = stage(Stage::Aside);
             futex_wait(&self.quiet, AWAITED, None);
         }
     }

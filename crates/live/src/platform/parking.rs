@@ -13,6 +13,7 @@ use deckle_mm::{FrameRun, Pfn, Zones};
 use deckle_uffd::{Errno, RegisterMode, Uffd};
 
 use super::kernel::{self, Advice, BLOCK, PAGE, Reservation};
+use crate::trace::{Stage, stage};
 
 /// Largest number of frames in one half: frame numbers stay well below 2^32.
 const MAX_HALF: usize = 1 << 30;
@@ -155,6 +156,7 @@ impl Parking {
     /// # Safety
     /// Nobody counts on the bytes of the frames.
     pub unsafe fn release(&self, runs: &[FrameRun]) {
+        let _traced = stage(Stage::Free);
         let places = runs.iter().filter_map(|r| self.place(r.start, r.pages));
         let places = places.inspect(|&(addr, len)| self.note_part(addr, len));
         // SAFETY: within the range, bytes not needed.

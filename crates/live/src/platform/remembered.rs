@@ -19,6 +19,7 @@ use super::LivePlatform;
 use super::error::refused;
 use super::kernel::{self, Advice, BLOCK, PAGE};
 use super::scan;
+use crate::trace::{Stage, stage};
 
 /// Times a call is repeated that finds the address space changing, which takes microseconds.
 const PATIENCE: u32 = 100_000;
@@ -115,6 +116,7 @@ impl LivePlatform {
 
     /// Which pages, at most a block and none of them there, have no marker.
     pub(super) fn unmarked(&self, start: usize, len: usize) -> PageMask {
+        let _traced = stage(Stage::Look);
         let mut entries = [PageEntry::default(); BLOCK / PAGE];
         let entries = &mut entries[..(len / PAGE).min(BLOCK / PAGE)];
         if self.remembered.forgetful.load(Relaxed) || self.pagemap.entries(start, entries).is_err()

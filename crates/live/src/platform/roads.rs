@@ -16,6 +16,7 @@ use deckle_uffd::{
 use super::error::{half_done, refused, stop};
 use super::kernel::{self, Advice, BLOCK, PAGE};
 use super::{LivePlatform, rights};
+use crate::trace::{Stage, stage};
 
 /// How often a call is repeated that found the address space changing, before the caller hears
 /// of it: the caller may be the one who must read the event that stands in the way (P9).
@@ -81,6 +82,7 @@ impl LivePlatform {
         len: usize,
         mode: CopyMode,
     ) -> Result<Done, PlatformError> {
+        let _traced = stage(Stage::Install);
         patiently(len, |at, rest| {
             let from = src.wrapping_add(at);
             // SAFETY: the caller owns the run, so nobody else fills the holes, and the source
@@ -150,6 +152,7 @@ impl LivePlatform {
         len: usize,
         prot: Prot,
     ) -> Result<Done, PlatformError> {
+        let _traced = stage(Stage::Install);
         self.forget_at_rest(dst, src, len)?;
         if !self.can_move(prot) {
             return self.copy_in_parked(dst, src, len, CopyMode::empty());
@@ -267,6 +270,7 @@ impl LivePlatform {
         len: usize,
         prot: Prot,
     ) -> Result<Done, PlatformError> {
+        let _traced = stage(Stage::Unmap);
         if self.can_move(prot) {
             return self.move_out(src, dst, len, prot);
         }

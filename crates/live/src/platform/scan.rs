@@ -9,6 +9,7 @@
 use deckle_mm::{BLOCK_PAGES, PageMask};
 
 use super::kernel::PAGE;
+use crate::trace::{Stage, stage};
 
 /// Words between two tests.
 const STRIDE: usize = 32;
@@ -48,6 +49,7 @@ fn scan_avx2(pages: &[[u64; PAGE / 8]]) -> PageMask {
 
 /// Bit i is set if page i holds only zeros; pages beyond the first 512 are not looked at.
 pub fn zero_pages(pages: &[[u64; PAGE / 8]]) -> PageMask {
+    let _traced = stage(Stage::Scan);
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("avx2") {
         // SAFETY: the CPU has the feature, as just asked.

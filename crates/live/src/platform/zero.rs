@@ -13,6 +13,7 @@ use super::LivePlatform;
 use super::error::{half_done, refused, stop};
 use super::kernel::{self, BLOCK, PAGE};
 use super::roads::patiently;
+use crate::trace::{Stage, stage};
 
 /// Times a block is cleared again because a fault has left a page table in it meanwhile.
 const TABLE_RETRIES: u32 = 64;
@@ -25,6 +26,7 @@ impl LivePlatform {
     /// page keeps its bytes and is write-protected. Pages after it are as before, except that
     /// others of the same kind may follow: a call for the rest finds them.
     pub(super) fn zero_in(&self, start: usize, len: usize) -> Result<Done, PlatformError> {
+        let _traced = stage(Stage::Install);
         let mut at = 0;
         let mut trouble = None;
         while at < len {
@@ -117,6 +119,7 @@ impl LivePlatform {
 
     /// A block of zeros, as one huge page where the system has one.
     pub(super) fn map_zero_block(&self, dst: usize) -> Result<Done, PlatformError> {
+        let _traced = stage(Stage::Install);
         self.clear_program_block(dst);
         let mut at = 0;
         if let Some(nursling) = self.nursery.take() {
