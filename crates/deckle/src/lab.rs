@@ -10,12 +10,12 @@ use deckle_lab::program::anon::Workload;
 use deckle_lab::program::underused::Program;
 use deckle_lab::program::walk::{LENGTHS, Pattern};
 use deckle_lab::underused::Setting;
-use deckle_lab::{LabError, Side, anon, capture, oom, overcommit, pageout, underused};
+use deckle_lab::{LabError, Side, anon, capture, faults, oom, overcommit, pageout, underused};
 
 use crate::args::Format;
 use crate::args::lab::{
-    AnonArgs, CaptureArgs, CaptureWord, Case, Experiment, LabArgs, OomArgs, OvercommitArgs,
-    PageoutArgs, Place, UnderusedArgs,
+    AnonArgs, CaptureArgs, CaptureWord, Case, Experiment, FaultsArgs, LabArgs, OomArgs,
+    OvercommitArgs, PageoutArgs, Place, UnderusedArgs,
 };
 use crate::fail::{Fail, plain};
 use crate::{print, size};
@@ -33,6 +33,7 @@ pub fn lab(args: &LabArgs) -> Result<i32, Fail> {
         Experiment::AnonFolio(a) => run_anon(a),
         Experiment::Underused(a) => run_underused(a),
         Experiment::Overcommit(a) => run_overcommit(a),
+        Experiment::Faults(a) => run_faults(a),
     }
 }
 
@@ -156,6 +157,24 @@ fn run_overcommit(a: &OvercommitArgs) -> Result<i32, Fail> {
     plot.write(|| Ok(report.to_svg().unwrap_or_default()))?;
     show(a.format, || report.to_text(), || report.to_json())?;
     Ok(i32::from(report.failed()))
+}
+
+fn run_faults(a: &FaultsArgs) -> Result<i32, Fail> {
+    let size = size::parse(&a.size).map_err(|e| Fail::own(format!("--size: {e}")))?;
+    let (_, program_cmd) = own_command()?;
+    let refused = |e: LabError| failed("faults", &e);
+    let options = faults::FaultsOptions {
+        size,
+        ratio: a.ratio,
+        patterns: all_or(&a.pattern, &[Pattern::Uniform], Pattern::parse).map_err(refused)?,
+        threads: a.threads.clone(),
+        runs: a.runs as usize,
+        seconds: a.seconds,
+        program_cmd,
+    };
+    let report = faults::run(&options).map_err(refused)?;
+    show(a.format, || report.to_text(), || report.to_json())?;
+    Ok(0)
 }
 
 /// The file of a picture: opened before the minutes that the runs take, not after.

@@ -311,3 +311,58 @@ fn r150_lab_overcommit_says_what_is_wrong_with_an_option() {
         assert!(err.contains(says), "{args}: {err}");
     }
 }
+
+#[test]
+fn r150_lab_faults_tells_each_stage_of_real_faults() {
+    let args = "lab faults --size 64M --threads 2 --runs 1 --seconds 0.5 --format json";
+    let (code, out, err) = output(&args.split(' ').collect::<Vec<_>>());
+    if code == 125 && err.contains("userfaultfd") {
+        eprintln!("SKIPPED r150_lab_faults_tells_each_stage_of_real_faults: {err}");
+        return;
+    }
+    assert_eq!(code, 0, "{err}");
+    let rows = rows(&out);
+    let [row] = &rows[..] else {
+        panic!("{out}");
+    };
+    let of = |name: &str| row[name].as_f64().unwrap();
+    // Half of the memory is away at least, and each of the accesses that meets it is a fault.
+    let per_op = of("faults_per_op");
+    assert!((0.5..=1.0).contains(&per_op), "{row}");
+    assert!((0.9..=1.1).contains(&of("read_per_fault")), "{row}");
+    for name in ["delivery_us", "service_us", "wake_us", "median_us"] {
+        assert!(of(name) > 0.1, "{name}: {row}");
+    }
+    assert!(of("p99_us") > of("median_us"), "{row}");
+    let stages = row["stages"].as_array().unwrap();
+    let stage = |name: &str| stages.iter().find(|s| s["stage"] == name).unwrap();
+    let calls = |name: &str| stage(name)["calls"].as_f64().unwrap();
+    // What is installed was read back, and what was evicted has been compressed.
+    assert!(calls("install and wake") >= calls("read back"), "{row}");
+    assert!(calls("unmap") >= 0.9 * calls("compress"), "{row}");
+    for name in ["look up (core)", "read back", "compress", "store", "unmap"] {
+        assert!(stage(name)["cpu_us"].as_f64() > Some(0.1), "{name}: {row}");
+    }
+    // No work is told twice, and little is in no stage.
+    let shares = stages.iter().map(|s| s["cpu_share"].as_f64().unwrap());
+    assert!((0.5..1.2).contains(&shares.sum()), "{row}");
+    assert!(
+        stage("in no stage")["cpu_share"].as_f64() < Some(0.4),
+        "{row}"
+    );
+}
+
+#[test]
+fn r150_lab_faults_says_what_is_wrong_with_an_option() {
+    for (args, says) in [
+        ("lab faults --ratio 0.2", "--ratio 0.2"),
+        ("lab faults --size 8M", "32 MiB at least"),
+        ("lab faults --pattern random", "sequential"),
+        ("lab faults --threads 65", "--threads 65"),
+        ("lab faults --runs 0", "--runs"),
+    ] {
+        let (code, _, err) = output(&args.split(' ').collect::<Vec<_>>());
+        assert_eq!(code, 125, "{args}: {err}");
+        assert!(err.contains(says), "{args}: {err}");
+    }
+}

@@ -4,10 +4,11 @@
 //! - [`content`]: page content of a stated lz4 ratio.
 //! - [`program`]: the workloads. They are plain programs that know nothing of deckle, so that the
 //!   same binary runs on every side.
-//! - [`pageout`], [`oom`], [`capture`], [`anon`], [`underused`], [`overcommit`]: the experiments,
-//!   with a report as text or JSON.
+//! - [`pageout`], [`oom`], [`capture`], [`anon`], [`underused`], [`overcommit`], [`faults`]: the
+//!   experiments, with a report as text or JSON.
 //! - [`host`]: what the kernel rows need of the machine (swap on zram, a memory cgroup, huge page
 //!   settings), and the guard that gives all of it back however the run ends.
+//! - [`faults`] alone embeds a pager, in its program: to see into it.
 //! - [`model`]: the seam through which the software model takes part.
 //!
 //! Dependencies go one way: experiments -> host, child, program -> content, region, size.
@@ -17,6 +18,7 @@ pub mod capture;
 pub mod child;
 pub mod content;
 pub mod error;
+pub mod faults;
 mod figures;
 pub mod floor;
 pub mod host;

@@ -10,8 +10,8 @@ use super::Format;
 #[derive(Args)]
 #[command(after_help = "The workloads of the experiments can be run alone: \
         deckle lab program NAME ARGS,\n\
-        where NAME is anon, fill, pageout, oom-sparse, readzero-then-write, torture, underused\n\
-        or walk.")]
+        where NAME is anon, faults, fill, pageout, oom-sparse, readzero-then-write, torture,\n\
+        underused or walk.")]
 pub struct LabArgs {
     /// Which experiment.
     #[command(subcommand)]
@@ -41,6 +41,60 @@ pub enum Experiment {
     /// A working set larger than memory: the pager beside the kernel with zram, at equal RAM.
     #[command(after_help = OVERCOMMIT_HELP)]
     Overcommit(OvercommitArgs),
+    /// What a fault and an eviction cost where memory is short, stage by stage.
+    #[command(after_help = FAULTS_HELP)]
+    Faults(FaultsArgs),
+}
+
+const FAULTS_HELP: &str = "\
+Examples:
+  deckle lab faults
+      Uniform accesses with 1 and 2 threads, half a minute.
+  deckle lab faults --pattern zipf,sequential --threads 2 --runs 5 --format json
+
+Of each fault: how long until it is served (delivery), until the page is installed (service), and
+until the thread goes on. Of each stage: time, CPU time, what is left of it (waiting, for a CPU
+too), and its share of all CPU time. docs/overcommit-experiment.md tells what is in each.";
+
+/// Options of `deckle lab faults`.
+#[derive(Args)]
+pub struct FaultsArgs {
+    /// Memory, as a part of the working set: 0.39 to 1.
+    #[arg(long, default_value_t = 0.5, value_name = "R")]
+    pub ratio: f64,
+    /// Size of the working set, 32M or more.
+    #[arg(long, default_value = "512M", value_name = "SIZE")]
+    pub size: String,
+    /// In which order it is accessed, separated by commas: uniform, zipf, sequential, loop, phases.
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "uniform",
+        value_name = "LIST"
+    )]
+    pub pattern: Vec<String>,
+    /// By how many threads, several separated by commas.
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "1,2",
+        value_name = "LIST"
+    )]
+    pub threads: Vec<usize>,
+    /// For how long accesses are counted in a run.
+    #[arg(long, default_value_t = 2.0, value_name = "SECONDS")]
+    pub seconds: f64,
+    /// Timed runs of each row, of which the one in the middle is told.
+    #[arg(
+        long,
+        default_value_t = 3,
+        value_name = "N",
+        value_parser = clap::value_parser!(u32).range(1..=100)
+    )]
+    pub runs: u32,
+    /// How the result is written.
+    #[arg(long, value_enum, default_value = "text")]
+    pub format: Format,
 }
 
 const OVERCOMMIT_HELP: &str = "\

@@ -69,6 +69,7 @@ pub fn programs_main(args: &[OsString]) -> ExitCode {
     let words: Option<Vec<&str>> = args.iter().map(|a| a.to_str()).collect();
     let done = match words.as_deref() {
         Some(["anon", rest @ ..]) => anon::main(rest),
+        Some(["faults", rest @ ..]) => walk::faults::main(rest),
         Some(["fill", rest @ ..]) => fill::main(rest),
         Some(["pageout", rest @ ..]) => pageout::main(rest),
         Some(["oom-sparse", rest @ ..]) => sparse::main(rest),
@@ -79,8 +80,8 @@ pub fn programs_main(args: &[OsString]) -> ExitCode {
         Some(["warm", rest @ ..]) => warm::main(rest),
         Some(["keeper"]) => return crate::host::keeper::main(),
         _ => Err(LabError::Option(
-            "usage: program anon|fill|pageout|oom-sparse|readzero-then-write|torture|underused|\
-             walk|warm ARGS"
+            "usage: program anon|faults|fill|pageout|oom-sparse|readzero-then-write|torture|\
+             underused|walk|warm ARGS"
                 .into(),
         )
         .into()),

@@ -21,11 +21,12 @@ use crate::LabError;
 use crate::region::Region;
 use crate::size::PAGE;
 
+pub(crate) mod faults;
 mod pick;
 mod record;
 
 pub use pick::Pattern;
-use pick::Picker;
+use pick::{Access, Picker};
 pub use record::LENGTHS;
 pub(crate) use record::RATIO;
 use record::Records;
@@ -94,13 +95,8 @@ pub(super) fn main(args: &[&str]) -> Result<(), Failure> {
     let record = option(&mut args, "--record")?.map_or(Ok(PAGE), |v| number("--record", v))?;
     let reach = option(&mut args, "--reach")?;
     let reach = reach.map(|v| number::<usize>("--reach", v)).transpose()?;
-    let mut seconds = |name, default| {
-        let value = option(&mut args, name)?.map_or(Ok(default), |v| number(name, v))?;
-        Duration::try_from_secs_f64(value)
-            .map_err(|e| LabError::Option(format!("{name} {value}: {e}")))
-    };
-    let (count, settle) = (seconds("--seconds", 2.0)?, seconds("--settle", 0.5)?);
-    let [mib, pattern, threads] = args[..] else {
+    let (count, settle) = seconds(&mut args)?;
+    let [mib, pattern, walk_threads] = args[..] else {
         let usage = "usage: walk SIZE_MIB PATTERN THREADS [--record 4096|200] [--reach MIB] \
                      [--seconds S] [--settle S] [--steps]";
         return Err(LabError::Option(usage.into()).into());
@@ -109,12 +105,8 @@ pub(super) fn main(args: &[&str]) -> Result<(), Failure> {
     if mib == 0 || mib > 1 << 26 {
         return Err(LabError::Option(format!("SIZE_MIB {mib}: must be above 0")).into());
     }
-    let threads: usize = number("THREADS", threads)?;
     // Each has a MiB at least.
-    if threads == 0 || threads > mib.min(1024) {
-        let why = format!("THREADS {threads}: must be 1 to SIZE_MIB, and 1024 at most");
-        return Err(LabError::Option(why).into());
-    }
+    let threads = threads(walk_threads, mib.min(1024))?;
     let reach = reach.unwrap_or(mib / 2).clamp(1, mib);
     let plan = Plan {
         len: mib << 20,
@@ -139,6 +131,26 @@ pub(super) fn main(args: &[&str]) -> Result<(), Failure> {
     run(&plan, &step, |_| ())
 }
 
+/// For how long accesses count, and for how long before they do not.
+fn seconds(args: &mut Vec<&str>) -> Result<(Duration, Duration), LabError> {
+    let mut seconds = |name, default| {
+        let value = option(args, name)?.map_or(Ok(default), |v| number(name, v))?;
+        Duration::try_from_secs_f64(value)
+            .map_err(|e| LabError::Option(format!("{name} {value}: {e}")))
+    };
+    Ok((seconds("--seconds", 2.0)?, seconds("--settle", 0.5)?))
+}
+
+fn threads(text: &str, most: usize) -> Result<usize, LabError> {
+    let threads = number("THREADS", text)?;
+    match (1..=most).contains(&threads) {
+        true => Ok(threads),
+        false => Err(LabError::Option(format!(
+            "THREADS {threads}: must be 1 to {most}"
+        ))),
+    }
+}
+
 /// The workload. `step` is called before and after the time that counts, `meddle` gets the memory
 /// after filling it (tests spoil a byte there).
 fn run(
@@ -158,7 +170,7 @@ fn run(
         let mut walkers = walkers(plan, &records, region.bytes_mut());
         all(&mut walkers, |walker| {
             walker.fill();
-            Ok(0)
+            Ok(())
         })?;
     }
     let fill_s = started.elapsed().as_secs_f64();
@@ -228,14 +240,14 @@ impl Walker<'_> {
     fn walk(&mut self, stop: &AtomicBool) -> Result<u64, Failure> {
         let mut ops = 0;
         while !stop.load(Ordering::Relaxed) {
-            self.access()?;
+            let access = self.picker.pick();
+            self.access(access)?;
             ops += 1;
         }
         Ok(ops)
     }
 
-    fn access(&mut self) -> Result<(), Failure> {
-        let access = self.picker.pick();
+    fn access(&mut self, access: Access) -> Result<(), Failure> {
         let (number, at) = (self.number(access.record), self.records.at(access.record));
         let record = &mut self.part[at..][..self.records.len()];
         let version = &mut self.versions[access.record];
@@ -269,10 +281,10 @@ fn timed(walkers: &mut [Walker<'_>], time: Duration) -> Result<Vec<u64>, Failure
 }
 
 /// Each in a thread of its own; what they return, or the first error.
-fn all<'a>(
+fn all<'a, T: Send>(
     walkers: &mut [Walker<'a>],
-    each: impl Fn(&mut Walker<'a>) -> Result<u64, Failure> + Sync,
-) -> Result<Vec<u64>, Failure> {
+    each: impl Fn(&mut Walker<'a>) -> Result<T, Failure> + Sync,
+) -> Result<Vec<T>, Failure> {
     thread::scope(|scope| {
         let each = &each;
         let threads: Vec<_> = (walkers.iter_mut())

@@ -1,0 +1,110 @@
+//! A pager in this process, with the store timed: what `deckle run` puts into a program.
+
+use std::alloc::{Layout, alloc, dealloc};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use deckle_live::{Die, Limit, LiveConfig, Pager, Service};
+use deckle_mm::{Slot, Store, StoreError, Tunables};
+use deckle_store::{Algorithm, Config, Ram, Segments};
+
+use super::clock::{Part, turn_to, within};
+use crate::LabError;
+use crate::size::PAGE;
+
+/// Bytes of a huge page, and of a large segment.
+const HUGE: usize = 2 << 20;
+/// Least bytes from `memory.high` to the limit, and which part of the limit it is.
+const ROOM: (u64, u64) = (4 << 20, 64);
+
+/// Segments as a service has them: mapped whole at once, large ones as huge pages.
+#[derive(Clone, Copy)]
+pub(crate) struct Mapped;
+
+fn layout(bytes: usize) -> Option<Layout> {
+    let align = if bytes.is_multiple_of(HUGE) {
+        HUGE
+    } else {
+        PAGE
+    };
+    let layout = Layout::from_size_align(bytes, align).ok()?;
+    (layout.size() > 0).then_some(layout)
+}
+
+// SAFETY: the allocator's blocks are exclusive until freed, and aligned to a page by their layout.
+unsafe impl Segments for Mapped {
+    fn map(&self, bytes: usize) -> Option<NonNull<u8>> {
+        // SAFETY: the size is above zero.
+        let base = NonNull::new(unsafe { alloc(layout(bytes)?) })?;
+        for advice in [libc::MADV_HUGEPAGE, libc::MADV_POPULATE_WRITE] {
+            if advice == libc::MADV_POPULATE_WRITE || bytes.is_multiple_of(HUGE) {
+                // SAFETY: changes no byte of the block, which is ours. Where it is refused pages
+                // come when they are touched.
+                unsafe { libc::madvise(base.as_ptr().cast(), bytes, advice) };
+            }
+        }
+        Some(base)
+    }
+
+    unsafe fn unmap(&self, base: NonNull<u8>, bytes: usize) {
+        if let Some(layout) = layout(bytes) {
+            // SAFETY: the caller says `base` came from `map(bytes)`, which used this layout.
+            unsafe { dealloc(base.as_ptr(), layout) }
+        }
+    }
+
+    fn encoded(&self) {
+        turn_to(Part::Keep);
+    }
+}
+
+/// A store whose calls are parts.
+pub(crate) struct Timed(Ram<Mapped>);
+
+impl Store for Timed {
+    fn accepts(&self) -> bool {
+        self.0.accepts()
+    }
+    fn put(&self, first: Slot, pages: &[u8]) -> Result<(), StoreError> {
+        within(Part::Compress, || self.0.put(first, pages))
+    }
+    fn get(&self, first: Slot, pages: &mut [u8]) -> Result<(), StoreError> {
+        within(Part::ReadBack, || self.0.get(first, pages))
+    }
+    fn free(&self, first: Slot, count: u32) {
+        within(Part::Forget, || self.0.free(first, count));
+    }
+    fn ram_bytes(&self) -> u64 {
+        self.0.ram_bytes()
+    }
+    fn charged_bytes(&self) -> u64 {
+        self.0.charged_bytes()
+    }
+    fn compact(&self, budget: u64) -> u64 {
+        within(Part::Keep, || self.0.compact(budget))
+    }
+    fn stored_pages(&self) -> u64 {
+        self.0.stored_pages()
+    }
+}
+
+/// Starts a pager with this limit in bytes.
+pub(crate) fn service(limit: u64) -> Result<Service<Limit, Timed>, LabError> {
+    let page = PAGE as u64;
+    let room = (limit / ROOM.1).max(ROOM.0);
+    let high = limit.saturating_sub(room) / page;
+    let account = Arc::new(Limit::new(limit / page, high, u64::MAX));
+    let sizes = Config {
+        large_segment_bytes: HUGE as u32,
+        shards: 2,
+        ..Config::new(Algorithm::Lz4)
+    };
+    let store = Timed(Ram::with(sizes, Mapped));
+    let config = LiveConfig {
+        dont_fork: true,
+        ..LiveConfig::default()
+    };
+    let pager = Pager::new(config, account, store, Tunables::default(), Box::new(Die));
+    let service = pager.and_then(Service::start);
+    service.map_err(|e| LabError::io("starting a pager", std::io::Error::other(e.to_string())))
+}
