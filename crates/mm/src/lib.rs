@@ -61,7 +61,7 @@ pub use space::advice::Advice;
 pub use space::fault::{FaultError, FaultMode, Served};
 pub use space::marks::{Marks, PageInfo};
 pub use stat::{Item, SIZE_ORDERS, SizeItem, Stats};
-pub use store::{Store, StoreError, StoreStop};
+pub use store::{Store, StoreError, StoreStop, Written};
 pub use tunables::{FaultOrder, Profile, SplitMode, ThpMode, TunableError, Tunables};
 pub use units::{
     BLOCK_ORDER, BLOCK_PAGES, BlockNr, FrameRun, MAX_ORDER, PAGE_SIZE, PageMask, PageRun, Pfn,

@@ -29,6 +29,15 @@ pub struct StoreError {
     pub why: StoreStop,
 }
 
+/// What one [`Store::writeback`] has done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Written {
+    /// Pages that are on the slower medium since.
+    pub pages: u64,
+    /// Bytes of RAM that they had.
+    pub bytes: u64,
+}
+
 impl fmt::Display for StoreStop {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -80,6 +89,17 @@ pub trait Store: Send + Sync {
     fn compact(&self, budget: u64) -> u64 {
         let _ = budget;
         0
+    }
+    /// Whether the store's RAM, beside `resident` pages, is so much that some of what it holds
+    /// should go on to a slower medium; false where there is none.
+    fn wants_writeback(&self, resident: u64) -> bool {
+        let _ = resident;
+        false
+    }
+    /// Writes some of what is stored, the oldest first, to the slower medium, and gives its RAM
+    /// back; `None`: there is no such medium, it takes nothing now, or there is nothing to write.
+    fn writeback(&self) -> Option<Written> {
+        None
     }
     /// Pages stored now.
     fn stored_pages(&self) -> u64;

@@ -350,7 +350,7 @@ pub enum Swap {
     /// Nowhere.
     Off(Disabled),
     /// Compressed RAM.
-    Ram(Ram<Mapped>),
+    Ram(Box<Ram<Mapped>>),
 }
 
 impl Swap {
@@ -367,13 +367,13 @@ impl Swap {
             shards: 2,
             ..Config::new(algorithm)
         };
-        Swap::Ram(Ram::with(config, Mapped))
+        Swap::Ram(Box::new(Ram::with(config, Mapped)))
     }
 
     fn inner(&self) -> &dyn Store {
         match self {
             Swap::Off(store) => store,
-            Swap::Ram(store) => store,
+            Swap::Ram(store) => &**store,
         }
     }
 

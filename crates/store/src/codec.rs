@@ -102,6 +102,13 @@ impl Writer {
         self.out.0.get(range).unwrap_or_default()
     }
 
+    /// Copies a page as it is into the room from byte `at` on, which [fits](Self::fits).
+    pub(crate) fn copy(&mut self, at: usize, page: &Page) -> usize {
+        const { assert!(PAGE_SIZE <= LZ4_ROOM) };
+        self.out.0[at.min(ROOM - LZ4_ROOM)..][..PAGE_SIZE].copy_from_slice(page);
+        PAGE_SIZE
+    }
+
     /// Compresses a page into the room from byte `at` on, which [fits](Self::fits).
     /// `Incompressible` beyond [`MAX_ENCODED`] bytes.
     pub(crate) fn pack(&mut self, at: usize, page: &Page) -> Result<usize, StoreStop> {
@@ -145,9 +152,18 @@ impl Scratch for Writer {
 
 /// What a get works in.
 pub(crate) struct Reader {
-    encoded: Box<Bytes<MAX_ENCODED>>,
+    encoded: Box<Bytes<PAGE_SIZE>>,
+    /// What is read of a file, if there may be one.
+    window: Option<Box<Window>>,
     engine: Unpacker,
 }
+
+/// The blocks of a file that an object lies in: three at most, as it may begin at any 8 bytes of
+/// the first.
+#[repr(C, align(4096))]
+struct Window([u8; 3 * PAGE_SIZE]);
+// SAFETY: an array of bytes is valid when they are zero.
+unsafe impl Zeroable for Window {}
 
 enum Unpacker {
     Lz4,
@@ -156,8 +172,8 @@ enum Unpacker {
 }
 
 impl Reader {
-    /// A reader, or `None` without memory.
-    pub(crate) fn new(algorithm: Algorithm) -> Option<Box<Reader>> {
+    /// A reader, of files too if there `are` any; `None` without memory.
+    pub(crate) fn new(algorithm: Algorithm, are: bool) -> Option<Box<Reader>> {
         let engine = match algorithm {
             Algorithm::Lz4 => Unpacker::Lz4,
             #[cfg(feature = "zstd")]
@@ -165,8 +181,32 @@ impl Reader {
         };
         Some(Box::new(Reader {
             encoded: zeroed_box()?,
+            window: match are {
+                true => Some(zeroed_box()?),
+                false => None,
+            },
             engine,
         }))
+    }
+
+    /// Room for the `bytes` bytes from byte `at` of a file on, with all of the blocks that they lie
+    /// in; `None` for more than an object has. With where the blocks begin.
+    pub(crate) fn window(&mut self, at: u64, bytes: usize) -> Option<(u64, &mut [u8])> {
+        let from = at / PAGE_SIZE as u64 * PAGE_SIZE as u64;
+        let whole = ((at - from) as usize + bytes).next_multiple_of(PAGE_SIZE);
+        Some((from, self.window.as_mut()?.0.get_mut(..whole)?))
+    }
+
+    /// Takes an encoding from what was read into the [window](Self::window).
+    pub(crate) fn take_read(&mut self, at: usize, len: usize) -> bool {
+        let read = self.window.as_ref().and_then(|w| w.0.get(at..at + len));
+        match (read, self.encoded.0.get_mut(..len)) {
+            (Some(read), Some(room)) => {
+                room.copy_from_slice(read);
+                true
+            }
+            _ => false,
+        }
     }
 
     /// Takes a copy of an encoding, so that the store's lock can be dropped before decoding.
@@ -183,13 +223,17 @@ impl Reader {
 
     /// The first `len` bytes taken.
     pub(crate) fn taken(&self, len: usize) -> &[u8] {
-        &self.encoded.0[..len.min(MAX_ENCODED)]
+        &self.encoded.0[..len.min(PAGE_SIZE)]
     }
 
-    /// Decompresses the `len` bytes taken; false unless they give exactly a page. Needs no
-    /// memory beyond its own.
+    /// Decompresses the `len` bytes taken, or copies them if they are a page as it is; false unless
+    /// they give exactly a page. Needs no memory beyond its own.
     pub(crate) fn unpack(&mut self, len: usize, page: &mut Page) -> bool {
-        let encoded = &self.encoded.0[..len.min(MAX_ENCODED)];
+        let encoded = &self.encoded.0[..len.min(PAGE_SIZE)];
+        if len == PAGE_SIZE {
+            page.copy_from_slice(encoded);
+            return true;
+        }
         match &mut self.engine {
             Unpacker::Lz4 => decompress_into(encoded, page).is_ok_and(|n| n == PAGE_SIZE),
             #[cfg(feature = "zstd")]
@@ -205,6 +249,7 @@ impl Scratch for Reader {
             #[cfg(feature = "zstd")]
             Unpacker::Zstd(context) => context.sizeof(),
         };
-        size_of::<Reader>() + MAX_ENCODED + engine
+        let window = self.window.as_ref().map_or(0, |_| size_of::<Window>());
+        size_of::<Reader>() + PAGE_SIZE + window + engine
     }
 }

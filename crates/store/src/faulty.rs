@@ -1,5 +1,7 @@
 //! A store that fails on purpose, for tests of what uses a store.
 
+pub mod disk;
+
 use deckle_mm::{PAGE_SIZE, Slot, Store, StoreError, StoreStop};
 use std::sync::{Mutex, PoisonError};
 

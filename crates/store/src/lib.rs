@@ -4,14 +4,18 @@
 //! pages as a list of their words, all others as one lz4 or zstd block each. [`Disabled`]
 //! takes nothing. [`faulty`] breaks a store on purpose, for tests.
 //!
+//! Behind the RAM there may be a file ([`SwapFile`]): what was stored longest ago goes on to it in
+//! whole segments, and so do pages that do not compress.
+//!
 //! The crate runs inside programs that deckle manages. It allocates only through the global
 //! allocator (zstd's C code too) and through the [`Segments`] hook, starts no thread, does no
-//! input or output and keeps no thread-local state. Locks are futex mutexes, held for the
-//! look-up and copy of a few encoded pages, or for a bounded step of compaction; never while a
-//! page is compressed or decompressed.
+//! input or output but through the [`SwapFile`] hook and keeps no thread-local state. Locks are
+//! futex mutexes, held for the look-up and copy of a few encoded pages, or for a bounded step of
+//! compaction; never while a page is compressed or decompressed, or a file is read or written.
 #![deny(unsafe_op_in_unsafe_fn)]
 
 mod codec;
+mod config;
 mod disabled;
 mod encode;
 pub mod faulty;
@@ -20,11 +24,15 @@ mod pool;
 mod ram;
 mod segment;
 mod shard;
+mod swapfile;
 mod table;
+mod tier;
 mod zeroed;
 
 pub use codec::Algorithm;
+pub use config::{Config, Counts};
 pub use disabled::Disabled;
 pub use encode::{MAX_ENCODED, MAX_SPARSE_WORDS};
-pub use ram::{Config, Counts, Ram};
+pub use ram::Ram;
 pub use segment::{Heap, Segments};
+pub use swapfile::{NoFile, SwapFile};

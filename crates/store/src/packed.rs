@@ -22,12 +22,14 @@ impl Packed {
         end: 0,
     };
 
-    /// Encodes a page from byte `start` of the room on, which fits.
+    /// Encodes a page from byte `start` of the room on, which fits. One that does not compress is
+    /// taken as it is if that is `allowed`.
     pub(crate) fn new(
         writer: &mut Writer,
         start: usize,
         slot: u32,
         page: &Page,
+        allowed: bool,
     ) -> Result<Packed, StoreStop> {
         let shape = shape(page, writer.room(start));
         let (sum, end) = match shape {
@@ -37,8 +39,11 @@ impl Packed {
                 (sparse_sum(slot, writer.written(start..end)), end)
             }
             Shape::Dense => {
-                let end = start + writer.pack(start, page)?;
-                (page_sum(slot, page), end)
+                let len = match writer.pack(start, page) {
+                    Err(StoreStop::Incompressible) if allowed => writer.copy(start, page),
+                    other => other?,
+                };
+                (page_sum(slot, page), start + len)
             }
         };
         Ok(Packed {

@@ -1,77 +1,28 @@
 //! The store in RAM.
 
 use crate::codec::{Algorithm, Reader, Writer};
-use crate::encode::{Page, decode_sparse, fill_same, page_sum, same_sum, sparse_sum};
+use crate::config::{Config, Counts};
+use crate::encode::{Page, fill_same, same_sum};
 use crate::packed::Packed;
 use crate::pool::{Lent, Pool};
-use crate::segment::{Heap, Segments};
-use crate::shard::{Shard, entry_sum, header_sum};
-use crate::table::Kind;
-use deckle_mm::{PAGE_SIZE, Slot, Store, StoreError, StoreStop};
-use std::sync::atomic::{AtomicU64, Ordering};
+use crate::segment::{Header, Heap, Segments};
+use crate::shard::{Found, Shard, entry_sum};
+use crate::swapfile::{NoFile, SwapFile};
+use crate::table::Entry;
+use crate::tier::{Spot, Tier, decode};
+use deckle_mm::{PAGE_SIZE, Slot, Store, StoreError, StoreStop, Written};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// EINVAL: the caller gave something else than whole pages.
 const EINVAL: i32 = 22;
 
-/// Sizes of a [`Ram`] store.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Config {
-    /// How pages are compressed.
-    pub algorithm: Algorithm,
-    /// Bytes of a segment: rounded up to a power of two from 16 KiB to 16 MiB.
-    pub segment_bytes: u32,
-    /// Bytes of a new segment in a shard with live bytes of 8 such: rounded and limited likewise,
-    /// at least `segment_bytes`. A huge page costs less to map than its pages one by one, and
-    /// less than that in memory that was just freed whole.
-    pub large_segment_bytes: u32,
-    /// Parts with a lock, an open segment and a compaction of their own: rounded up to a
-    /// power of two, at most 64. One lock is held about 0.2 us for a page that takes ten
-    /// times that to compress, so one shard carries about as many CPUs; each further one
-    /// costs up to three segments.
-    pub shards: u32,
-}
-
-impl Config {
-    /// One shard and segments of 256 KiB, however much is stored.
-    pub fn new(algorithm: Algorithm) -> Config {
-        Config {
-            algorithm,
-            segment_bytes: 256 << 10,
-            large_segment_bytes: 0,
-            shards: 1,
-        }
-    }
-}
-
-/// What a [`Ram`] store holds and did.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Counts {
-    /// Pages stored as one word.
-    pub same_pages: u64,
-    /// Pages stored as a list of words.
-    pub sparse_pages: u64,
-    /// Pages stored compressed.
-    pub block_pages: u64,
-    /// Bytes of their encodings with headers.
-    pub live_bytes: u64,
-    /// Bytes of segments that compaction could win back.
-    pub dead_bytes: u64,
-    /// Segments mapped.
-    pub segments: u64,
-    /// Their bytes.
-    pub segment_bytes: u64,
-    /// Bytes that compaction copied since the start.
-    pub moved_bytes: u64,
-    /// Segments that compaction cannot empty because a header in them was damaged.
-    pub damaged_segments: u64,
-}
-
 /// A store that keeps pages in RAM, encoded and checksummed.
 ///
 /// - Same-filled pages (zero pages among them) live in the slot table alone.
 /// - Pages with at most [`crate::MAX_SPARSE_WORDS`] non-zero words are lists of these.
-/// - All others are lz4 or zstd blocks; one above [`crate::MAX_ENCODED`] bytes is refused.
+/// - All others are lz4 or zstd blocks; one above [`crate::MAX_ENCODED`] bytes is refused, or,
+///   where there is a file, kept as it is in a segment that is written first.
 ///
 /// Every page has a checksum over its slot and its bytes, 46 bits of it for pages with an
 /// encoding, 30 for same-filled ones. A `get` verifies it after decoding; it gives the bytes
@@ -83,24 +34,42 @@ pub struct Counts {
 /// live bytes: 1.13 for 64 KiB); twice the live bytes of what is lent to children of fork, while
 /// there are any, and whatever was borrowed at a fork.
 /// The table takes 12 bytes a slot for each run of 512 slots that has one in use, the scratch
-/// memory 21 KiB (lz4) for each call at once.
+/// memory 21 KiB (lz4; 33 with a file) for each call at once. The file has at most twice the live
+/// bytes in it, and 16 MiB, while it can be read.
 ///
-/// Locks: one per shard, then none. A segment hook runs under it.
-pub struct Ram<S: Segments = Heap> {
-    hooks: S,
+/// Locks: one per shard, then none. A segment hook runs under it, one of the file never.
+pub struct Ram<S: Segments = Heap, F: SwapFile = NoFile> {
+    pub(crate) hooks: S,
+    pub(crate) file: F,
+    pub(crate) tier: Tier,
     config: Config,
     bits: u32,
-    shards: Box<[Part]>,
+    pub(crate) shards: Box<[Part]>,
     writers: Pool<Writer>,
     readers: Pool<Reader>,
 }
 
+/// Where the page of a slot was found.
+#[derive(Clone, Copy)]
+enum At {
+    /// In its entry.
+    Word,
+    /// In RAM: the reader has a copy.
+    Taken(Header, usize),
+    /// In a file.
+    Filed(Spot),
+}
+
 /// A shard, and its totals for readers that do not take the lock.
-struct Part {
+pub(crate) struct Part {
     shard: Mutex<Shard>,
-    bytes: AtomicU64,
+    pub(crate) bytes: AtomicU64,
     charged: AtomicU64,
     pages: AtomicU64,
+    /// Whether pages as they are wait to be written.
+    pub(crate) raw: AtomicBool,
+    /// Whether places in the file hold nothing any more.
+    pub(crate) vacant: AtomicBool,
 }
 
 impl Ram<Heap> {
@@ -114,6 +83,13 @@ impl<S: Segments> Ram<S> {
     /// A store with these sizes over segments from `hooks`. Allocates only a few hundred
     /// bytes; everything else comes with the first page.
     pub fn with(config: Config, hooks: S) -> Ram<S> {
+        Ram::with_file(config, hooks, NoFile)
+    }
+}
+
+impl<S: Segments, F: SwapFile> Ram<S, F> {
+    /// The same with a file behind it.
+    pub fn with_file(config: Config, hooks: S, file: F) -> Ram<S, F> {
         let round = |bytes: u32| bytes.clamp(16 << 10, 16 << 20).next_power_of_two();
         let small = round(config.segment_bytes);
         let config = Config {
@@ -131,16 +107,30 @@ impl<S: Segments> Ram<S> {
                 charged: AtomicU64::new(bytes.load(Ordering::Relaxed)),
                 bytes,
                 pages: AtomicU64::new(0),
+                raw: AtomicBool::new(false),
+                vacant: AtomicBool::new(false),
             }
         };
         Ram {
             hooks,
+            file,
+            tier: Tier::default(),
             config,
             bits,
             shards: (0..config.shards).map(part).collect(),
             writers: Pool::new(),
             readers: Pool::new(),
         }
+    }
+
+    /// The file.
+    pub fn file(&self) -> &F {
+        &self.file
+    }
+
+    /// The same, to be changed by who has the store alone.
+    pub fn file_mut(&mut self) -> &mut F {
+        &mut self.file
     }
 
     /// The sizes in use, after rounding.
@@ -162,6 +152,7 @@ impl<S: Segments> Ram<S> {
     ) -> (usize, Option<StoreStop>) {
         let mut few = [const { Packed::NOTHING }; AT_ONCE];
         let (mut n, mut end, mut why) = (0, 0, None);
+        let raw = self.takes_raw();
         for (page, packed) in pages.iter().zip(&mut few) {
             let slot = match first.checked_add(n as u32) {
                 Some(slot) if Shard::of(slot, self.bits) == Shard::of(first, self.bits) => slot,
@@ -174,7 +165,7 @@ impl<S: Segments> Ram<S> {
             if !writer.fits(end) {
                 break;
             }
-            match Packed::new(writer, end, slot, page) {
+            match Packed::new(writer, end, slot, page, raw) {
                 Ok(new) => *packed = new,
                 Err(stop) => {
                     why = Some(stop);
@@ -198,7 +189,11 @@ impl<S: Segments> Ram<S> {
             (n, why)
         };
         self.hooks.encoded();
-        self.part(first).change(put)
+        self.change(self.part(first), put)
+    }
+
+    fn reader(&self) -> Option<Box<Reader>> {
+        Reader::new(self.config.algorithm, F::IS_FILE)
     }
 
     fn get_page<'a>(
@@ -209,46 +204,51 @@ impl<S: Segments> Ram<S> {
     ) -> Result<(), StoreStop> {
         // Lent before the lock: lending may wait for a reader that wants this lock.
         if reader.is_none() {
-            let algorithm = self.config.algorithm;
-            *reader = self.readers.lend(|| Reader::new(algorithm));
+            *reader = self.readers.lend(|| self.reader());
         }
         let reader = reader.as_mut().ok_or(StoreStop::Corrupt)?;
-        let (entry, object) = {
-            let shard = self.part(slot).lock();
-            let (entry, object) = shard.get(slot)?;
-            let object = match object {
-                None => None,
-                Some((header, body)) if reader.take(body) => Some((header, body.len())),
-                Some(_) => return Err(StoreStop::Corrupt),
+        let mut before = None;
+        loop {
+            let (entry, found) = self.look_up(reader, slot)?;
+            let result = match found {
+                At::Word if entry.sum == entry_sum(same_sum(slot, entry.word)) => {
+                    fill_same(entry.word, page);
+                    Ok(())
+                }
+                At::Taken(header, len) if decode(reader, (slot, entry), (header, len), page) => {
+                    Ok(())
+                }
+                At::Filed(spot) => self.read_filed(reader, (slot, entry), spot, page),
+                At::Word | At::Taken(..) => Err(StoreStop::Corrupt),
             };
-            (entry, object)
-        };
-        let Some((header, len)) = object else {
-            if entry.sum != entry_sum(same_sum(slot, entry.word)) {
-                return Err(StoreStop::Corrupt);
+            // It may have moved while the file was read. What has not is tried twice.
+            match found {
+                At::Filed(spot) if result.is_err() && before != Some((spot.file, spot.at)) => {
+                    before = Some((spot.file, spot.at));
+                }
+                _ => return result,
             }
-            fill_same(entry.word, page);
-            return Ok(());
-        };
-        let (decoded, sum) = match entry.kind {
-            Kind::Sparse => {
-                let list = reader.taken(len);
-                (decode_sparse(list, page), sparse_sum(slot, list))
-            }
-            _ => (reader.unpack(len, page), page_sum(slot, page)),
-        };
-        if decoded && entry.sum == entry_sum(sum) && header.sum == header_sum(sum) {
-            Ok(())
-        } else {
-            Err(StoreStop::Corrupt)
         }
+    }
+
+    /// What is in a slot, taken by the reader if it is in RAM.
+    fn look_up(&self, reader: &mut Reader, slot: u32) -> Result<(Entry, At), StoreStop> {
+        let shard = self.part(slot).lock();
+        let (entry, found) = shard.get(slot)?;
+        let at = match found {
+            Found::Word => At::Word,
+            Found::Object(header, body) if reader.take(body) => At::Taken(header, body.len()),
+            Found::Object(..) => return Err(StoreStop::Corrupt),
+            Found::Filed { file, at, len } => At::Filed(Spot { file, at, len }),
+        };
+        Ok((entry, at))
     }
 
     /// Before a fork: what there is is shared with the child from now on, and charged here
     /// ([`Store::charged_bytes`]) also after it is unmapped, until [`unlend`](Self::unlend).
     /// What was borrowed is charged here. Returns how many forks there were with this one.
     pub fn lend(&self) -> u64 {
-        let lend = |part: &Part| part.change(|shard| shard.lend(&self.hooks));
+        let lend = |part: &Part| self.change(part, |shard| shard.lend(&self.hooks));
         self.shards.iter().map(lend).max().unwrap_or(0)
     }
 
@@ -261,6 +261,7 @@ impl<S: Segments> Ram<S> {
     /// In a child of fork: what its parent [lent](Self::lend) is not charged here. Returns its
     /// bytes.
     pub fn borrow_lent(&self) -> u64 {
+        *self.tier.extents() = Default::default();
         self.each(|shard| shard.segments.borrow_lent(&self.hooks));
         let borrowed = |part: &Part| part.lock().segments.borrowed();
         self.shards.iter().map(borrowed).sum()
@@ -272,7 +273,14 @@ impl<S: Segments> Ram<S> {
     }
 
     fn each(&self, f: impl Fn(&mut Shard)) {
-        self.shards.iter().for_each(|part| part.change(&f));
+        self.shards.iter().for_each(|part| self.change(part, &f));
+    }
+
+    /// Changes a part; what that leaves vacant in the file is given back.
+    fn change<R>(&self, part: &Part, f: impl FnOnce(&mut Shard) -> R) -> R {
+        let result = part.change(f);
+        self.vacate(part);
+        result
     }
 
     /// What is stored, by encoding, and what compaction did.
@@ -289,7 +297,9 @@ impl<S: Segments> Ram<S> {
             c.segment_bytes += shard.segments.mapped_bytes();
             c.moved_bytes += shard.tally.moved_bytes;
             c.damaged_segments += shard.tally.damaged;
+            c.filed_pages += shard.segments.in_file().pages;
         }
+        c.file_bytes = self.tier.extents().bytes();
         c
     }
 
@@ -317,18 +327,17 @@ impl<S: Segments> Ram<S> {
     /// Inverts bit `bit` of what is stored for a slot: of its header (8 bytes) and encoding,
     /// or of its fill word. False when the slot has no such bit. For tests of what reads it.
     pub fn corrupt_for_test(&self, slot: Slot, bit: u32) -> bool {
-        self.part(slot.0)
-            .change(|shard| shard.flip_bit(slot.0, bit))
+        self.change(self.part(slot.0), |shard| shard.flip_bit(slot.0, bit))
     }
 }
 
 impl Part {
-    fn lock(&self) -> MutexGuard<'_, Shard> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Shard> {
         self.shard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Runs `f` under the lock and brings the totals up to date.
-    fn change<R>(&self, f: impl FnOnce(&mut Shard) -> R) -> R {
+    pub(crate) fn change<R>(&self, f: impl FnOnce(&mut Shard) -> R) -> R {
         let mut shard = self.lock();
         let result = f(&mut shard);
         let bytes = shard.bytes();
@@ -336,6 +345,10 @@ impl Part {
         self.bytes.store(bytes, Ordering::Relaxed);
         self.charged.store(charged, Ordering::Relaxed);
         self.pages.store(shard.pages(), Ordering::Relaxed);
+        self.raw
+            .store(shard.segments.raw_waits(), Ordering::Relaxed);
+        self.vacant
+            .store(shard.segments.has_vacant(), Ordering::Relaxed);
         result
     }
 }
@@ -359,7 +372,7 @@ fn ragged(done: usize, rest: &[u8]) -> Result<(), StoreError> {
     })
 }
 
-impl<S: Segments> Store for Ram<S> {
+impl<S: Segments, F: SwapFile> Store for Ram<S, F> {
     fn accepts(&self) -> bool {
         true
     }
@@ -371,7 +384,7 @@ impl<S: Segments> Store for Ram<S> {
             why,
         };
         // What is stored can be read back without memory: its reader exists before it.
-        if !self.readers.ensure(|| Reader::new(algorithm)) {
+        if !self.readers.ensure(|| self.reader()) {
             return Err(stop(0, StoreStop::NoMemory));
         }
         let mut writer = self
@@ -415,7 +428,7 @@ impl<S: Segments> Store for Ram<S> {
             // Runs of 16 aligned slots are in one shard.
             let stop = (at / u64::from(AT_ONCE) + 1) * u64::from(AT_ONCE);
             let stop = stop.min(end);
-            self.part(slot).change(|shard| {
+            self.change(self.part(slot), |shard| {
                 for slot in at..stop {
                     shard.free(&self.hooks, slot as u32);
                 }
@@ -430,12 +443,20 @@ impl<S: Segments> Store for Ram<S> {
     /// time, or nothing else to win. Holds a shard's lock for the whole budget: keep it small.
     fn compact(&self, budget: u64) -> u64 {
         let each = |part: &Part| {
-            part.change(|shard| match shard.compact(&self.hooks, budget) {
+            self.change(part, |shard| match shard.compact(&self.hooks, budget) {
                 0 => shard.segments.drop_spare(&self.hooks),
                 copied => copied,
             })
         };
         self.shards.iter().map(each).sum()
+    }
+
+    fn wants_writeback(&self, resident: u64) -> bool {
+        self.wants_file(resident)
+    }
+
+    fn writeback(&self) -> Option<Written> {
+        self.send()
     }
 
     fn ram_bytes(&self) -> u64 {
@@ -464,7 +485,7 @@ impl<S: Segments> Store for Ram<S> {
     }
 }
 
-impl<S: Segments> Drop for Ram<S> {
+impl<S: Segments, F: SwapFile> Drop for Ram<S, F> {
     fn drop(&mut self) {
         for part in &mut self.shards {
             let shard = part.shard.get_mut().unwrap_or_else(PoisonError::into_inner);

@@ -1,64 +1,27 @@
 //! Segments: runs of memory that objects are appended to.
 //!
-//! One segment is open; a full one is sealed and nothing is appended to it again. Freeing an
-//! object wipes its bytes and lowers its segment's count of live ones; a sealed segment without
-//! any is unmapped at once. What a fork has copied is not even wiped, so that the kernel goes on
-//! sharing its pages: there the bytes stay until their segment is unmapped.
+//! One segment is open, and one more for pages that are kept as they are; a full one is sealed and
+//! nothing is appended to it again. Freeing an object wipes its bytes and lowers its segment's
+//! count of live ones; a sealed segment without any is unmapped at once. What a fork has copied is
+//! not even wiped, so that the kernel goes on sharing its pages: there the bytes stay until their
+//! segment is unmapped. Sealed segments may leave for a file.
 
+mod filed;
 mod share;
+mod source;
 mod sparse;
 mod verify;
 
+use crate::swapfile::Extent;
 use crate::table::Place;
+use deckle_mm::PAGE_SIZE;
+use filed::Filed;
+pub(crate) use filed::{Outgoing, Sparse};
 use share::{Ghosts, Share};
+pub use source::{Heap, Segments};
 pub(crate) use sparse::LIVE_PER_DEAD;
 use sparse::NO_BUCKETS;
-use std::alloc::{Layout, alloc, dealloc};
 use std::ptr::NonNull;
-
-/// Where segments come from.
-///
-/// # Safety
-/// `map` must return memory of that many bytes, aligned to a page, readable and writable and
-/// used by nobody else until it is given to `unmap`.
-pub unsafe trait Segments: Send + Sync {
-    /// Maps `bytes` (a multiple of 4096) of memory with any content; `None` when there is
-    /// none. Called with a lock of the store held: it must not use the store.
-    fn map(&self, bytes: usize) -> Option<NonNull<u8>>;
-    /// Gives a segment back.
-    ///
-    /// # Safety
-    /// `base` came from `map(bytes)` of this object, was not given back before, and nobody
-    /// uses the memory any more.
-    unsafe fn unmap(&self, base: NonNull<u8>, bytes: usize);
-    /// Told when pages are encoded and are about to be kept, by whose task. Called with no lock.
-    fn encoded(&self) {}
-    /// Told of each segment to which nothing will be appended any more: of its bytes those of freed
-    /// objects become zeros, and no others change, until `unmap` or, where it was emptied, until
-    /// it is used anew.
-    fn sealed(&self, _base: NonNull<u8>, _bytes: usize) {}
-}
-
-/// Segments from the global allocator.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Heap;
-
-// SAFETY: the global allocator hands out memory that is exclusive until freed.
-unsafe impl Segments for Heap {
-    fn map(&self, bytes: usize) -> Option<NonNull<u8>> {
-        let layout = Layout::from_size_align(bytes, 4096)
-            .ok()
-            .filter(|l| l.size() > 0)?;
-        // SAFETY: the size is above zero, checked above.
-        NonNull::new(unsafe { alloc(layout) })
-    }
-    unsafe fn unmap(&self, base: NonNull<u8>, bytes: usize) {
-        if let Ok(layout) = Layout::from_size_align(bytes, 4096) {
-            // SAFETY: the caller says `base` came from `map(bytes)`, which used this layout.
-            unsafe { dealloc(base.as_ptr(), layout) }
-        }
-    }
-}
 
 /// Bytes in front of each object: slot, length, 16 bits of the checksum.
 pub(crate) const HEADER: u32 = 8;
@@ -91,6 +54,16 @@ impl Header {
     }
 }
 
+/// The object at a byte of what was read of a file; `None` where there is none.
+pub(crate) fn read_object(bytes: &[u8], at: u32) -> Option<(Header, &[u8])> {
+    let (head, rest) = bytes.get(at as usize..)?.split_first_chunk()?;
+    let header = Header::from_bytes(*head);
+    match header.len {
+        0 => None,
+        len => Some((header, rest.get(..usize::from(len))?)),
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
     /// Number not in use.
@@ -99,6 +72,10 @@ enum State {
     Sealed,
     /// Sealed, and a header in it is not what was written: compaction leaves it alone.
     Damaged,
+    /// Sealed, and being written to the file: nothing in it changes, and it stays mapped.
+    Leaving,
+    /// In a file, and not mapped.
+    Filed,
 }
 
 struct Segment {
@@ -110,7 +87,17 @@ struct Segment {
     used: u32,
     /// Bytes of objects that are not freed.
     live: u32,
+    /// These objects.
+    pages: u32,
     state: State,
+    /// For pages that are kept as they are.
+    raw: bool,
+    /// Where it is when it is in a file.
+    extent: Extent,
+    /// In a file, and what is left in it cannot be moved.
+    stuck: bool,
+    /// When it was sealed, by the count of those that were.
+    age: u64,
     /// Neighbours in the bucket (sealed) or next free number; NIL ends a list.
     prev: u32,
     next: u32,
@@ -119,6 +106,10 @@ impl Segment {
     /// Bytes that can be appended.
     fn room(&self) -> u32 {
         self.size - self.used
+    }
+    /// Whether there is memory of it.
+    fn is_mapped(&self) -> bool {
+        !matches!(self.state, State::Free | State::Filed)
     }
     /// Bytes of pages that were appended to.
     fn written(&self) -> u64 {
@@ -148,7 +139,9 @@ pub(crate) struct SegmentSet {
     segments: Vec<Segment>,
     free: u32,
     buckets: sparse::Buckets,
-    open: Option<u32>,
+    /// The open one, and the one for pages that are kept as they are.
+    open: [Option<u32>; 2],
+    filed: Filed,
     /// A large one that was emptied. To use it anew takes neither time nor a charge, where a new
     /// one is 2 MiB of zeros that the kernel writes, and those who wait for room have to make.
     spare: Option<Segment>,
@@ -167,7 +160,8 @@ impl SegmentSet {
             segments: Vec::new(),
             free: NIL,
             buckets: NO_BUCKETS,
-            open: None,
+            open: [None; 2],
+            filed: Filed::default(),
             spare: None,
             mapped: 0,
             sums: [Sum::default(); 3],
@@ -246,14 +240,15 @@ impl SegmentSet {
     /// Books room for an object of `len` bytes.
     fn room(&mut self, hooks: &dyn Segments, len: u32) -> Option<Place> {
         let need = footprint(len);
-        let i = match self.open {
+        let raw = len as usize == PAGE_SIZE;
+        let i = match self.open[usize::from(raw)] {
             Some(i) if self.segments[i as usize].room() >= need => i,
             full => {
-                let fresh = self.map(hooks)?;
+                let fresh = self.map(hooks, raw)?;
                 if let Some(i) = full {
                     self.seal(hooks, i);
                 }
-                self.open = Some(fresh);
+                self.open[usize::from(raw)] = Some(fresh);
                 fresh
             }
         };
@@ -265,11 +260,12 @@ impl SegmentSet {
         };
         segment.used += need;
         segment.live += need;
+        segment.pages += 1;
         self.sums[segment.share as usize].live += u64::from(need);
         Some(place)
     }
 
-    fn map(&mut self, hooks: &dyn Segments) -> Option<u32> {
+    fn map(&mut self, hooks: &dyn Segments, raw: bool) -> Option<u32> {
         if self.free == NIL {
             // 31 bits name a segment.
             if self.segments.len() >= 1 << 31 || self.segments.try_reserve(1).is_err() {
@@ -277,7 +273,11 @@ impl SegmentSet {
             }
         }
         let [small, large] = self.sizes;
-        let size = if self.is_much() { large } else { small };
+        let size = match raw {
+            true => filed::RAW_BYTES.clamp(small, large),
+            false if self.is_much() => large,
+            false => small,
+        };
         let base = match self.spare.take_if(|spare| spare.size == size) {
             Some(spare) => spare.base,
             None => hooks.map(size as usize)?,
@@ -288,7 +288,12 @@ impl SegmentSet {
             size,
             used: 0,
             live: 0,
+            pages: 0,
             state: State::Open,
+            raw,
+            extent: Extent::NONE,
+            stuck: false,
+            age: 0,
             prev: NIL,
             next: NIL,
         };
@@ -312,8 +317,6 @@ impl SegmentSet {
 
     /// Gives a segment back, or keeps it to be used anew.
     fn unmap(&mut self, hooks: &dyn Segments, i: u32) {
-        let keep = self.is_much() && self.spare.is_none();
-        let [small, large] = self.sizes;
         let segment = &mut self.segments[i as usize];
         let free = Segment {
             next: self.free,
@@ -330,13 +333,23 @@ impl SegmentSet {
             Share::Borrowed => self.borrowed -= gone.written(),
         }
         self.free = i;
+        // SAFETY: its state said that it is unmapped only once, and no object of it is live.
+        unsafe { self.give_back(hooks, gone) }
+    }
+
+    /// Gives a segment's memory back, or keeps it to be used anew.
+    ///
+    /// # Safety
+    /// The memory was mapped by `map` with that size, and nobody uses it any more.
+    unsafe fn give_back(&mut self, hooks: &dyn Segments, gone: Segment) {
         self.mapped -= 1;
-        if keep && gone.share == Share::Own && gone.size == large && large > small {
+        let [small, large] = self.sizes;
+        let fits = gone.share == Share::Own && gone.size == large && large > small;
+        if fits && self.is_much() && self.spare.is_none() {
             self.spare = Some(gone);
             return;
         }
-        // SAFETY: the segment was mapped by `map` with this size, its state said that it is
-        // unmapped only once, and no object of it is live.
+        // SAFETY: the caller's word.
         unsafe { hooks.unmap(gone.base, gone.size as usize) }
     }
 
@@ -357,6 +370,7 @@ impl SegmentSet {
             return;
         }
         segment.state = State::Sealed;
+        segment.age = self.filed.next_age();
         hooks.sealed(segment.base, segment.size as usize);
         self.link(i);
     }
@@ -364,8 +378,9 @@ impl SegmentSet {
     /// Wipes an object's encoding, which may be of a page that its owner wipes. Its header stays,
     /// for who walks through the segment.
     fn wipe(&mut self, place: Place) {
-        let shared = self.segments[place.segment as usize].share != Share::Own;
-        if shared || self.object(place).is_none() {
+        let segment = &self.segments[place.segment as usize];
+        let read = segment.share != Share::Own || segment.state == State::Leaving;
+        if read || self.object(place).is_none() {
             return;
         }
         let base = self.segments[place.segment as usize].base;
@@ -389,8 +404,13 @@ impl SegmentSet {
             debug_assert!(false, "released an object of no segment");
             return false;
         }
+        if state == State::Filed {
+            self.release_filed(i, bytes);
+            return live == bytes;
+        }
         self.wipe(place);
-        let segment = &self.segments[i as usize];
+        let segment = &mut self.segments[i as usize];
+        segment.pages -= 1;
         let left = live - bytes;
         self.sums[segment.share as usize].live -= u64::from(bytes);
         let moves = left == 0 || segment.list(left) != segment.list(live);
@@ -404,7 +424,7 @@ impl SegmentSet {
         match state {
             // Nobody refers to its bytes. It is not sealed: start over, or with a small one.
             State::Open if left == 0 && self.segments[i as usize].size > self.sizes[0] => {
-                self.open = None;
+                self.open[usize::from(self.segments[i as usize].raw)] = None;
                 self.unmap(hooks, i);
                 return true;
             }
@@ -423,7 +443,7 @@ impl SegmentSet {
     pub(crate) fn object(&self, place: Place) -> Option<(Header, &[u8])> {
         let segment = self.segments.get(place.segment as usize)?;
         let end = u64::from(place.offset) + u64::from(footprint(place.len));
-        if segment.state == State::Free || end > u64::from(segment.used) {
+        if !segment.is_mapped() || end > u64::from(segment.used) {
             return None;
         }
         // SAFETY: the range lies in the written part of a mapped segment (checked above),
@@ -466,7 +486,7 @@ impl SegmentSet {
     /// Unmaps everything; nothing may be used afterwards.
     pub(crate) fn unmap_all(&mut self, hooks: &dyn Segments) {
         for i in 0..self.segments.len() as u32 {
-            if self.segments[i as usize].state != State::Free {
+            if self.segments[i as usize].is_mapped() {
                 self.unmap(hooks, i);
             }
         }

@@ -2,9 +2,9 @@
 //! under the shard's lock and takes at most a bounded step.
 
 use crate::encode::MAX_ENCODED;
-use crate::segment::{Header, LIVE_PER_DEAD, SegmentSet, Segments, footprint};
+use crate::segment::{Header, LIVE_PER_DEAD, Outgoing, SegmentSet, Segments, Sparse, footprint};
 use crate::table::{Entry, Kind, LEAF_SLOTS, Place, SUM_BITS, Table};
-use deckle_mm::StoreStop;
+use deckle_mm::{PAGE_SIZE, StoreStop};
 
 /// What the largest object takes.
 const LARGEST: u64 = footprint(MAX_ENCODED as u32) as u64;
@@ -25,8 +25,16 @@ pub(crate) enum Encoding<'a> {
     Block(&'a [u8]),
 }
 
-/// An object's header and its encoding.
-pub(crate) type Object<'a> = (Header, &'a [u8]);
+/// What is in a slot, beside its entry.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Found<'a> {
+    /// The entry is all of it.
+    Word,
+    /// An object's header and its encoding.
+    Object(Header, &'a [u8]),
+    /// An object with an encoding of `len` bytes, in the file of that number from byte `at` on.
+    Filed { file: u32, at: u64, len: u32 },
+}
 
 /// Pages by encoding and what compaction did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -145,20 +153,24 @@ impl Shard {
         Ok(())
     }
 
-    /// What is in a slot, and the object's bytes where it has some.
+    /// What is in a slot.
     ///
     /// `Corrupt` for an empty slot and for an object whose header is not what was written.
-    pub(crate) fn get(&self, slot: u32) -> Result<(Entry, Option<Object<'_>>), StoreStop> {
+    pub(crate) fn get(&self, slot: u32) -> Result<(Entry, Found<'_>), StoreStop> {
         let entry = self.table.get(self.index(slot));
         if entry.kind == Kind::Empty {
             return Err(StoreStop::Corrupt);
         }
         let Some(place) = entry.place() else {
-            return Ok((entry, None));
+            return Ok((entry, Found::Word));
         };
+        if let Some((file, at)) = self.segments.spot(place) {
+            let len = place.len;
+            return Ok((entry, Found::Filed { file, at, len }));
+        }
         match self.segments.object(place) {
             Some((header, body)) if header.slot == slot && u32::from(header.len) == place.len => {
-                Ok((entry, Some((header, body))))
+                Ok((entry, Found::Object(header, body)))
             }
             _ => Err(StoreStop::Corrupt),
         }
@@ -224,7 +236,7 @@ impl Shard {
                 continue;
             };
             let len = u32::from(header.len);
-            if len as usize > MAX_ENCODED {
+            if len as usize > MAX_ENCODED && len as usize != PAGE_SIZE {
                 self.victim = Some((segment, u32::MAX));
                 continue;
             }
@@ -256,6 +268,49 @@ impl Shard {
         }
         self.tally.moved_bytes += copied;
         copied
+    }
+
+    /// Takes the oldest segment for writing, see [`SegmentSet::send`].
+    pub(crate) fn send(&mut self) -> Option<Outgoing> {
+        let out = self.segments.send()?;
+        self.victim = self.victim.filter(|(i, _)| *i != out.segment);
+        Some(out)
+    }
+
+    /// Moves what is live of a segment in the file back to RAM: the objects from byte `from` of it
+    /// on, until about `budget` bytes were looked at. `bytes` are those of the segment. Returns
+    /// where to go on; `None`: nothing is left to be done, or there is no memory.
+    pub(crate) fn bring_back(
+        &mut self,
+        hooks: &dyn Segments,
+        sparse: &Sparse,
+        bytes: &[u8],
+        from: u32,
+        budget: u32,
+    ) -> Option<u32> {
+        let mut at = from;
+        while at < from.saturating_add(budget) {
+            let (header, body) = crate::segment::read_object(bytes, at)?;
+            if !self.segments.is_still(sparse) {
+                return None;
+            }
+            let (segment, offset, len) = (sparse.segment, at, u32::from(header.len));
+            let place = Place {
+                segment,
+                offset,
+                len,
+            };
+            let entry = self.entry_of(header.slot);
+            if entry.place() == Some(place) {
+                let word = self.segments.append(hooks, header, body)?.pack();
+                let index = self.index(header.slot);
+                self.table.set(index, Entry { word, ..entry });
+                self.release(hooks, place);
+                self.tally.moved_bytes += u64::from(footprint(len));
+            }
+            at += footprint(len);
+        }
+        Some(at)
     }
 
     /// The entry of a slot that a header names: empty when it is none of ours.

@@ -57,19 +57,22 @@ pub(crate) struct Place {
     pub(crate) segment: u32,
     /// Byte in the segment, a multiple of 8 below 16 MiB.
     pub(crate) offset: u32,
-    /// Bytes of the encoding, without the header; below 4096.
+    /// Bytes of the encoding, without the header: 1 to 4096.
     pub(crate) len: u32,
 }
 
 impl Place {
     pub(crate) fn pack(self) -> u64 {
-        u64::from(self.segment) << 33 | u64::from(self.offset / 8) << 12 | u64::from(self.len)
+        u64::from(self.segment) << 33
+            | u64::from(self.offset / 8) << 12
+            | u64::from(self.len & 0xfff)
     }
     fn unpack(word: u64) -> Place {
         Place {
             segment: (word >> 33) as u32,
             offset: (word >> 12 & 0x1f_ffff) as u32 * 8,
-            len: (word & 0xfff) as u32,
+            // No encoding is empty: 0 stands for a whole page.
+            len: (word as u32).wrapping_sub(1) % 0x1000 + 1,
         }
     }
 }
@@ -226,6 +229,10 @@ mod tests {
             offset: (1 << 24) - 8,
             len: 3584,
         };
+        for len in [1, 4095, 4096] {
+            let place = Place { len, ..place };
+            assert_eq!(Place::unpack(place.pack()), place);
+        }
         let slots = [0, 511, 512, 1 << 20, u32::MAX];
         for slot in slots {
             let entry = Entry {

@@ -52,7 +52,9 @@ impl SegmentSet {
             if segment.state == State::Free || segment.share != from {
                 continue;
             }
-            let (size, live) = (u64::from(segment.size), u64::from(segment.live));
+            let mapped = u64::from(segment.is_mapped());
+            let size = u64::from(segment.size) * mapped;
+            let live = u64::from(segment.live) * mapped;
             self.unlink(i as u32);
             self.segments[i].share = to;
             self.link(i as u32);
@@ -72,6 +74,7 @@ impl SegmentSet {
         self.own();
         self.share(Share::Own, Share::Lent);
         self.ghosts.forks += 1;
+        self.filed.lend();
         self.ghosts.forks
     }
 
@@ -79,6 +82,7 @@ impl SegmentSet {
     /// nobody does.
     pub(crate) fn unlend(&mut self, oldest: Option<u64>) {
         self.ghosts.forget(oldest.unwrap_or(u64::MAX));
+        self.filed.forget_lent(oldest.unwrap_or(u64::MAX));
         if oldest.is_none() {
             self.share(Share::Lent, Share::Own);
         }
@@ -88,13 +92,14 @@ impl SegmentSet {
     /// the parent goes on writing, is sealed here.
     pub(crate) fn borrow_lent(&mut self, hooks: &dyn Segments) {
         self.ghosts.forget(u64::MAX);
+        self.filed.disown();
         self.share(Share::Lent, Share::Borrowed);
         let borrowed = self.segments.iter();
         self.borrowed = borrowed
-            .filter(|s| s.share == Share::Borrowed && s.state != State::Free)
+            .filter(|s| s.share == Share::Borrowed && s.is_mapped())
             .map(|s| s.written())
             .sum();
-        if let Some(open) = self.open.take() {
+        for open in core::mem::take(&mut self.open).into_iter().flatten() {
             self.seal(hooks, open);
         }
     }

@@ -48,10 +48,13 @@ impl SegmentSet {
     }
 
     fn dead(&self, share: Share) -> u64 {
-        let open = self.open.map(|i| &self.segments[i as usize]);
-        let room = open.filter(|s| s.share == share).map_or(0, Segment::room);
+        let open = self.open.iter().flatten();
+        let open = open.map(|&i| &self.segments[i as usize]);
+        let room = open
+            .filter(|s| s.share == share)
+            .map(|s| u64::from(s.room()));
         let Sum { mapped, live } = self.sums[share as usize];
-        mapped - live - u64::from(room)
+        mapped - live - room.sum::<u64>()
     }
 
     /// Whether so much is dead that it is worth compaction at once: of what is not shared since
@@ -67,8 +70,9 @@ impl SegmentSet {
     }
 
     fn allowance(&self) -> u64 {
-        let open = self.open.map_or(0, |i| self.segments[i as usize].size);
-        u64::from(open.max(self.sizes[0]))
+        let open = self.open.iter().flatten();
+        let open = open.map(|&i| self.segments[i as usize].size);
+        u64::from(open.fold(self.sizes[0], u32::max))
     }
 
     pub(super) fn link(&mut self, i: u32) {
@@ -83,6 +87,7 @@ impl SegmentSet {
             self.segments[head as usize].prev = i;
         }
         self.buckets[share][bucket] = i;
+        self.filed.raw_waiting += u32::from(self.segments[i as usize].raw);
     }
 
     pub(super) fn unlink(&mut self, i: u32) {
@@ -91,6 +96,7 @@ impl SegmentSet {
             return;
         };
         let (prev, next) = (segment.prev, segment.next);
+        self.filed.raw_waiting -= u32::from(segment.raw);
         if next != NIL {
             self.segments[next as usize].prev = prev;
         }

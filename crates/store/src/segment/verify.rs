@@ -1,12 +1,14 @@
 //! Checks of the books, for tests.
 
+use super::filed::InFile;
 use super::{NIL, Segment, SegmentSet, Share, State, Sum};
 
 impl SegmentSet {
     /// Checks lists and sums; `live[i]` is what the table says segment `i` should hold.
     pub(crate) fn verify(&self, live: &[u64]) -> Result<(), String> {
         let (mut mapped, mut sums) = (0, [Sum::default(); 3]);
-        let (mut listed, mut borrowed) = (0, 0);
+        let (mut listed, mut borrowed, mut raw_waiting) = (0, 0, 0);
+        let mut filed = InFile::default();
         for (i, s) in self.segments.iter().enumerate() {
             let expected = live.get(i).copied().unwrap_or(0);
             if s.state == State::Free {
@@ -15,12 +17,19 @@ impl SegmentSet {
                 }
                 continue;
             }
-            mapped += 1;
-            let sum = &mut sums[s.share as usize];
-            sum.mapped += u64::from(s.size);
-            sum.live += u64::from(s.live);
-            listed += u32::from(s.list(s.live).is_some());
-            borrowed += if s.share == Share::Borrowed {
+            if s.is_mapped() {
+                mapped += 1;
+                let sum = &mut sums[s.share as usize];
+                sum.mapped += u64::from(s.size);
+                sum.live += u64::from(s.live);
+            } else {
+                filed.bytes += u64::from(s.size);
+                filed.pages += u64::from(s.pages);
+            }
+            let is_listed = s.list(s.live).is_some();
+            raw_waiting += u32::from(is_listed && s.raw);
+            listed += u32::from(is_listed);
+            borrowed += if s.share == Share::Borrowed && s.is_mapped() {
                 s.written()
             } else {
                 0
@@ -31,13 +40,14 @@ impl SegmentSet {
                     "segment {i}: live {live} of {used}, table: {expected}"
                 ));
             }
-            if (s.state == State::Open) != (self.open == Some(i as u32)) {
+            let is_open = self.open[usize::from(s.raw)] == Some(i as u32);
+            if (s.state == State::Open) != is_open {
                 return Err(format!(
                     "segment {i} is {:?}, open is {:?}",
                     s.state, self.open
                 ));
             }
-            if s.live == 0 && s.state != State::Open {
+            if s.live == 0 && !matches!(s.state, State::Open | State::Leaving) {
                 return Err(format!("segment {i} is mapped for nothing"));
             }
         }
@@ -45,6 +55,12 @@ impl SegmentSet {
             let counted = (self.mapped, self.sums, self.borrowed);
             let found = (mapped, sums, borrowed);
             return Err(format!("segments mapped {found:?}, counted {counted:?}"));
+        }
+        if (filed, raw_waiting) != (self.filed.now, self.filed.raw_waiting) {
+            let counted = (self.filed.now, self.filed.raw_waiting);
+            return Err(format!(
+                "in the file {filed:?}, {raw_waiting} waiting, counted {counted:?}"
+            ));
         }
         for (share, buckets) in self.buckets.iter().enumerate() {
             for (bucket, &head) in buckets.iter().enumerate() {

@@ -1,0 +1,258 @@
+//! From RAM to the file and back.
+//!
+//! Pages go in whole segments, the oldest first: what was stored longest ago and never asked for
+//! since. A page comes back alone, by the blocks that it lies in. Where most of a segment in the
+//! file has come back or was freed, the rest is moved back to RAM, and goes to the file again
+//! among others.
+
+use crate::codec::Reader;
+use crate::encode::{Page, decode_sparse, page_sum, sparse_sum};
+use crate::ram::{Part, Ram};
+use crate::segment::{HEADER, Header, Segments, Sparse, read_object};
+use crate::shard::{entry_sum, header_sum};
+use crate::swapfile::{BLOCK, Extent, Extents, SwapFile};
+use crate::table::{Entry, Kind};
+use deckle_mm::{PAGE_SIZE, StoreStop, Written};
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// How many times nothing is written after the file took nothing.
+const PAUSE: u32 = 256;
+/// Bytes of a segment from the file that are looked at under one hold of a lock.
+const STEP: u32 = 64 << 10;
+/// Bytes in the file that may hold nothing, beside as many as are live.
+const ALLOWANCE: u64 = 16 << 20;
+
+/// Errors of a medium that is full: ENOSPC, EDQUOT.
+const FULL: [i32; 2] = [28, 122];
+
+/// What a store knows of its file.
+#[derive(Default)]
+pub(crate) struct Tier {
+    extents: Mutex<Extents>,
+    /// How many times more nothing is written.
+    pause: AtomicU32,
+}
+
+impl Tier {
+    pub(crate) fn extents(&self) -> MutexGuard<'_, Extents> {
+        self.extents.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the file takes something, as far as known.
+    pub(crate) fn is_open(&self) -> bool {
+        self.pause.load(Relaxed) == 0
+    }
+
+    /// The same, and one time less that it does not.
+    fn tick(&self) -> bool {
+        let left = |n: u32| n.checked_sub(1);
+        self.pause.fetch_update(Relaxed, Relaxed, left).is_err()
+    }
+}
+
+/// Where in which file an object is.
+#[derive(Clone, Copy)]
+pub(crate) struct Spot {
+    pub(crate) file: u32,
+    pub(crate) at: u64,
+    pub(crate) len: u32,
+}
+
+/// Decodes what the reader has taken; false unless it is what was put into the slot.
+pub(crate) fn decode(
+    reader: &mut Reader,
+    (slot, entry): (u32, Entry),
+    (header, len): (Header, usize),
+    page: &mut Page,
+) -> bool {
+    let (decoded, sum) = match entry.kind {
+        Kind::Sparse => {
+            let list = reader.taken(len);
+            (decode_sparse(list, page), sparse_sum(slot, list))
+        }
+        _ => (reader.unpack(len, page), page_sum(slot, page)),
+    };
+    decoded && entry.sum == entry_sum(sum) && header.sum == header_sum(sum)
+}
+
+impl<S: Segments, F: SwapFile> Ram<S, F> {
+    /// Whether there is a file that pages as they are may go to.
+    pub(crate) fn takes_raw(&self) -> bool {
+        self.file.number() != 0 && self.tier.is_open()
+    }
+
+    pub(crate) fn wants_file(&self, resident: u64) -> bool {
+        if self.file.number() == 0 || !self.tier.tick() {
+            return false;
+        }
+        let ram = self.mapped();
+        let all = ram + resident * PAGE_SIZE as u64;
+        let raw = || self.shards.iter().any(|part| part.raw.load(Relaxed));
+        ram * 100 > all * u64::from(self.config().ram_percent) || raw()
+    }
+
+    fn mapped(&self) -> u64 {
+        self.shards.iter().map(|p| p.bytes.load(Relaxed)).sum()
+    }
+
+    /// Writes one segment.
+    pub(crate) fn send(&self) -> Option<Written> {
+        let number = self.file.number();
+        if number == 0 {
+            return None;
+        }
+        let is_sparse = || {
+            let live = |part: &Part| part.lock().segments.own_filed_live();
+            let live: u64 = self.shards.iter().map(live).sum();
+            self.tier.extents().bytes() > 2 * live + ALLOWANCE
+        };
+        if is_sparse() {
+            self.clean(number, 2);
+        }
+        let urgent = |i: &usize| {
+            let part = &self.shards[*i];
+            (part.raw.load(Relaxed), part.bytes.load(Relaxed))
+        };
+        let (n, first) = (
+            self.shards.len(),
+            (0..self.shards.len()).max_by_key(urgent)?,
+        );
+        let parts = (0..n).map(|k| &self.shards[(first + k) % n]);
+        let (part, out) = parts
+            .filter_map(|part| Some((part, part.change(|shard| shard.send())?)))
+            .next()?;
+        let to = self.reserve(number, out.size);
+        // SAFETY: a sealed segment's memory, of which that many bytes are mapped. Until it is told
+        // to be sent it is neither unmapped nor written: nothing is appended to what is sealed,
+        // compaction does not see it, and objects that are freed are not wiped.
+        let bytes = unsafe { std::slice::from_raw_parts(out.base.as_ptr(), out.bytes as usize) };
+        let written = to.map(|to| self.file.write(to.at(), bytes));
+        let sent = to.filter(|_| written == Some(Ok(())));
+        let pages = part.change(|shard| shard.segments.sent(&self.hooks, &out, sent));
+        self.vacate(part);
+        if sent.is_some() {
+            let bytes = u64::from(out.size);
+            return Some(Written { pages, bytes });
+        }
+        if let Some(to) = to {
+            self.give(to.block, out.size);
+        }
+        let is_full = written.is_none_or(|w| w.is_err_and(|errno| FULL.contains(&errno)));
+        if !is_full || !self.clean(number, 3) {
+            self.tier.pause.store(PAUSE, Relaxed);
+        }
+        None
+    }
+
+    /// A place of `size` bytes in the file.
+    fn reserve(&self, file: u32, size: u32) -> Option<Extent> {
+        let room = u64::from(size);
+        if !self.file.charge(room) {
+            return None;
+        }
+        let block = self.tier.extents().take(size);
+        if block.is_none() {
+            self.file.uncharge(room);
+        }
+        block.map(|block| Extent { file, block })
+    }
+
+    fn give(&self, block: u32, size: u32) {
+        self.tier.extents().give(block, size);
+        self.file.uncharge(u64::from(size));
+    }
+
+    /// Gives the places in the file back that hold nothing any more.
+    pub(crate) fn vacate(&self, part: &Part) {
+        while part.vacant.load(Relaxed)
+            && let Some(vacant) = part.change(|shard| shard.segments.take_vacant())
+        {
+            let at = Extent {
+                file: 0,
+                block: vacant.block,
+            };
+            self.file.discard(at.at(), u64::from(vacant.size));
+            self.give(vacant.block, vacant.size);
+        }
+    }
+
+    /// Empties one of the emptiest segments in the file; false if none has at most so many quarters
+    /// of live bytes.
+    fn clean(&self, number: u32, quarters: u32) -> bool {
+        for part in &self.shards {
+            let sparse = part.lock().segments.emptiest_filed(quarters);
+            if let Some(sparse) = sparse {
+                self.empty(number, part, &sparse);
+                self.vacate(part);
+                return !part.lock().segments.is_still(&sparse);
+            }
+        }
+        false
+    }
+
+    fn empty(&self, number: u32, part: &Part, sparse: &Sparse) {
+        let Some(base) = self.hooks.map(sparse.size as usize) else {
+            return;
+        };
+        // SAFETY: `map` gave that many bytes, which are ours until `unmap` below, and they are
+        // initialised first.
+        let room = unsafe {
+            base.write_bytes(0, sparse.size as usize);
+            std::slice::from_raw_parts_mut(base.as_ptr(), sparse.size as usize)
+        };
+        let whole = sparse.used.next_multiple_of(BLOCK).min(sparse.size);
+        let read = &mut room[..whole as usize];
+        if self.file.read(number, sparse.extent.at(), read).is_ok() {
+            let (bytes, mut next) = (&room[..sparse.used as usize], Some(0));
+            while let Some(at) = next {
+                let step = |shard: &mut crate::shard::Shard| {
+                    shard.bring_back(&self.hooks, sparse, bytes, at, STEP)
+                };
+                next = part.change(step);
+            }
+        }
+        // If something is left of it, it cannot be read, or there is no memory.
+        part.change(|shard| shard.segments.leave(sparse));
+        // SAFETY: from `map` with that size, and the slices are not used any more.
+        unsafe { self.hooks.unmap(base, sparse.size as usize) };
+    }
+
+    /// Reads an object of a file and decodes it. `Corrupt` where what is there is not what was
+    /// put into the slot, which may have moved meanwhile.
+    pub(crate) fn read_filed(
+        &self,
+        reader: &mut Reader,
+        of: (u32, Entry),
+        spot: Spot,
+        page: &mut Page,
+    ) -> Result<(), StoreStop> {
+        let (slot, len) = (of.0, spot.len as usize);
+        let all = HEADER as usize + len;
+        let (from, window) = reader.window(spot.at, all).ok_or(StoreStop::Corrupt)?;
+        let read = self.file.read(spot.file, from, window);
+        read.map_err(StoreStop::Io)?;
+        let at = (spot.at - from) as usize;
+        let header = read_object(window, at as u32).map(|(header, _)| header);
+        let right = |header: &Header| header.slot == slot && usize::from(header.len) == len;
+        let header = header.filter(right).ok_or(StoreStop::Corrupt)?;
+        let taken = reader.take_read(at + HEADER as usize, len);
+        match taken && decode(reader, of, (header, len), page) {
+            true => Ok(()),
+            false => Err(StoreStop::Corrupt),
+        }
+    }
+
+    /// Numbers of the files in which something of this store is: its own, and before it is
+    /// written to again, in a child of fork, its parent's.
+    pub fn files(&self) -> Vec<u32> {
+        let mut all = Vec::new();
+        for part in &self.shards {
+            all.extend(part.lock().segments.files());
+        }
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+}
