@@ -80,6 +80,10 @@ items! {
         Pswpin = "pswpin",
         /// Pages written to the store.
         Pswpout = "pswpout",
+        /// Pages that the store has written on to the file behind it.
+        Zswpwb = "zswpwb",
+        /// Pages read back from that file.
+        SwpinFile = "swpin_file",
         /// Pages evicted without being stored again: their copy in the store was good still.
         SwpoutUnchanged = "swpout_unchanged",
         /// Pages evicted whose copy in the store was of no use any more.

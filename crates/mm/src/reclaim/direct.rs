@@ -79,7 +79,7 @@ impl<E: Env> Mm<E> {
                 continue;
             }
             // Not counted as patience: it ends with the store.
-            while self.compact_store().is_some() {
+            while self.shrink_store().is_some() {
                 if self.has_room(&failed) {
                     return Ok(());
                 }
@@ -118,11 +118,14 @@ impl<E: Env> Mm<E> {
         Err(Box::new(self.oom_report(failed)))
     }
 
-    /// Moves what is stored together; the pages that this gave back, `None`: there is nothing to be
-    /// gained any more.
-    fn compact_store(&self) -> Option<u64> {
-        let moved = self.store().compact(COMPACT);
-        (moved > 0).then(|| self.settle_store().min(0).unsigned_abs())
+    /// Moves what is stored together, or has it written to what is behind the store; the pages that
+    /// this gave back, `None`: there is nothing to be gained any more.
+    fn shrink_store(&self) -> Option<u64> {
+        let grown = match self.store().compact(COMPACT) {
+            0 => self.write_some()?,
+            _ => self.settle_store(),
+        };
+        Some(grown.min(0).unsigned_abs())
     }
 
     /// Whether a charge that failed would succeed now.
@@ -146,7 +149,7 @@ impl<E: Env> Mm<E> {
     pub fn reclaim_hard(&self, pages: u64) -> u64 {
         let mut freed = self.reclaim_round(pages, Who::Direct);
         while freed == 0
-            && let Some(pages) = self.compact_store()
+            && let Some(pages) = self.shrink_store()
         {
             freed = pages;
         }
@@ -217,11 +220,11 @@ impl<E: Env> Mm<E> {
                 freed += got;
                 if leaving.is_due() {
                     self.let_go(&mut leaving);
-                    grown += self.settle_store();
+                    grown += self.settle_store() + self.write_back();
                 }
             }
             self.let_go(&mut leaving);
-            grown += self.settle_store();
+            grown += self.settle_store() + self.write_back();
         }
         let (scan, steal) = match who {
             Who::Direct | Who::Request => (Item::PgscanDirect, Item::PgstealDirect),

@@ -11,3 +11,4 @@ pub mod pageout;
 pub(crate) mod places;
 pub mod refault;
 mod rejected;
+mod writeback;
