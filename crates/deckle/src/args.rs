@@ -79,6 +79,8 @@ Examples:
       Compress harder, and write all counters and settings to out.json.
   deckle run --memory-max 1G --swap none -- ./server
       No compression: zero pages are dropped, nothing else; killed when that is not enough.
+  deckle run --memory-max 1G --swap zram:lz4,file:/var/tmp:20G -- ./job
+      What does not fit in compressed memory goes on to the disk, 20 GiB at most.
   deckle run --memory-max auto -- ./service
       In a container: what the container may use, minus headroom.
 
@@ -104,6 +106,7 @@ Settings file (--config), with the kernel's names; options on the command line w
   transparent_hugepage.align_mappings = false    (true: each of 2 MiB and more on huge pages)
   transparent_hugepage.thp_waste_max = \"64M\"    (zeros in huge pages, of each process:
                                                  nr_thp_waste of --stats, while it runs)
+  zswap.max_pool_percent = 50    (compressed memory before it goes on to a file)
   vm.page-cluster = 6    (order of the largest window that is read back at once)
   vm.swap_cache = true    (what was read back is not compressed again unless it changes)
 
@@ -116,6 +119,7 @@ What the summary says, on standard error:
            ones, and (far below the limit) small holes that the kernel fills by itself.
            Resident: without the compressed ones, as the programs told it last.
   swap     what was compressed and what came back; the peak, and the memory it was kept in.
+  file     what went on to files and came back from there; the most that was in them.
   zeros    pages that held only zeros: they were dropped, and cost nothing.
   faults   page faults; huge pages of 2 MiB given to them, and how often there was none.
   pressure for how long somebody waited for memory (some), and the part of it in which the
@@ -140,9 +144,10 @@ pub struct RunArgs {
     /// Default: the maximum minus 1/64 of it or 4M, whichever is more; with --profile linux none.
     #[arg(long, value_name = "SIZE|max", allow_hyphen_values = true)]
     pub memory_high: Option<String>,
-    /// Where cold pages go: compressed memory, or nowhere. Default: zram:lz4, which zram alone
-    /// means too.
-    #[arg(long, value_name = "none|zram|zram:lz4|zram:zstd")]
+    /// Where cold pages go: compressed memory, or nowhere; with `,file:DIR` what is oldest or does
+    /// not compress goes on to files in DIR, of SIZE together at most, and with `file:DIR` alone
+    /// all does. Default: zram:lz4, which zram alone means too.
+    #[arg(long, value_name = "none|zram|zram:lz4|zram:zstd[,file:DIR[:SIZE]]")]
     pub swap: Option<String>,
     /// Most memory, as the program counts it, that may be in swap; `max`: no limit, the default.
     #[arg(long, value_name = "SIZE|max", allow_hyphen_values = true)]

@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
-use deckle_group::SwapKind;
 use deckle_mm::{FaultOrder, PAGE_SIZE, Profile, SIZE_ORDERS, SizeMode, ThpMode};
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, Visitor};
 
 use crate::fail::Fail;
+use crate::swap::Swap;
 use crate::words::Word;
 
 /// A size in the file: a string such as `256M`, or bytes.
@@ -61,8 +61,7 @@ pub struct Config {
     #[serde(default, deserialize_with = "some_word")]
     pub profile: Option<Profile>,
     /// As `--swap`.
-    #[serde(default, deserialize_with = "some_word")]
-    pub swap: Option<SwapKind>,
+    pub swap: Option<Swap>,
     /// As `--strict`.
     pub strict: Option<bool>,
     /// `memory.*`.
@@ -74,6 +73,9 @@ pub struct Config {
     /// `vm.*`.
     #[serde(default)]
     pub vm: Vm,
+    /// `zswap.*`.
+    #[serde(default)]
+    pub zswap: Zswap,
 }
 
 /// `memory.*`.
@@ -95,6 +97,16 @@ pub struct Memory {
 pub struct MemorySwap {
     /// As `--swap-max`.
     pub max: Option<SizeText>,
+}
+
+/// `zswap.*`.
+#[derive(Deserialize, Debug, Default)]
+#[serde(deny_unknown_fields)]
+pub struct Zswap {
+    /// With a file behind it: percent of a process's memory that what is compressed may take
+    /// before the oldest of it goes on to the file. Default: 50.
+    #[serde(default, deserialize_with = "up_to::<100, _>")]
+    pub max_pool_percent: Option<u16>,
 }
 
 /// `vm.*`.

@@ -13,6 +13,7 @@ mod procfs;
 mod run;
 mod settings;
 mod size;
+mod swap;
 mod words;
 
 use std::fmt;

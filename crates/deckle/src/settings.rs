@@ -3,13 +3,14 @@
 use std::fmt;
 use std::path::Path;
 
-use deckle_group::{Limits, SwapKind};
+use deckle_group::{Limits, SwapFile};
 use deckle_mm::{FaultOrder, PAGE_SIZE, Profile, Tunables};
 
 use crate::args::RunArgs;
 use crate::config::{self, Config, Khugepaged, Memory, SizeText};
 use crate::fail::Fail;
 use crate::size::SizeError;
+use crate::swap::{self, Swap};
 use crate::words::Word;
 use crate::{cgroup, size};
 
@@ -28,7 +29,9 @@ pub struct Settings {
     /// Knobs.
     pub tunables: Tunables,
     /// Where cold pages go.
-    pub swap: SwapKind,
+    pub swap: Swap,
+    /// And on to a file from there.
+    pub swap_file: Option<SwapFile>,
     /// Refuse what cannot be managed.
     pub strict: bool,
     /// Place every large mapping for huge pages.
@@ -99,12 +102,17 @@ impl Settings {
         let tunables = tunables(args, &file)?;
         let limits = limits(args, &file, tunables.profile)?;
         let swap = match &args.swap {
-            Some(text) => word("--swap", text)?,
-            None => file.swap.unwrap_or_default(),
+            Some(text) => Swap::parse(text).map_err(|e| Fail::own(format!("--swap: {e}")))?,
+            None => file.swap.clone().unwrap_or_default(),
         };
+        let percent = file
+            .zswap
+            .max_pool_percent
+            .map_or(swap::MAX_POOL_PERCENT, u32::from);
         Ok(Settings {
             limits,
             tunables,
+            swap_file: swap.for_group(percent),
             swap,
             align_mappings: file.transparent_hugepage.align_mappings.unwrap_or(false),
             strict: args.strict || file.strict.unwrap_or(false),

@@ -26,6 +26,7 @@ pub mod tag {
     pub const ASK: u8 = 7;
     pub const SPARE: u8 = 8;
     pub const EXEC: u8 = 9;
+    pub const FILE: u8 = 10;
 }
 
 /// Where the socket is found.
@@ -236,9 +237,21 @@ impl Link {
         spare.ok_or(Errno(libc::EMFILE))
     }
 
+    /// Asks for a new file for swapped pages (0), or for that of this number: who knows it has had it,
+    /// or is a child of who has. Returns its number.
+    ///
+    /// # Errors
+    /// There is none; or `deckle run` is gone.
+    pub fn file(&self, number: u64) -> Result<(u64, Fd), Errno> {
+        let ([_, errno, _, _, _, _, _, _, number @ ..], [file, ..]) =
+            self.ask_for(&[&[tag::FILE], &number.to_le_bytes()])?;
+        let file = file.ok_or(Errno(i32::from(errno)))?;
+        Ok((u64::from_le_bytes(number), file))
+    }
+
     /// Says something and waits for the answer. Who shares the connection may take ours: then
     /// there will be one more.
-    fn ask_for(&self, what: &[&[u8]]) -> Result<([u8; 8], [Option<Fd>; FDS_MAX]), Errno> {
+    fn ask_for(&self, what: &[&[u8]]) -> Result<([u8; 16], [Option<Fd>; FDS_MAX]), Errno> {
         send(&self.0, what, &[])?;
         let mut slot = libc::pollfd {
             fd: self.0.raw(),
@@ -254,7 +267,7 @@ impl Link {
                 Err(libc::EINTR) => continue,
                 Err(errno) => return Err(Errno(errno)),
             }
-            let mut bytes = [0; 8];
+            let mut bytes = [0; 16];
             match receive(&self.0, &mut bytes) {
                 Ok(got) if got.packet.is_empty() => return Err(Errno(libc::EPIPE)),
                 Ok(Received { fds, .. }) => return Ok((bytes, fds)),

@@ -11,7 +11,7 @@ use deckle_mm::{Item, SIZE_ORDERS, SizeItem};
 /// "deckle" and the sort of file.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"deckleGP");
 /// Changed with every change of the layout.
-pub const VERSION: u32 = 12;
+pub const VERSION: u32 = 13;
 /// Processes of one group.
 pub const LINES: usize = 256;
 /// Slots per line between which the CPUs of a process are spread.
@@ -75,6 +75,8 @@ pub struct Line {
     pub(crate) unbacked: AtomicU64,
     /// Published by the service.
     pub(crate) gauges: Words<{ Gauges::COUNT }>,
+    /// Bytes of its file for swapped pages that are in use.
+    pub(crate) filed: AtomicU64,
     // Cross-process reclaim.
     pub(crate) request: AtomicU64,
     pub(crate) answer: AtomicU64,
@@ -101,6 +103,9 @@ pub struct Page {
     /// See `knobs`.
     pub(crate) knobs: Words<KNOBS>,
     pub(crate) swap_kind: AtomicU32,
+    /// Most bytes of all files; 0: there are none.
+    pub(crate) file_bytes: AtomicU64,
+    pub(crate) file_percent: AtomicU32,
     pub(crate) strict: AtomicU32,
     pub(crate) align_mappings: AtomicU32,
     pub(crate) caps_valid: AtomicU32,

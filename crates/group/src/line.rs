@@ -148,6 +148,7 @@ impl Group {
         line.borrowed.store(0, Relaxed);
         line.shared.store(0, Relaxed);
         line.unbacked.store(0, Relaxed);
+        line.filed.store(0, Relaxed);
         line.settled.store(0, Relaxed);
         let generation = page.generation.fetch_add(1, Relaxed).wrapping_add(1);
         line.generation.store(generation, Release);
@@ -251,7 +252,7 @@ impl Group {
         }
         line.swap.store(0, SeqCst);
         let gauges = line.gauges.iter();
-        for word in gauges.chain([&line.unbacked, &line.request]) {
+        for word in gauges.chain([&line.unbacked, &line.filed, &line.request]) {
             word.store(0, Relaxed);
         }
         self.count_as_dead(line);

@@ -59,6 +59,11 @@ pub enum Message<'a> {
     },
     /// A fork is under way where nobody may connect; see [`Link::spare`].
     Spare,
+    /// A file for swapped pages is wanted; see [`Link::file`].
+    File {
+        /// Which; 0: a new one.
+        number: u64,
+    },
     /// Text for the standard error of `deckle run`: whole lines.
     Say(&'a [u8]),
     /// A program that cannot be managed is executed; `path`, NUL, reason.
@@ -106,6 +111,9 @@ impl<'a> Message<'a> {
                 },
             }),
             tag::SPARE => Some(Message::Spare),
+            tag::FILE => Some(Message::File {
+                number: u64::from_le_bytes(rest.try_into().ok()?),
+            }),
             tag::SAY => Some(Message::Say(rest)),
             tag::UNMANAGED => {
                 let nul = rest.iter().position(|&b| b == 0)?;
@@ -153,6 +161,20 @@ pub fn give(to: &Fd, what: [Option<&Fd>; FDS_MAX]) -> Result<(), Errno> {
 /// As [`give`].
 pub fn give_spare(to: &Fd, spare: &Fd) -> Result<(), Errno> {
     send(to, &[&[tag::SPARE]], &[spare.raw()])
+}
+
+/// `deckle run`'s answer to [`Message::File`]: a file and its number, or why there is none.
+///
+/// # Errors
+/// As [`give`].
+pub fn give_file(to: &Fd, file: Result<(u64, &Fd), Errno>) -> Result<(), Errno> {
+    match file {
+        Ok((number, fd)) => {
+            let head = [tag::FILE, 0, 0, 0, 0, 0, 0, 0];
+            send(to, &[&head, &number.to_le_bytes()], &[fd.raw()])
+        }
+        Err(Errno(errno)) => send(to, &[&[tag::FILE, errno as u8]], &[]),
+    }
 }
 
 /// `deckle run`'s answer to [`Message::Exec`].

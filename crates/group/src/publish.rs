@@ -49,6 +49,10 @@ gauges! {
     stored_pages,
     /// Bytes of compressed data in the store.
     stored_bytes,
+    /// Pages that are in a file.
+    filed,
+    /// What they take there, pages.
+    file_pages,
     /// Age of the oldest inactive folio, in reclaim rounds.
     oldest_inactive,
     /// Pages that come back for each hundred that are evicted (see `Mm::refault_percent`).

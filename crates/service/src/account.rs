@@ -3,12 +3,13 @@
 use crate::heap::HUGE;
 use crate::process::{self, Manager};
 use crate::segments::Mapped;
+use crate::swapfile::Files;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64};
 use core::time::Duration;
 use deckle_group::{Answer, Asked, Group, GroupCharge, LineId, SwapKind};
 use deckle_mm::units::bytes_to_pages;
-use deckle_mm::{Charge, Item, OverLimit, Slot, Store, StoreError};
+use deckle_mm::{Charge, Item, OverLimit, Slot, Store, StoreError, Written};
 use deckle_store::{Algorithm, Config, Disabled, Ram};
 
 /// How long a process that was asked for memory may take to answer.
@@ -350,13 +351,13 @@ pub enum Swap {
     /// Nowhere.
     Off(Disabled),
     /// Compressed RAM.
-    Ram(Box<Ram<Mapped>>),
+    Ram(Box<Ram<Mapped, Files>>),
 }
 
 impl Swap {
     /// The store of this kind.
-    pub fn new(kind: SwapKind) -> Swap {
-        let algorithm = match kind {
+    pub fn new(group: &Group, files: Files) -> Swap {
+        let algorithm = match group.swap_kind() {
             SwapKind::None => return Swap::Off(Disabled),
             SwapKind::Lz4 => Algorithm::Lz4,
             SwapKind::Zstd => Algorithm::Zstd(3),
@@ -365,9 +366,10 @@ impl Swap {
             large_segment_bytes: HUGE as u32,
             // As many as tasks reclaim at once.
             shards: 2,
+            ram_percent: group.swap_file().map_or(100, |file| file.ram_percent),
             ..Config::new(algorithm)
         };
-        Swap::Ram(Box::new(Ram::with(config, Mapped)))
+        Swap::Ram(Box::new(Ram::with_file(config, Mapped, files)))
     }
 
     fn inner(&self) -> &dyn Store {
@@ -378,7 +380,7 @@ impl Swap {
     }
 
     /// What compressed RAM answers; nothing where there is none.
-    pub fn ram<T: Default>(&self, ask: impl FnOnce(&Ram<Mapped>) -> T) -> T {
+    pub fn ram<T: Default>(&self, ask: impl FnOnce(&Ram<Mapped, Files>) -> T) -> T {
         match self {
             Swap::Off(_) => T::default(),
             Swap::Ram(store) => ask(store),
@@ -396,6 +398,8 @@ impl Store for Swap {
         ram_bytes() -> u64;
         charged_bytes() -> u64;
         compact(budget: u64) -> u64;
+        wants_writeback(resident: u64) -> bool;
+        writeback() -> Option<Written>;
         stored_pages() -> u64;
     }
 }

@@ -187,8 +187,13 @@ fn rebuild(process: &mut Process, door: &Door) -> Result<(), String> {
     let group = *process.account.group();
     let (found, link, line) = tasks::announce(door, Some(group))?;
     let lender = process.account.line();
-    // Before the parent may go on: from here on it pays for what both share.
+    // Before the parent may go on: from here on it pays for what both share, and its files are kept
+    // while somebody has them.
     let mm = process.pager.mm();
+    let mut opened = Ok(());
+    mm.store()
+        .ram(|ram| opened = ram.file().open(&group, &link, &ram.files()));
+    opened?;
     process.account.borrow_from(line, lender, mm);
     // The old descriptors mean nothing here: not closed.
     core::mem::forget(core::mem::replace(&mut process.watch, found.watch));

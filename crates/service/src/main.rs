@@ -24,6 +24,7 @@ mod remap;
 mod segments;
 mod serve;
 mod shed;
+mod swapfile;
 mod tasks;
 mod threads;
 mod watch;

@@ -94,7 +94,7 @@ const SECOND: u32 = 24;
 const X86_64: u32 = 0xc000_003e;
 
 /// What works on memory, descriptors and threads that the service has already.
-const FREE: [libc::c_long; 44] = [
+const FREE: [libc::c_long; 45] = [
     libc::SYS_futex,
     libc::SYS_ioctl,
     libc::SYS_poll,
@@ -103,6 +103,7 @@ const FREE: [libc::c_long; 44] = [
     libc::SYS_write,
     libc::SYS_pread64,
     libc::SYS_pwrite64,
+    libc::SYS_fallocate,
     libc::SYS_sendmsg,
     libc::SYS_recvmsg,
     libc::SYS_lseek,

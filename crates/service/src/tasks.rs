@@ -14,6 +14,7 @@ use crate::account::{Account, DONATION, Swap};
 use crate::end::{self, Last};
 use crate::own::Own;
 use crate::process::{self, Process};
+use crate::swapfile::Files;
 use crate::sys::{self, PAGE};
 use crate::watch::{State, Watch};
 use crate::{heap, serve};
@@ -219,7 +220,9 @@ fn manage(door: &Door, found: Found, link: Link, line: LineId) -> Result<&'stati
         dont_fork: true,
         ..LiveConfig::default()
     };
-    let store = Swap::new(group.swap_kind());
+    let files = Files::none();
+    files.open(&group, &link, &[])?;
+    let store = Swap::new(&group, files);
     let mut pager = Pager::new(config, account.clone(), store, tunables, Box::new(Last))
         .map_err(|e| e.to_string())?;
     pager.set_forcing(forcing(door));
@@ -358,6 +361,8 @@ impl Process {
             true => stats.get(Item::NrShared),
             false => 0,
         };
+        let counts = mm.store().ram(|ram| ram.counts());
+        stats.add(Item::SwpinFile, mm.store().ram(|ram| ram.take_file_reads()));
         let mut history = self.history.lock();
         let gauges = deckle_group::Gauges {
             resident: (stats.get(Item::NrAnon) + stats.get(Item::NrOpen)).saturating_sub(borrowed),
@@ -369,7 +374,9 @@ impl Process {
             ),
             swapped: stats.get(Item::NrSwapped),
             stored_pages: mm.store_charged(),
-            stored_bytes: mm.store().ram(|ram| ram.counts().live_bytes),
+            stored_bytes: counts.live_bytes,
+            filed: counts.filed_pages,
+            file_pages: counts.file_bytes / PAGE as u64,
             oldest_inactive: history.age(
                 u64::from(mm.reclaim_rounds()),
                 stats.get(Item::Pgdeactivate),

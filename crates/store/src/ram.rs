@@ -262,6 +262,7 @@ impl<S: Segments, F: SwapFile> Ram<S, F> {
     /// bytes.
     pub fn borrow_lent(&self) -> u64 {
         *self.tier.extents() = Default::default();
+        self.take_file_reads();
         self.each(|shard| shard.segments.borrow_lent(&self.hooks));
         let borrowed = |part: &Part| part.lock().segments.borrowed();
         self.shards.iter().map(borrowed).sum()

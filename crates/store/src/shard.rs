@@ -33,7 +33,7 @@ pub(crate) enum Found<'a> {
     /// An object's header and its encoding.
     Object(Header, &'a [u8]),
     /// An object with an encoding of `len` bytes, in the file of that number from byte `at` on.
-    Filed { file: u32, at: u64, len: u32 },
+    Filed { file: u64, at: u64, len: u32 },
 }
 
 /// Pages by encoding and what compaction did.

@@ -11,7 +11,7 @@ pub trait SwapFile: Send + Sync {
 
     /// The number by which this process's file goes; 0: there is none, and no other call is made
     /// but [`read`](Self::read) of another's.
-    fn number(&self) -> u32;
+    fn number(&self) -> u64;
     /// Asks for `bytes` of room on the disk; false: there is none to be had.
     fn charge(&self, bytes: u64) -> bool;
     /// Gives so much of it back.
@@ -25,7 +25,7 @@ pub trait SwapFile: Send + Sync {
     ///
     /// # Errors
     /// The errno.
-    fn read(&self, number: u32, at: u64, bytes: &mut [u8]) -> Result<(), i32>;
+    fn read(&self, number: u64, at: u64, bytes: &mut [u8]) -> Result<(), i32>;
     /// What is there is not needed any more: the disk may have it.
     fn discard(&self, at: u64, bytes: u64);
 }
@@ -40,7 +40,7 @@ const ENXIO: i32 = 6;
 impl SwapFile for NoFile {
     const IS_FILE: bool = false;
 
-    fn number(&self) -> u32 {
+    fn number(&self) -> u64 {
         0
     }
     fn charge(&self, _bytes: u64) -> bool {
@@ -50,7 +50,7 @@ impl SwapFile for NoFile {
     fn write(&self, _at: u64, _bytes: &[u8]) -> Result<(), i32> {
         Err(ENXIO)
     }
-    fn read(&self, _number: u32, _at: u64, _bytes: &mut [u8]) -> Result<(), i32> {
+    fn read(&self, _number: u64, _at: u64, _bytes: &mut [u8]) -> Result<(), i32> {
         Err(ENXIO)
     }
     fn discard(&self, _at: u64, _bytes: u64) {}
@@ -63,7 +63,7 @@ pub(crate) const BLOCK: u32 = 4096;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Extent {
     /// The file's number; 0: in none.
-    pub(crate) file: u32,
+    pub(crate) file: u64,
     /// In units of [`BLOCK`]: 16 TiB are reached, the most that a file has on common systems.
     pub(crate) block: u32,
 }

@@ -13,8 +13,8 @@ use crate::shard::{entry_sum, header_sum};
 use crate::swapfile::{BLOCK, Extent, Extents, SwapFile};
 use crate::table::{Entry, Kind};
 use deckle_mm::{PAGE_SIZE, StoreStop, Written};
-use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// How many times nothing is written after the file took nothing.
@@ -31,6 +31,8 @@ const FULL: [i32; 2] = [28, 122];
 #[derive(Default)]
 pub(crate) struct Tier {
     extents: Mutex<Extents>,
+    /// Pages that were read from files since somebody has asked.
+    pub(crate) reads: AtomicU64,
     /// How many times more nothing is written.
     pause: AtomicU32,
 }
@@ -55,7 +57,7 @@ impl Tier {
 /// Where in which file an object is.
 #[derive(Clone, Copy)]
 pub(crate) struct Spot {
-    pub(crate) file: u32,
+    pub(crate) file: u64,
     pub(crate) at: u64,
     pub(crate) len: u32,
 }
@@ -147,7 +149,7 @@ impl<S: Segments, F: SwapFile> Ram<S, F> {
     }
 
     /// A place of `size` bytes in the file.
-    fn reserve(&self, file: u32, size: u32) -> Option<Extent> {
+    fn reserve(&self, file: u64, size: u32) -> Option<Extent> {
         let room = u64::from(size);
         if !self.file.charge(room) {
             return None;
@@ -180,7 +182,7 @@ impl<S: Segments, F: SwapFile> Ram<S, F> {
 
     /// Empties one of the emptiest segments in the file; false if none has at most so many quarters
     /// of live bytes.
-    fn clean(&self, number: u32, quarters: u32) -> bool {
+    fn clean(&self, number: u64, quarters: u32) -> bool {
         for part in &self.shards {
             let sparse = part.lock().segments.emptiest_filed(quarters);
             if let Some(sparse) = sparse {
@@ -192,7 +194,7 @@ impl<S: Segments, F: SwapFile> Ram<S, F> {
         false
     }
 
-    fn empty(&self, number: u32, part: &Part, sparse: &Sparse) {
+    fn empty(&self, number: u64, part: &Part, sparse: &Sparse) {
         let Some(base) = self.hooks.map(sparse.size as usize) else {
             return;
         };
@@ -239,14 +241,22 @@ impl<S: Segments, F: SwapFile> Ram<S, F> {
         let header = header.filter(right).ok_or(StoreStop::Corrupt)?;
         let taken = reader.take_read(at + HEADER as usize, len);
         match taken && decode(reader, of, (header, len), page) {
-            true => Ok(()),
+            true => {
+                self.tier.reads.fetch_add(1, Relaxed);
+                Ok(())
+            }
             false => Err(StoreStop::Corrupt),
         }
     }
 
+    /// Pages that were read from files since this was asked last.
+    pub fn take_file_reads(&self) -> u64 {
+        self.tier.reads.swap(0, Relaxed)
+    }
+
     /// Numbers of the files in which something of this store is: its own, and before it is
     /// written to again, in a child of fork, its parent's.
-    pub fn files(&self) -> Vec<u32> {
+    pub fn files(&self) -> Vec<u64> {
         let mut all = Vec::new();
         for part in &self.shards {
             all.extend(part.lock().segments.files());

@@ -5,11 +5,12 @@ use deckle_mm::{PAGE_SIZE, SIZE_ORDERS, Tunables};
 use serde_json::{Map, Value, json};
 
 use crate::config::size_name;
+use crate::swap::Swap;
 use crate::words::Word;
 
 /// What every process of the group reads, sizes in bytes; null: no limit. The group's page
 /// holding what nobody wrote there: null.
-pub fn json(group: &Group) -> Value {
+pub fn json(group: &Group, swap: &Swap) -> Value {
     let Ok(t) = group.knobs() else {
         return Value::Null;
     };
@@ -17,7 +18,7 @@ pub fn json(group: &Group) -> Value {
     let pages = |n: u64| (n != u64::MAX).then(|| n.saturating_mul(PAGE_SIZE as u64));
     json!({
         "profile": t.profile.word(),
-        "swap": group.swap_kind().word(),
+        "swap": swap.to_string(),
         "strict": group.strict(),
         "memory": {
             "max": pages(limits.max),
@@ -25,6 +26,7 @@ pub fn json(group: &Group) -> Value {
             "swap": { "max": pages(limits.swap_max) },
         },
         "transparent_hugepage": transparent_hugepage(&t, group.align_mappings()),
+        "zswap": { "max_pool_percent": group.swap_file().map(|file| file.ram_percent) },
         "vm": {
             "page-cluster": t.page_cluster,
             "swap_cache": t.swap_cache,

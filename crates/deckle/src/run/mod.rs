@@ -12,6 +12,7 @@ mod services;
 mod signals;
 mod stats_file;
 mod supervise;
+mod swapfile;
 mod tree;
 
 use std::ffi::{CString, OsString};
@@ -30,6 +31,7 @@ use self::front::{Link, Side};
 use self::report::Report;
 use self::signals::Signals;
 use self::stats_file::StatsFile;
+use self::swapfile::SwapFiles;
 use crate::access::Facts;
 use crate::args::RunArgs;
 use crate::fail::{Fail, plain};
@@ -94,18 +96,28 @@ fn supervisor(
     }
     let found = managed.then(tried).transpose()?;
     let library = if managed { Some(library()?) } else { None };
+    let dir = settings.swap.file.as_ref().map(|file| file.dir.as_path());
+    let files = SwapFiles::new(dir)?;
     let code = library.as_ref().map(|library| {
         let files = [ENTRY, IMAGE].map(|file| library.with_file_name(file));
         entry::Code::read(&files[0], &files[1], name).map_err(Fail::own)
     });
     let tracer = inject::Tracer::new(code.transpose()?);
-    let group =
-        Group::create(name, settings.limits, &settings.tunables, settings.swap).map_err(|e| {
-            Fail::own(format!(
-                "{e}: /dev/shm must be writable and have 1 MiB free"
-            ))
-        })?;
+    let group = Group::create(
+        name,
+        settings.limits,
+        &settings.tunables,
+        settings.swap.kind,
+    )
+    .map_err(|e| {
+        Fail::own(format!(
+            "{e}: /dev/shm must be writable and have 1 MiB free"
+        ))
+    })?;
     group.set_strict(settings.strict);
+    if let Some(file) = settings.swap_file {
+        group.set_swap_file(file);
+    }
     group.set_align_mappings(settings.align_mappings);
     if let Some(found) = found {
         group.set_capabilities(found.bits());
@@ -122,11 +134,12 @@ fn supervisor(
     };
     let start = Instant::now();
     let now = || Report::gather(&group, &settings, Err(start.elapsed()), args.unmanaged).json();
-    let Some(end) = supervise::supervise(&group, &program, signals, front, tracer, &mut || {
-        let file = stats.as_mut()?;
-        file.work(now);
-        file.deadline()
-    })?
+    let Some(end) =
+        supervise::supervise(&group, &program, signals, front, tracer, files, &mut || {
+            let file = stats.as_mut()?;
+            file.work(now);
+            file.deadline()
+        })?
     else {
         // Nobody is there who would want to know.
         return Ok(137);

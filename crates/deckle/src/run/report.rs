@@ -12,7 +12,6 @@ use super::supervise::End;
 use crate::config::size_name;
 use crate::settings::Settings;
 use crate::size::show;
-use crate::words::Word;
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
@@ -33,11 +32,13 @@ pub struct Report {
     stored_peak: u64,
     swapped: u64,
     swapped_peak: u64,
+    filed: [u64; 2],
+    filed_peak: [u64; 2],
     unmanaged_anon: u64,
     programs: u64,
     programs_unmanaged: u64,
     killed: u64,
-    swap: &'static str,
+    swap: String,
     counters: Vec<(Item, u64)>,
     sizes: Map<String, Value>,
     knobs: Value,
@@ -70,14 +71,16 @@ impl Report {
             stored_peak: peak.stored_bytes,
             swapped: bytes(now.swapped),
             swapped_peak: bytes(peak.swapped.max(group.swap_peak())),
+            filed: [now.filed, now.file_pages].map(bytes),
+            filed_peak: [peak.filed, peak.file_pages].map(bytes),
             unmanaged_anon: bytes(peak.unmanaged_anon),
             programs: group.joins(),
             programs_unmanaged: u64::from(group.unmanaged_programs()),
             killed: group.oom_kills(),
-            swap: settings.swap.word(),
+            swap: settings.swap.to_string(),
             counters: Item::ALL.iter().map(|i| (*i, group.counter(*i))).collect(),
             sizes: sizes(group),
-            knobs: knobs::json(group),
+            knobs: knobs::json(group, &settings.swap),
         }
     }
 
@@ -89,7 +92,8 @@ impl Report {
     }
 
     /// JSON with raw integers; amounts of memory in bytes, counters as the kernel counts them.
-    /// `stored` is what swapped pages take in the store, `swapped` what the program sees.
+    /// `stored` is what swapped pages take in the store, `swapped` what the program sees, `filed`
+    /// what of it is in files, and `file` what it takes there.
     /// `exit_status` is null while the program runs. New members may come without a new schema.
     pub fn json(&self) -> Value {
         let counters: Map<String, Value> = self
@@ -111,6 +115,8 @@ impl Report {
                 "resident_bytes": self.resident_peak,
                 "stored_bytes": self.stored_peak,
                 "swapped_bytes": self.swapped_peak,
+                "filed_bytes": self.filed_peak[0],
+                "file_bytes": self.filed_peak[1],
                 "unmanaged_anon_bytes": self.unmanaged_anon,
             },
             "current": {
@@ -118,6 +124,8 @@ impl Report {
                 "resident_bytes": self.resident,
                 "stored_bytes": self.stored,
                 "swapped_bytes": self.swapped,
+                "filed_bytes": self.filed[0],
+                "file_bytes": self.filed[1],
             },
             "pressure": {
                 "some_us": self.counter(Item::PressureSome),
@@ -167,9 +175,19 @@ impl Report {
             show(self.counter(Item::Pswpin).saturating_mul(PAGE)),
             show(self.swapped_peak),
             show(self.stored_peak),
-            ratio(self.swapped_peak, self.stored_peak),
+            // What is in files was not kept there.
+            ratio(self.swapped_peak, self.stored_peak, self.filed_peak[0]),
         );
         line("swap", format!("{swapped} [{}]", self.swap));
+        if self.filed_peak[0] > 0 {
+            let [filed, file] = self.filed_peak.map(show);
+            let out = show(self.counter(Item::Zswpwb).saturating_mul(PAGE));
+            let back = show(self.counter(Item::SwpinFile).saturating_mul(PAGE));
+            line(
+                "file",
+                format!("{out} on from there, {back} in; peak {filed} kept in {file}"),
+            );
+        }
         let zeros = self
             .counter(Item::SwpoutZero)
             .saturating_add(self.counter(Item::ThpSplitUnmap));
@@ -237,8 +255,8 @@ fn sizes(group: &Group) -> Map<String, Value> {
         .collect()
 }
 
-fn ratio(logical: u64, stored: u64) -> String {
-    if stored == 0 {
+fn ratio(logical: u64, stored: u64, filed: u64) -> String {
+    if stored == 0 || filed > 0 {
         return String::new();
     }
     format!(" ({:.1}:1)", logical as f64 / stored as f64)

@@ -11,13 +11,14 @@ use std::ffi::CString;
 use std::time::Instant;
 
 use deckle_door::link::{FDS_MAX, receive};
-use deckle_group::proto::{Message, PACKET_MAX, give, give_spare, held, listen};
+use deckle_group::proto::{Message, PACKET_MAX, give, give_file, give_spare, held, listen};
 use deckle_group::socket::{accept, pair};
 use deckle_group::sys::{Errno, Fd, pidfd_ended, pidfd_kill, pidfd_open, proc_stat, to_read};
 use deckle_group::{Group, LineId, Name};
 
 use super::inject::{Held, Tracer};
 use super::leaving::Leavings;
+use super::swapfile::SwapFiles;
 use super::tree::is_service_task;
 use crate::fail::Fail;
 use crate::procfs::field;
@@ -37,6 +38,7 @@ struct Service {
 }
 
 struct Connection {
+    number: u64,
     socket: Option<Fd>,
     peer: Peer,
     service: Option<Service>,
@@ -45,8 +47,9 @@ struct Connection {
 }
 
 impl Connection {
-    fn new(socket: Fd, peer: Peer) -> Connection {
+    fn new(number: u64, socket: Fd, peer: Peer) -> Connection {
         Connection {
+            number,
             socket: Some(socket),
             peer,
             service: None,
@@ -69,6 +72,9 @@ pub struct Services {
     page: Option<Fd>,
     device: Option<Fd>,
     connections: Vec<Connection>,
+    /// Connections until now.
+    connected: u64,
+    files: SwapFiles,
     /// Who is being killed at the limit.
     dying: Option<LineId>,
     leaving: Leavings,
@@ -84,7 +90,7 @@ impl Services {
     }
 
     /// Listens on the group's socket.
-    pub fn listen(name: Name) -> Result<Services, Fail> {
+    pub fn listen(name: Name, files: SwapFiles) -> Result<Services, Fail> {
         let (first, second) = listen(name)
             .map_err(|e| Fail::own(format!("no socket for the services to connect to: {e}")))?;
         Ok(Services {
@@ -92,6 +98,8 @@ impl Services {
             page: Group::open(name).ok(),
             device: Fd::open(c"/dev/userfaultfd", libc::O_RDWR, 0).ok(),
             connections: Vec::new(),
+            connected: 0,
+            files,
             dying: None,
             leaving: Leavings::default(),
             buffer: vec![0; PACKET_MAX],
@@ -118,7 +126,8 @@ impl Services {
 
     /// When [`work`](Services::work) has something to do without any event.
     pub fn deadline(&self) -> Option<Instant> {
-        self.leaving.deadline()
+        let both = [self.leaving.deadline(), self.files.deadline()];
+        both.into_iter().flatten().min()
     }
 
     /// Whether `pid`, a child of this process, is a service whose program has ended, not a
@@ -145,6 +154,11 @@ impl Services {
             self.read(c, group, tracer, &mut out);
             self.watch(c);
         }
+        let now = Instant::now();
+        for c in connections.iter().filter(|c| c.socket.is_none()) {
+            self.files.ended(c.number, now);
+        }
+        self.files.expire(now);
         connections.retain(|c| c.socket.is_some() || c.service.is_some());
         connections.append(&mut self.connections);
         self.connections = connections;
@@ -157,7 +171,9 @@ impl Services {
             while let Some(socket) = accept(listener, libc::SOCK_NONBLOCK) {
                 // Anybody may connect; only our own user and our own tree may talk.
                 if let Some(peer) = peer_of(&socket) {
-                    self.connections.push(Connection::new(socket, peer));
+                    self.connected += 1;
+                    let new = Connection::new(self.connected, socket, peer);
+                    self.connections.push(new);
                 }
             }
         }
@@ -230,9 +246,18 @@ impl Services {
                 Some(Message::Spare) => {
                     if let Ok((ours, other)) = pair() {
                         // Who speaks there is told with each packet.
-                        self.connections.push(Connection::new(ours, Peer::Tree));
+                        self.connected += 1;
+                        let new = Connection::new(self.connected, ours, Peer::Tree);
+                        self.connections.push(new);
                         let _ = give_spare(socket, &other);
                     }
+                }
+                Some(Message::File { number }) => {
+                    let file = match number {
+                        0 => self.files.open(c.number),
+                        number => self.files.again(c.number, number),
+                    };
+                    let _ = give_file(socket, file);
                 }
                 Some(Message::Exec {
                     tid,

@@ -12,6 +12,7 @@ use super::front::{GOES_ON, Heard, Link, STOPPED};
 use super::inject::Tracer;
 use super::services::Services;
 use super::signals::Signals;
+use super::swapfile::SwapFiles;
 use super::tree;
 use crate::fail::Fail;
 use crate::say;
@@ -62,13 +63,14 @@ pub fn supervise(
     signals: &Signals,
     front: Option<Link>,
     tracer: Tracer,
+    files: SwapFiles,
     tell: &mut dyn FnMut() -> Option<Instant>,
 ) -> Result<Option<End>, Fail> {
     let start = Instant::now();
     if front.is_some() {
         ending::adopt_orphans();
     }
-    let mut services = Services::listen(group.name())?;
+    let mut services = Services::listen(group.name(), files)?;
     let (main, traced) = program.start(group.name(), signals)?;
     if let Some(front) = &front {
         front.tell_started(main);

@@ -40,7 +40,7 @@ struct File {
 /// Files by number.
 #[derive(Default)]
 pub struct Disk {
-    files: Mutex<HashMap<u32, File>>,
+    files: Mutex<HashMap<u64, File>>,
     /// Bytes that may be charged, and that are.
     room: AtomicU64,
     charged: AtomicU64,
@@ -75,12 +75,12 @@ impl Disk {
     }
 
     /// Bytes of a file that were written and not discarded.
-    pub fn used(&self, number: u32) -> u64 {
+    pub fn used(&self, number: u64) -> u64 {
         let files = self.files();
         files.get(&number).map_or(0, |f| f.used.values().sum())
     }
 
-    fn files(&self) -> MutexGuard<'_, HashMap<u32, File>> {
+    fn files(&self) -> MutexGuard<'_, HashMap<u64, File>> {
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -100,12 +100,12 @@ impl Disk {
 /// One process's file.
 pub struct Handle {
     disk: Arc<Disk>,
-    number: u32,
+    number: u64,
 }
 
 impl Handle {
     /// The file of that number.
-    pub fn new(disk: &Arc<Disk>, number: u32) -> Handle {
+    pub fn new(disk: &Arc<Disk>, number: u64) -> Handle {
         let disk = disk.clone();
         Handle { disk, number }
     }
@@ -126,7 +126,7 @@ fn aligned(bytes: &[u8], at: u64) {
 }
 
 impl SwapFile for Handle {
-    fn number(&self) -> u32 {
+    fn number(&self) -> u64 {
         self.number
     }
     fn charge(&self, bytes: u64) -> bool {
@@ -169,7 +169,7 @@ impl SwapFile for Handle {
         file.used.insert(at, bytes.len() as u64);
         Ok(())
     }
-    fn read(&self, number: u32, at: u64, bytes: &mut [u8]) -> Result<(), i32> {
+    fn read(&self, number: u64, at: u64, bytes: &mut [u8]) -> Result<(), i32> {
         aligned(bytes, at);
         let fault = self.disk.fault(1);
         if let Some(Fault::Errno(errno)) = fault {

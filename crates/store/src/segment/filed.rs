@@ -38,7 +38,7 @@ pub(super) struct Filed {
     /// Segments that were sealed until now.
     sealed: u64,
     /// Number of the own file.
-    own: u32,
+    own: u64,
     /// Forks until now.
     forks: u64,
     /// Places that hold nothing any more, for who has no lock to give back.
@@ -194,7 +194,7 @@ impl SegmentSet {
     }
 
     /// The file that an object is in, and the byte of it; `None`: it is not in one.
-    pub(crate) fn spot(&self, place: crate::table::Place) -> Option<(u32, u64)> {
+    pub(crate) fn spot(&self, place: crate::table::Place) -> Option<(u64, u64)> {
         let s = self.segments.get(place.segment as usize)?;
         let end = u64::from(place.offset) + u64::from(footprint(place.len));
         let there = s.state == State::Filed && end <= u64::from(s.used);
@@ -221,7 +221,7 @@ impl SegmentSet {
     }
 
     /// Numbers of the files in which something is, some more than once.
-    pub(crate) fn files(&self) -> impl Iterator<Item = u32> {
+    pub(crate) fn files(&self) -> impl Iterator<Item = u64> {
         let filed = self.segments.iter().filter(|s| s.state == State::Filed);
         filed.map(|s| s.extent.file)
     }

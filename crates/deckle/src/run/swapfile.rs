@@ -1,0 +1,220 @@
+//! The files that hold swapped pages: one for each process, without a name, given to its service.
+//!
+//! A child of fork needs those that its parent had, and asks for them by their numbers, which
+//! nobody else knows: they are random. So each is kept here while somebody may ask for it.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::IntoRawFd;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use deckle_group::sys::{Errno, Fd, random};
+
+use crate::fail::{Fail, plain};
+
+/// How long a file is kept after the last service that had it has ended: a parent may be killed
+/// while its child is about to ask.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// A connection, by number.
+pub type User = u64;
+
+struct Kept {
+    number: u64,
+    file: Fd,
+    users: Vec<User>,
+    /// Since when there are none.
+    idle: Option<Instant>,
+}
+
+/// The directory, and the files.
+pub struct SwapFiles {
+    dir: Option<PathBuf>,
+    kept: Vec<Kept>,
+}
+
+impl SwapFiles {
+    /// Files in `dir`, if there are to be any: tried before the program runs.
+    ///
+    /// # Errors
+    /// `dir` is no directory, or takes no file; for people.
+    pub fn new(dir: Option<&Path>) -> Result<SwapFiles, Fail> {
+        let kept = Vec::new();
+        let Some(dir) = dir else {
+            return Ok(SwapFiles { dir: None, kept });
+        };
+        let shown = dir.display();
+        let fail = |why: &str| {
+            Fail::own(format!(
+                "--swap: file:{shown}: {why}: give a directory on a disk with room that you may \
+                 write to, such as /var/tmp (the files in it have no names)"
+            ))
+        };
+        let whole = dir.canonicalize().map_err(|e| fail(&plain(&e)))?;
+        if !whole.is_dir() {
+            return Err(fail("is not a directory"));
+        }
+        let tried = make(&whole).and_then(|file| try_out(&file));
+        tried.map_err(|e| fail(&plain(&e)))?;
+        let dir = Some(whole);
+        Ok(SwapFiles { dir, kept })
+    }
+
+    /// A new file for `user`, with its number.
+    ///
+    /// # Errors
+    /// There is no directory, or it takes none now.
+    pub fn open(&mut self, user: User) -> Result<(u64, &Fd), Errno> {
+        let dir = self.dir.as_ref().ok_or(Errno(libc::ENOENT))?;
+        let errno = |e: io::Error| Errno(e.raw_os_error().unwrap_or(libc::EIO));
+        let file = Fd::own(make(dir).map_err(errno)?.into_raw_fd());
+        let number = loop {
+            let number = u64::from_le_bytes(random()?);
+            if number != 0 && self.kept.iter().all(|k| k.number != number) {
+                break number;
+            }
+        };
+        self.kept.push(Kept {
+            number,
+            file,
+            users: vec![user],
+            idle: None,
+        });
+        let last = self.kept.last().ok_or(Errno(libc::EIO))?;
+        Ok((number, &last.file))
+    }
+
+    /// The file of that number, for `user`, too.
+    ///
+    /// # Errors
+    /// There is none, or none any more.
+    pub fn again(&mut self, user: User, number: u64) -> Result<(u64, &Fd), Errno> {
+        let kept = self.kept.iter_mut().find(|k| k.number == number);
+        let kept = kept.ok_or(Errno(libc::ENOENT))?;
+        kept.users.push(user);
+        kept.idle = None;
+        Ok((number, &kept.file))
+    }
+
+    /// `user` has ended.
+    pub fn ended(&mut self, user: User, now: Instant) {
+        for kept in &mut self.kept {
+            kept.users.retain(|u| *u != user);
+            if kept.users.is_empty() && kept.idle.is_none() {
+                kept.idle = Some(now);
+            }
+        }
+    }
+
+    /// Closes what nobody will ask for.
+    pub fn expire(&mut self, now: Instant) {
+        self.kept
+            .retain(|k| k.idle.is_none_or(|since| now < since + GRACE));
+    }
+
+    /// When [`expire`](SwapFiles::expire) has something to close.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.kept
+            .iter()
+            .filter_map(|k| k.idle)
+            .min()
+            .map(|since| since + GRACE)
+    }
+}
+
+/// A file without a name. Past the page cache, where that can be: what it holds was put out of
+/// memory.
+fn make(dir: &Path) -> io::Result<File> {
+    let open = |flags| {
+        let mut options = OpenOptions::new();
+        options
+            .read(true)
+            .write(true)
+            .mode(0o600)
+            .custom_flags(flags);
+        options
+    };
+    let direct = |flags: i32| {
+        let made = open(flags | libc::O_TMPFILE | libc::O_DIRECT).open(dir);
+        match made {
+            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
+                open(flags | libc::O_TMPFILE).open(dir)
+            }
+            other => other,
+        }
+    };
+    match direct(0) {
+        Err(e) if matches!(e.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EISDIR)) => {}
+        other => return other,
+    }
+    // The file system has none without a name: one that has it for a moment.
+    let word = random().map_err(|e| io::Error::from_raw_os_error(e.0))?;
+    let path = dir.join(format!(".deckle-{:016x}", u64::from_le_bytes(word)));
+    let named = |flags| open(flags).create_new(true).open(&path);
+    let file = named(libc::O_DIRECT).or_else(|_| named(0))?;
+    std::fs::remove_file(&path)?;
+    Ok(file)
+}
+
+/// A block, on a block's boundary.
+#[repr(C, align(4096))]
+struct Block([u8; 4096]);
+
+/// Writes and reads a block.
+fn try_out(file: &File) -> io::Result<()> {
+    let (written, mut read) = (Block([0x5a; 4096]), Block([0; 4096]));
+    file.write_all_at(&written.0, 0)?;
+    file.read_exact_at(&mut read.0, 0)?;
+    match read.0 == written.0 {
+        true => Ok(()),
+        false => Err(io::Error::other("it does not give back what was written")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_kept_until_all_that_had_it_have_been_gone_for_a_while() {
+        let dir = std::env::temp_dir();
+        let mut files = SwapFiles::new(Some(&dir)).unwrap_or_else(|e| panic!("{}", e.text));
+        let now = Instant::now();
+        let (first, _) = files.open(1).unwrap();
+        let (second, _) = files.open(2).unwrap();
+        assert!(first != 0 && first != second);
+        assert_eq!(files.again(3, first).unwrap().0, first);
+        assert!(files.again(3, first.wrapping_add(1)).is_err());
+        files.ended(1, now);
+        assert_eq!(files.deadline(), None);
+        files.ended(3, now);
+        files.ended(3, now + GRACE);
+        assert_eq!(files.deadline(), Some(now + GRACE));
+        // Somebody asks in time.
+        files.expire(now + GRACE / 2);
+        assert_eq!(files.again(4, first).unwrap().0, first);
+        files.expire(now + 2 * GRACE);
+        files.ended(4, now);
+        files.expire(now + GRACE);
+        assert!(files.again(5, first).is_err() && files.again(5, second).is_ok());
+    }
+
+    #[test]
+    fn a_directory_that_takes_no_file_is_refused_before_anything_runs() {
+        for (dir, part) in [
+            ("/nowhere/at/all", "no such file"),
+            ("/dev/null", "is not a directory"),
+            ("/proc", ""),
+        ] {
+            let Err(fail) = SwapFiles::new(Some(Path::new(dir))) else {
+                panic!("{dir} was taken");
+            };
+            let text = fail.text.to_lowercase();
+            assert!(text.contains(dir) && text.contains(part), "{text}");
+        }
+        let mut none = SwapFiles::new(None).unwrap_or_else(|e| panic!("{}", e.text));
+        assert!(none.open(1).is_err());
+    }
+}

@@ -1,0 +1,170 @@
+//! Where cold pages go, as it is said: `zram:lz4,file:/var/tmp:8G`.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use deckle_group::{SwapFile, SwapKind};
+use serde::Deserialize;
+use serde::de::{Deserializer, Error};
+
+use crate::size;
+use crate::words::Word;
+
+/// Share of a process's memory that compressed RAM may have before it goes on to a file, percent.
+pub const MAX_POOL_PERCENT: u32 = 50;
+
+/// Where cold pages go.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Swap {
+    /// First.
+    pub kind: SwapKind,
+    /// And on from there.
+    pub file: Option<FileTier>,
+}
+
+/// A file for each process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileTier {
+    /// The directory that they are in, without names.
+    pub dir: PathBuf,
+    /// Most bytes of all of them; `None`: what the disk has.
+    pub bytes: Option<u64>,
+    /// Nothing stays in RAM but what waits to be written.
+    pub alone: bool,
+}
+
+impl Swap {
+    /// What `text` says.
+    ///
+    /// # Errors
+    /// What is wrong with it and what to write instead.
+    pub fn parse(text: &str) -> Result<Swap, String> {
+        let (first, rest) = match text.split_once(',') {
+            Some((first, rest)) => (first, Some(rest)),
+            None => (text, None),
+        };
+        if let Some(file) = first.strip_prefix("file:") {
+            return match rest {
+                None => Ok(Swap {
+                    kind: SwapKind::Lz4,
+                    file: Some(FileTier::parse(file, true)?),
+                }),
+                Some(_) => Err(format!(
+                    "`{text}`: a file is the last that is named: write zram:lz4,file:DIR"
+                )),
+            };
+        }
+        let kind = SwapKind::parse(first).map_err(|e| format!("{e}, file:DIR[:SIZE]"))?;
+        let file = match rest {
+            None => None,
+            Some(_) if kind == SwapKind::None => {
+                return Err(format!(
+                    "`{text}`: after none there is nothing: write file:DIR"
+                ));
+            }
+            Some(rest) => {
+                let file = rest.strip_prefix("file:").ok_or_else(|| {
+                    format!("`{rest}` is no file: write {first},file:DIR or {first},file:DIR:SIZE")
+                })?;
+                Some(FileTier::parse(file, false)?)
+            }
+        };
+        Ok(Swap { kind, file })
+    }
+
+    /// What the processes are told, with this share for compressed RAM.
+    pub fn for_group(&self, percent: u32) -> Option<SwapFile> {
+        self.file.as_ref().map(|file| SwapFile {
+            bytes: file.bytes.unwrap_or(u64::MAX),
+            ram_percent: if file.alone { 0 } else { percent },
+        })
+    }
+}
+
+impl FileTier {
+    /// `DIR[:SIZE]`.
+    fn parse(text: &str, alone: bool) -> Result<FileTier, String> {
+        let (dir, bytes) = match text.rsplit_once(':') {
+            Some((dir, size)) => (dir, Some(size::parse(size).map_err(|e| e.to_string())?)),
+            None => (text, None),
+        };
+        if dir.is_empty() {
+            return Err("file: names no directory: write file:DIR, such as file:/var/tmp".into());
+        }
+        Ok(FileTier {
+            dir: Path::new(dir).to_owned(),
+            bytes,
+            alone,
+        })
+    }
+}
+
+impl fmt::Display for Swap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(file) = &self.file else {
+            return f.write_str(self.kind.word());
+        };
+        if !file.alone {
+            write!(f, "{},", self.kind.word())?;
+        }
+        write!(f, "file:{}", file.dir.display())?;
+        match file.bytes {
+            Some(bytes) => write!(f, ":{bytes}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Swap {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Swap, D::Error> {
+        Swap::parse(&String::deserialize(d)?).map_err(D::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_is_read_and_said_again_the_same() {
+        for text in [
+            "none",
+            "zram:lz4",
+            "zram:zstd",
+            "zram:zstd,file:/var/tmp",
+            "zram:lz4,file:/a:b:1024",
+            "file:/var/tmp",
+            "file:rel/dir:4096",
+        ] {
+            assert_eq!(Swap::parse(text).unwrap().to_string(), text);
+        }
+        let swap = Swap::parse("zram,file:/d:2G").unwrap();
+        assert_eq!(
+            (swap.kind, swap.to_string()),
+            (SwapKind::Lz4, "zram:lz4,file:/d:2147483648".into())
+        );
+        let told = swap.for_group(30).unwrap();
+        assert_eq!((told.bytes, told.ram_percent), (2 << 30, 30));
+        let told = Swap::parse("file:/d").unwrap().for_group(30).unwrap();
+        assert_eq!((told.bytes, told.ram_percent), (u64::MAX, 0));
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_with_what_to_write() {
+        for (text, part) in [
+            ("", "is not one of"),
+            ("file:", "names no directory"),
+            ("zram,file::1G", "names no directory"),
+            ("none,file:/d", "write file:DIR"),
+            ("file:/d,zram", "is the last that is named"),
+            ("zram,", "is no file"),
+            ("zram,zram", "is no file"),
+            ("zram:lz4,file:/d:much", "`much` is not a size"),
+            ("zram:lz4,file:/d:0", "a size of zero"),
+            ("disk", "file:DIR"),
+        ] {
+            let error = Swap::parse(text).unwrap_err();
+            assert!(error.contains(part), "{text}: {error}");
+        }
+    }
+}

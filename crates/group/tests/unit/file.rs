@@ -1,0 +1,41 @@
+use super::*;
+use crate::{Limits, Name, SwapKind};
+
+#[test]
+fn files_of_all_processes_together_stay_below_their_limit() {
+    let name = Name::new(format!("test-file-{}", std::process::id()).as_bytes()).unwrap();
+    let tunables = deckle_mm::Tunables::default();
+    let group = Group::create(name, Limits::NONE, &tunables, SwapKind::Lz4).unwrap();
+    Group::unlink(group.name());
+    assert_eq!(group.swap_file(), None);
+    let file = SwapFile {
+        bytes: 1000,
+        ram_percent: 50,
+    };
+    group.set_swap_file(file);
+    assert_eq!(group.swap_file(), Some(file));
+    let lines = [1, 2, 3, 4].map(|pid| group.join(std::process::id() + pid, 0).unwrap());
+    let granted = std::thread::scope(|s| {
+        let each = lines.map(|line| {
+            let group = &group;
+            s.spawn(move || {
+                let mut granted = 0;
+                for i in 0..20_000 {
+                    granted += u64::from(group.charge_file(line, 7));
+                    if i % 3 == 0 && granted > 0 {
+                        group.uncharge_file(line, 7);
+                        granted -= 1;
+                    }
+                }
+                granted
+            })
+        });
+        each.map(|t| t.join().unwrap()).into_iter().sum::<u64>()
+    });
+    assert_eq!(group.file_bytes(), granted * 7);
+    assert!((900..=1000).contains(&(granted * 7)), "{granted}");
+    // Who ends gives all back.
+    lines.iter().for_each(|line| group.leave(*line));
+    assert_eq!(group.file_bytes(), 0);
+    assert!(!group.charge_file(lines[0], 7));
+}

@@ -1,0 +1,142 @@
+//! The file behind the store: this process's own, and those of its parents, of which the store
+//! holds something since a fork. `deckle run` has made them, and gives the descriptors.
+
+use crate::{door, process, sys};
+use core::sync::atomic::AtomicBool;
+use core::sync::atomic::Ordering::Relaxed;
+use deckle_door::Lock;
+use deckle_group::Group;
+use deckle_group::proto::Link;
+use deckle_store::SwapFile;
+
+/// Number and descriptor of the files; the own one first. They are never closed: a child's are
+/// others.
+pub struct Files {
+    all: Lock<Vec<(u64, i32)>>,
+    /// Whether it was said that the file takes nothing more.
+    said: AtomicBool,
+}
+
+/// The calls on files that the program's own filter must allow.
+const CALLS: [libc::c_long; 2] = [libc::SYS_pread64, libc::SYS_pwrite64];
+
+impl Files {
+    /// None yet.
+    pub fn none() -> Files {
+        Files {
+            all: Lock::new(Vec::new()),
+            said: AtomicBool::new(false),
+        }
+    }
+
+    /// Asks for a file, if the group has any, and for those of these numbers.
+    ///
+    /// # Errors
+    /// One of these cannot be had; for people.
+    pub fn open(&self, group: &Group, link: &Link, parents: &[u64]) -> Result<(), String> {
+        let mut all = Vec::new();
+        if group.swap_file().is_some() && CALLS.iter().all(|number| door().may(*number)) {
+            match link.file(0) {
+                Ok((number, fd)) => all.push((number, fd.into_raw())),
+                Err(e) => {
+                    let text = format!("deckle: a process has no file for its pages: {e}\n");
+                    let _ = link.say(text.as_bytes());
+                }
+            }
+        }
+        if all.is_empty() {
+            all.push((0, -1));
+        }
+        for number in parents {
+            let file = link.file(*number);
+            let (_, fd) = file.map_err(|e| format!("its parent's file is gone: {e}"))?;
+            all.push((*number, fd.into_raw()));
+        }
+        *self.all.lock() = all;
+        Ok(())
+    }
+
+    fn fd(&self, number: u64) -> Result<usize, i32> {
+        let all = self.all.lock();
+        let found = all.iter().find(|(n, _)| *n == number && number != 0);
+        found.map_or(Err(libc::ENXIO), |(_, fd)| Ok(*fd as usize))
+    }
+
+    /// Moves all of a range by a call on (descriptor, address, bytes, offset), part by part.
+    fn transfer(
+        call: libc::c_long,
+        fd: usize,
+        at: u64,
+        from: usize,
+        all: usize,
+    ) -> Result<(), i32> {
+        let mut done = 0;
+        while done < all {
+            let args = [fd, from + done, all - done, at as usize + done];
+            // SAFETY: `from` is the address of that many bytes of the caller's, which for reading
+            // are the caller's alone.
+            match unsafe { sys::call(call, args) } {
+                Ok(0) => return Err(libc::EIO),
+                Ok(n) => done += n,
+                Err(libc::EINTR) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl SwapFile for Files {
+    fn number(&self) -> u64 {
+        self.all.lock().first().map_or(0, |(number, _)| *number)
+    }
+
+    fn charge(&self, bytes: u64) -> bool {
+        process::process().is_some_and(|p| {
+            let account = &p.account;
+            account.group().charge_file(account.line(), bytes)
+        })
+    }
+
+    fn uncharge(&self, bytes: u64) {
+        if let Some(p) = process::process() {
+            p.account.group().uncharge_file(p.account.line(), bytes);
+        }
+    }
+
+    fn write(&self, at: u64, bytes: &[u8]) -> Result<(), i32> {
+        let fd = self.fd(self.number())?;
+        let from = bytes.as_ptr().addr();
+        let done = Files::transfer(libc::SYS_pwrite64, fd, at, from, bytes.len());
+        if let Err(errno) = done
+            && !self.said.swap(true, Relaxed)
+            && let Some(p) = process::process()
+        {
+            let why = std::io::Error::from_raw_os_error(errno);
+            let text = format!(
+                "deckle: process {}: its file for swapped pages takes no more: {why}; they stay in memory\n",
+                p.pid
+            );
+            let _ = p.link.say(text.as_bytes());
+        }
+        done
+    }
+
+    fn read(&self, number: u64, at: u64, bytes: &mut [u8]) -> Result<(), i32> {
+        let fd = self.fd(number)?;
+        let to = bytes.as_mut_ptr().addr();
+        Files::transfer(libc::SYS_pread64, fd, at, to, bytes.len())
+    }
+
+    fn discard(&self, at: u64, bytes: u64) {
+        let Ok(fd) = self.fd(self.number()) else {
+            return;
+        };
+        let mode = (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE) as usize;
+        if door().may(libc::SYS_fallocate) {
+            // SAFETY: a call on numbers. Where it is refused the place is written over in time.
+            let _ =
+                unsafe { sys::call(libc::SYS_fallocate, [fd, mode, at as usize, bytes as usize]) };
+        }
+    }
+}
