@@ -367,3 +367,23 @@ fn memory_that_cannot_be_fetched() {
         assert!(out.contains("4096 bytes at 0x"), "{out}");
     }
 }
+
+#[test]
+fn files_for_swapped_pages_that_cannot_be() {
+    let s = Scratch::new("swapfile");
+    let plain = format!("file:{}", s.file("plain", b"", 0o644));
+    let swap = |text: &str, needles: &[&str]| {
+        fails(&["run", "--swap", text, "--", "true"], 125, needles);
+    };
+    swap(&plain, &["not a directory", "such as /var/tmp"]);
+    swap(
+        "zram,file:/no/such/dir",
+        &["/no/such/dir", "give a directory"],
+    );
+    swap("file:", &["--swap", "write file:DIR"]);
+    swap("none,file:/tmp", &["--swap", "write file:DIR"]);
+    swap("zram,file:/tmp:much", &["`much` is not a size"]);
+    let config = s.file("deckle.toml", b"swap = \"zram,disk\"\n", 0o644);
+    let with = ["run", "--config", &config, "--", "true"];
+    fails(&with, 125, &["line 1", "`disk` is no file"]);
+}

@@ -237,14 +237,14 @@ impl Link {
         spare.ok_or(Errno(libc::EMFILE))
     }
 
-    /// Asks for a new file for swapped pages (0), or for that of this number: who knows it has had it,
-    /// or is a child of who has. Returns its number.
+    /// Asks for a new file for swapped pages (0), or for that of this number: who knows it is a
+    /// child of who has it, by the `fork` of this number of the file's owner. Returns its number.
     ///
     /// # Errors
     /// There is none; or `deckle run` is gone.
-    pub fn file(&self, number: u64) -> Result<(u64, Fd), Errno> {
+    pub fn file(&self, number: u64, fork: u64) -> Result<(u64, Fd), Errno> {
         let ([_, errno, _, _, _, _, _, _, number @ ..], [file, ..]) =
-            self.ask_for(&[&[tag::FILE], &number.to_le_bytes()])?;
+            self.ask_for(&[&[tag::FILE], &number.to_le_bytes(), &fork.to_le_bytes()])?;
         let file = file.ok_or(Errno(i32::from(errno)))?;
         Ok((u64::from_le_bytes(number), file))
     }

@@ -53,6 +53,20 @@ impl Group {
         }
     }
 
+    /// Others have the file of the process of `line`, the oldest of them by its fork of this
+    /// number; `None`: nobody has. For `deckle run`, before who gets it does.
+    pub fn note_file_holders(&self, line: LineId, oldest: Option<u64>) {
+        if let Some(line) = self.line(line) {
+            line.file_holders.store(oldest.unwrap_or(0), SeqCst);
+        }
+    }
+
+    /// What was noted.
+    pub fn file_holders(&self, line: LineId) -> Option<u64> {
+        let oldest = self.line(line)?.file_holders.load(SeqCst);
+        (oldest != 0).then_some(oldest)
+    }
+
     /// Bytes of all files.
     pub fn file_bytes(&self) -> u64 {
         let each = self.lines().iter().map(|line| line.filed.load(SeqCst));

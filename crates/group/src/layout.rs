@@ -77,6 +77,8 @@ pub struct Line {
     pub(crate) gauges: Words<{ Gauges::COUNT }>,
     /// Bytes of its file for swapped pages that are in use.
     pub(crate) filed: AtomicU64,
+    /// The least number of a fork of its by which others have this file; 0: nobody has.
+    pub(crate) file_holders: AtomicU64,
     // Cross-process reclaim.
     pub(crate) request: AtomicU64,
     pub(crate) answer: AtomicU64,

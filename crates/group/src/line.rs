@@ -149,6 +149,7 @@ impl Group {
         line.shared.store(0, Relaxed);
         line.unbacked.store(0, Relaxed);
         line.filed.store(0, Relaxed);
+        line.file_holders.store(0, Relaxed);
         line.settled.store(0, Relaxed);
         let generation = page.generation.fetch_add(1, Relaxed).wrapping_add(1);
         line.generation.store(generation, Release);

@@ -63,6 +63,8 @@ pub enum Message<'a> {
     File {
         /// Which; 0: a new one.
         number: u64,
+        /// By which fork of its owner.
+        fork: u64,
     },
     /// Text for the standard error of `deckle run`: whole lines.
     Say(&'a [u8]),
@@ -111,9 +113,13 @@ impl<'a> Message<'a> {
                 },
             }),
             tag::SPARE => Some(Message::Spare),
-            tag::FILE => Some(Message::File {
-                number: u64::from_le_bytes(rest.try_into().ok()?),
-            }),
+            tag::FILE => {
+                let [number, fork] = *rest.as_chunks().0 else {
+                    return None;
+                };
+                let [number, fork] = [number, fork].map(u64::from_le_bytes);
+                Some(Message::File { number, fork })
+            }
             tag::SAY => Some(Message::Say(rest)),
             tag::UNMANAGED => {
                 let nul = rest.iter().position(|&b| b == 0)?;

@@ -175,6 +175,20 @@ impl Account {
         mm.settle_store() < 0 || better
     }
 
+    /// Number of the last fork; in its child of that.
+    pub fn forks(&self) -> u64 {
+        self.forks.load(Relaxed)
+    }
+
+    /// Uses places in this process's file anew that nobody else can read any more.
+    pub fn stop_lending_file(&self, mm: &Manager) {
+        mm.store().ram(|ram| {
+            if ram.lends_file() {
+                ram.unlend_file(self.group.file_holders(self.line()));
+            }
+        });
+    }
+
     /// A borrower that finds nothing of its own to reclaim: takes about `pages` of what it
     /// shares over and reclaims them. Its parent's can be reclaimed when nothing is shared any
     /// more. Returns how many it shares less.

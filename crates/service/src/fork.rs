@@ -190,9 +190,9 @@ fn rebuild(process: &mut Process, door: &Door) -> Result<(), String> {
     // Before the parent may go on: from here on it pays for what both share, and its files are kept
     // while somebody has them.
     let mm = process.pager.mm();
-    let mut opened = Ok(());
+    let (fork, mut opened) = (process.account.forks(), Ok(()));
     mm.store()
-        .ram(|ram| opened = ram.file().open(&group, &link, &ram.files()));
+        .ram(|ram| opened = ram.file().open(&group, &link, (&ram.files(), fork)));
     opened?;
     process.account.borrow_from(line, lender, mm);
     // The old descriptors mean nothing here: not closed.

@@ -9,10 +9,18 @@ use deckle_group::Group;
 use deckle_group::proto::Link;
 use deckle_store::SwapFile;
 
-/// Number and descriptor of the files; the own one first. They are never closed: a child's are
-/// others.
+/// A file that is had.
+#[derive(Clone, Copy)]
+struct Had {
+    number: u64,
+    fd: i32,
+    /// A parent's: the number of its owner's fork by which it is had.
+    fork: u64,
+}
+
+/// The files, the own one first. They are never closed: a child's are others.
 pub struct Files {
-    all: Lock<Vec<(u64, i32)>>,
+    all: Lock<Vec<Had>>,
     /// Whether it was said that the file takes nothing more.
     said: AtomicBool,
 }
@@ -29,28 +37,44 @@ impl Files {
         }
     }
 
-    /// Asks for a file, if the group has any, and for those of these numbers.
+    /// Asks for a file, if the group has any, and for those of these numbers, of what was had
+    /// before the parent's fork of that number.
     ///
     /// # Errors
     /// One of these cannot be had; for people.
-    pub fn open(&self, group: &Group, link: &Link, parents: &[u64]) -> Result<(), String> {
-        let mut all = Vec::new();
+    pub fn open(
+        &self,
+        group: &Group,
+        link: &Link,
+        (parents, fork): (&[u64], u64),
+    ) -> Result<(), String> {
+        let before = core::mem::take(&mut *self.all.lock());
+        let mut own = Had {
+            number: 0,
+            fd: -1,
+            fork: 0,
+        };
         if group.swap_file().is_some() && CALLS.iter().all(|number| door().may(*number)) {
-            match link.file(0) {
-                Ok((number, fd)) => all.push((number, fd.into_raw())),
+            match link.file(0, 0) {
+                Ok((number, fd)) => (own.number, own.fd) = (number, fd.into_raw()),
                 Err(e) => {
                     let text = format!("deckle: a process has no file for its pages: {e}\n");
                     let _ = link.say(text.as_bytes());
                 }
             }
         }
-        if all.is_empty() {
-            all.push((0, -1));
-        }
-        for number in parents {
-            let file = link.file(*number);
+        let mut all = vec![own];
+        for number in parents.iter().copied() {
+            let had = before.iter().find(|had| had.number == number);
+            // The parent's own, or one that it had by a fork itself.
+            let fork = had
+                .map(|had| had.fork)
+                .filter(|earlier| *earlier > 0)
+                .unwrap_or(fork);
+            let file = link.file(number, fork);
             let (_, fd) = file.map_err(|e| format!("its parent's file is gone: {e}"))?;
-            all.push((*number, fd.into_raw()));
+            let fd = fd.into_raw();
+            all.push(Had { number, fd, fork });
         }
         *self.all.lock() = all;
         Ok(())
@@ -58,8 +82,8 @@ impl Files {
 
     fn fd(&self, number: u64) -> Result<usize, i32> {
         let all = self.all.lock();
-        let found = all.iter().find(|(n, _)| *n == number && number != 0);
-        found.map_or(Err(libc::ENXIO), |(_, fd)| Ok(*fd as usize))
+        let found = all.iter().find(|had| had.number == number && number != 0);
+        found.map_or(Err(libc::ENXIO), |had| Ok(had.fd as usize))
     }
 
     /// Moves all of a range by a call on (descriptor, address, bytes, offset), part by part.
@@ -88,7 +112,7 @@ impl Files {
 
 impl SwapFile for Files {
     fn number(&self) -> u64 {
-        self.all.lock().first().map_or(0, |(number, _)| *number)
+        self.all.lock().first().map_or(0, |own| own.number)
     }
 
     fn charge(&self, bytes: u64) -> bool {
@@ -113,10 +137,9 @@ impl SwapFile for Files {
             && let Some(p) = process::process()
         {
             let why = std::io::Error::from_raw_os_error(errno);
-            let text = format!(
-                "deckle: process {}: its file for swapped pages takes no more: {why}; they stay in memory\n",
-                p.pid
-            );
+            let pid = p.pid;
+            let what = "its file for swapped pages takes no more, they stay in memory";
+            let text = format!("deckle: process {pid}: {what}: {why}\n");
             let _ = p.link.say(text.as_bytes());
         }
         done

@@ -221,7 +221,7 @@ fn manage(door: &Door, found: Found, link: Link, line: LineId) -> Result<&'stati
         ..LiveConfig::default()
     };
     let files = Files::none();
-    files.open(&group, &link, &[])?;
+    files.open(&group, &link, (&[], 0))?;
     let store = Swap::new(&group, files);
     let mut pager = Pager::new(config, account.clone(), store, tunables, Box::new(Last))
         .map_err(|e| e.to_string())?;
@@ -257,6 +257,7 @@ fn look_after(process: &'static Process) -> ! {
                     process.settle();
                     process.account.stop_borrowing(process.pager.mm(), false);
                     process.account.stop_lending(process.pager.mm());
+                    process.account.stop_lending_file(process.pager.mm());
                     process.note_away();
                     let mm = process.pager.mm();
                     let seen = [deckle_mm::Item::Pgfault, deckle_mm::Item::NrOpen];

@@ -158,10 +158,10 @@ pub(crate) struct Reader {
     engine: Unpacker,
 }
 
-/// The blocks of a file that an object lies in: three at most, as it may begin at any 8 bytes of
-/// the first.
+/// Blocks of a file: those that some 16 pages lie in which do not compress, or more that do.
 #[repr(C, align(4096))]
-struct Window([u8; 3 * PAGE_SIZE]);
+struct Window([u8; WINDOW]);
+const WINDOW: usize = 18 * PAGE_SIZE;
 // SAFETY: an array of bytes is valid when they are zero.
 unsafe impl Zeroable for Window {}
 
@@ -190,11 +190,16 @@ impl Reader {
     }
 
     /// Room for the `bytes` bytes from byte `at` of a file on, with all of the blocks that they lie
-    /// in; `None` for more than an object has. With where the blocks begin.
+    /// in; `None` for more than it has. With where the blocks begin.
     pub(crate) fn window(&mut self, at: u64, bytes: usize) -> Option<(u64, &mut [u8])> {
         let from = at / PAGE_SIZE as u64 * PAGE_SIZE as u64;
         let whole = ((at - from) as usize + bytes).next_multiple_of(PAGE_SIZE);
         Some((from, self.window.as_mut()?.0.get_mut(..whole)?))
+    }
+
+    /// What was read into the [window](Self::window), and what was there before behind it.
+    pub(crate) fn read(&self) -> &[u8] {
+        self.window.as_ref().map_or(&[], |w| &w.0)
     }
 
     /// Takes an encoding from what was read into the [window](Self::window).

@@ -4,7 +4,7 @@ use crate::codec::{Algorithm, Reader, Writer};
 use crate::config::{Config, Counts};
 use crate::encode::{Page, fill_same, same_sum};
 use crate::packed::Packed;
-use crate::pool::{Lent, Pool};
+use crate::pool::Pool;
 use crate::segment::{Header, Heap, Segments};
 use crate::shard::{Found, Shard, entry_sum};
 use crate::swapfile::{NoFile, SwapFile};
@@ -138,7 +138,7 @@ impl<S: Segments, F: SwapFile> Ram<S, F> {
         self.config
     }
 
-    fn part(&self, slot: u32) -> &Part {
+    pub(crate) fn part(&self, slot: u32) -> &Part {
         &self.shards[Shard::of(slot, self.bits) as usize]
     }
 
@@ -196,17 +196,7 @@ impl<S: Segments, F: SwapFile> Ram<S, F> {
         Reader::new(self.config.algorithm, F::IS_FILE)
     }
 
-    fn get_page<'a>(
-        &'a self,
-        reader: &mut Option<Lent<'a, Reader>>,
-        slot: u32,
-        page: &mut Page,
-    ) -> Result<(), StoreStop> {
-        // Lent before the lock: lending may wait for a reader that wants this lock.
-        if reader.is_none() {
-            *reader = self.readers.lend(|| self.reader());
-        }
-        let reader = reader.as_mut().ok_or(StoreStop::Corrupt)?;
+    fn get_page(&self, reader: &mut Reader, slot: u32, page: &mut Page) -> Result<(), StoreStop> {
         let mut before = None;
         loop {
             let (entry, found) = self.look_up(reader, slot)?;
@@ -273,7 +263,7 @@ impl<S: Segments, F: SwapFile> Ram<S, F> {
         self.each(|shard| shard.segments.own());
     }
 
-    fn each(&self, f: impl Fn(&mut Shard)) {
+    pub(crate) fn each(&self, f: impl Fn(&mut Shard)) {
         self.shards.iter().for_each(|part| self.change(part, &f));
     }
 
@@ -406,16 +396,23 @@ impl<S: Segments, F: SwapFile> Store for Ram<S, F> {
     }
 
     fn get(&self, first: Slot, pages: &mut [u8]) -> Result<(), StoreError> {
-        let mut reader = None;
+        let stop = |done: usize, why| StoreError {
+            done: done as u32,
+            why,
+        };
+        // Before the lock: lending may wait for a reader that wants it.
+        let reader = self.readers.lend(|| self.reader());
+        let mut reader = reader.ok_or_else(|| stop(0, StoreStop::Corrupt))?;
         let (pages, rest) = pages.as_chunks_mut::<PAGE_SIZE>();
-        for (i, page) in pages.iter_mut().enumerate() {
-            nth(first, i)
-                .ok_or(StoreStop::Corrupt)
-                .and_then(|slot| self.get_page(&mut reader, slot, page))
-                .map_err(|why| StoreError {
-                    done: i as u32,
-                    why,
-                })?;
+        let mut done = 0;
+        while done < pages.len() {
+            let slot = nth(first, done).ok_or_else(|| stop(done, StoreStop::Corrupt))?;
+            let run = self.read_run(&mut reader, slot, &mut pages[done..]);
+            if run == 0 {
+                let one = self.get_page(&mut reader, slot, &mut pages[done]);
+                one.map_err(|why| stop(done, why))?;
+            }
+            done += run.max(1);
         }
         ragged(pages.len(), rest)
     }

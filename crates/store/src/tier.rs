@@ -9,12 +9,12 @@ use crate::codec::Reader;
 use crate::encode::{Page, decode_sparse, page_sum, sparse_sum};
 use crate::ram::{Part, Ram};
 use crate::segment::{HEADER, Header, Segments, Sparse, read_object};
-use crate::shard::{entry_sum, header_sum};
+use crate::shard::{Found, entry_sum, header_sum};
 use crate::swapfile::{BLOCK, Extent, Extents, SwapFile};
 use crate::table::{Entry, Kind};
 use deckle_mm::{PAGE_SIZE, StoreStop, Written};
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// How many times nothing is written after the file took nothing.
@@ -31,6 +31,8 @@ const FULL: [i32; 2] = [28, 122];
 #[derive(Default)]
 pub(crate) struct Tier {
     extents: Mutex<Extents>,
+    /// Whether anything was ever written to a file.
+    used: AtomicBool,
     /// Pages that were read from files since somebody has asked.
     pub(crate) reads: AtomicU64,
     /// How many times more nothing is written.
@@ -62,6 +64,19 @@ pub(crate) struct Spot {
     pub(crate) len: u32,
 }
 
+impl Spot {
+    const NOWHERE: Spot = Spot {
+        file: 0,
+        at: 0,
+        len: 0,
+    };
+}
+
+/// Most pages of one read.
+const RUN: usize = 32;
+/// Most bytes from the first of them to the end of the last.
+const SPAN: u64 = 16 * (PAGE_SIZE as u64 + HEADER as u64);
+
 /// Decodes what the reader has taken; false unless it is what was put into the slot.
 pub(crate) fn decode(
     reader: &mut Reader,
@@ -79,7 +94,27 @@ pub(crate) fn decode(
     decoded && entry.sum == entry_sum(sum) && header.sum == header_sum(sum)
 }
 
+/// The same of an object at byte `at` of what was read of a file.
+fn decode_read(
+    reader: &mut Reader,
+    at: usize,
+    of: (u32, Entry),
+    len: usize,
+    page: &mut Page,
+) -> bool {
+    let Some((header, _)) = read_object(reader.read(), at as u32) else {
+        return false;
+    };
+    let right = header.slot == of.0 && usize::from(header.len) == len;
+    right && reader.take_read(at + HEADER as usize, len) && decode(reader, of, (header, len), page)
+}
+
 impl<S: Segments, F: SwapFile> Ram<S, F> {
+    /// Whether anything was ever written to a file, here or before a fork.
+    pub(crate) fn has_filed(&self) -> bool {
+        self.tier.used.load(Relaxed)
+    }
+
     /// Whether there is a file that pages as they are may go to.
     pub(crate) fn takes_raw(&self) -> bool {
         self.file.number() != 0 && self.tier.is_open()
@@ -132,6 +167,7 @@ impl<S: Segments, F: SwapFile> Ram<S, F> {
         let bytes = unsafe { std::slice::from_raw_parts(out.base.as_ptr(), out.bytes as usize) };
         let written = to.map(|to| self.file.write(to.at(), bytes));
         let sent = to.filter(|_| written == Some(Ok(())));
+        self.tier.used.store(true, Relaxed);
         let pages = part.change(|shard| shard.segments.sent(&self.hooks, &out, sent));
         self.vacate(part);
         if sent.is_some() {
@@ -221,6 +257,58 @@ impl<S: Segments, F: SwapFile> Ram<S, F> {
         unsafe { self.hooks.unmap(base, sparse.size as usize) };
     }
 
+    /// Reads what is in a row in a file of the pages of slots `first` and following, all by one
+    /// read. Returns how many pages are as they were put: it may be none, and what follows them is
+    /// to be read one by one.
+    pub(crate) fn read_run(&self, reader: &mut Reader, first: u32, pages: &mut [Page]) -> usize {
+        if pages.len() < 2 || !self.has_filed() {
+            return 0;
+        }
+        let mut run = [(Entry::EMPTY, Spot::NOWHERE); RUN];
+        let n = self.find_run(first, pages.len().min(RUN), &mut run);
+        let (start, last) = (run[0].1, run[n.max(1) - 1].1);
+        let all = (last.at - start.at) as usize + HEADER as usize + last.len as usize;
+        let Some((from, window)) = reader.window(start.at, all) else {
+            return 0;
+        };
+        if n < 2 || self.file.read(start.file, from, window).is_err() {
+            return 0;
+        }
+        let mut done = 0;
+        for (page, (entry, spot)) in pages.iter_mut().zip(&run[..n]) {
+            let (at, of) = ((spot.at - from) as usize, (first + done as u32, *entry));
+            if !decode_read(reader, at, of, spot.len as usize, page) {
+                break;
+            }
+            done += 1;
+        }
+        self.tier.reads.fetch_add(done as u64, Relaxed);
+        done
+    }
+
+    /// Finds pages of successive slots that lie in a row in a file, and near each other.
+    fn find_run(&self, first: u32, most: usize, run: &mut [(Entry, Spot); RUN]) -> usize {
+        let part = self.part(first);
+        let shard = part.lock();
+        let mut n = 0;
+        while n < most {
+            let slot = first.checked_add(n as u32);
+            let slot = slot.filter(|slot| std::ptr::eq(self.part(*slot), part));
+            let Some(Ok((entry, Found::Filed { file, at, len }))) = slot.map(|s| shard.get(s))
+            else {
+                break;
+            };
+            let (start, before) = (run[0].1, run[n.max(1) - 1].1);
+            let follows = file == start.file && at > before.at;
+            if n > 0 && !(follows && at + u64::from(HEADER + len) - start.at <= SPAN) {
+                break;
+            }
+            run[n] = (entry, Spot { file, at, len });
+            n += 1;
+        }
+        n
+    }
+
     /// Reads an object of a file and decodes it. `Corrupt` where what is there is not what was
     /// put into the slot, which may have moved meanwhile.
     pub(crate) fn read_filed(
@@ -230,23 +318,28 @@ impl<S: Segments, F: SwapFile> Ram<S, F> {
         spot: Spot,
         page: &mut Page,
     ) -> Result<(), StoreStop> {
-        let (slot, len) = (of.0, spot.len as usize);
-        let all = HEADER as usize + len;
-        let (from, window) = reader.window(spot.at, all).ok_or(StoreStop::Corrupt)?;
+        let len = spot.len as usize;
+        let window = reader.window(spot.at, HEADER as usize + len);
+        let (from, window) = window.ok_or(StoreStop::Corrupt)?;
         let read = self.file.read(spot.file, from, window);
         read.map_err(StoreStop::Io)?;
-        let at = (spot.at - from) as usize;
-        let header = read_object(window, at as u32).map(|(header, _)| header);
-        let right = |header: &Header| header.slot == slot && usize::from(header.len) == len;
-        let header = header.filter(right).ok_or(StoreStop::Corrupt)?;
-        let taken = reader.take_read(at + HEADER as usize, len);
-        match taken && decode(reader, of, (header, len), page) {
-            true => {
-                self.tier.reads.fetch_add(1, Relaxed);
-                Ok(())
-            }
-            false => Err(StoreStop::Corrupt),
+        if !decode_read(reader, (spot.at - from) as usize, of, len, page) {
+            return Err(StoreStop::Corrupt);
         }
+        self.tier.reads.fetch_add(1, Relaxed);
+        Ok(())
+    }
+
+    /// Whether the own file holds what other processes may read since a fork, or did.
+    pub fn lends_file(&self) -> bool {
+        let lends = |part: &Part| part.lock().segments.lends_file();
+        self.has_filed() && self.shards.iter().any(lends)
+    }
+
+    /// Only processes that came by the fork of this number or a later one, children's children
+    /// among them, have this process's file; `None`: nobody does.
+    pub fn unlend_file(&self, oldest: Option<u64>) {
+        self.each(|shard| shard.segments.unlend_file(oldest));
     }
 
     /// Pages that were read from files since this was asked last.

@@ -7,6 +7,7 @@ mod front;
 mod inject;
 mod knobs;
 mod leaving;
+mod peer;
 mod report;
 mod services;
 mod signals;

@@ -18,6 +18,7 @@ use deckle_group::{Group, LineId, Name};
 
 use super::inject::{Held, Tracer};
 use super::leaving::Leavings;
+use super::peer::{Peer, is_descendant, peer_of, thread_of};
 use super::swapfile::SwapFiles;
 use super::tree::is_service_task;
 use crate::fail::Fail;
@@ -158,7 +159,7 @@ impl Services {
         for c in connections.iter().filter(|c| c.socket.is_none()) {
             self.files.ended(c.number, now);
         }
-        self.files.expire(now);
+        self.files.expire(now, group);
         connections.retain(|c| c.socket.is_some() || c.service.is_some());
         connections.append(&mut self.connections);
         self.connections = connections;
@@ -221,7 +222,8 @@ impl Services {
             }
             match Message::decode(got.packet) {
                 Some(Message::Hello { pid, line, .. }) => {
-                    c.service = hello(c.peer, pid, line, got.fds, got.sender)
+                    c.service = hello(c.peer, pid, line, got.fds, got.sender);
+                    self.files.joined(c.number, line);
                 }
                 Some(Message::Kill) => {
                     // Why has been said.
@@ -252,10 +254,10 @@ impl Services {
                         let _ = give_spare(socket, &other);
                     }
                 }
-                Some(Message::File { number }) => {
+                Some(Message::File { number, fork }) => {
                     let file = match number {
                         0 => self.files.open(c.number),
-                        number => self.files.again(c.number, number),
+                        number => self.files.again((c.number, fork), number, group),
                     };
                     let _ = give_file(socket, file);
                 }
@@ -436,67 +438,6 @@ fn pid_of(pidfd: &Fd) -> u32 {
     field(&text, "Pid:")
         .and_then(|n| n.parse().ok())
         .unwrap_or(0)
-}
-
-/// Who has connected.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Peer {
-    /// A process of our own user, or root's.
-    User,
-    /// One of our tree that has become another user.
-    Tree,
-}
-
-fn peer_of(socket: &Fd) -> Option<Peer> {
-    let mut peer = libc::ucred {
-        pid: 0,
-        uid: u32::MAX,
-        gid: 0,
-    };
-    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: a live ucred and its size.
-    let rc = unsafe {
-        libc::getsockopt(
-            socket.raw(),
-            libc::SOL_SOCKET,
-            libc::SO_PEERCRED,
-            (&raw mut peer).cast(),
-            &mut len,
-        )
-    };
-    // SAFETY: a call without arguments.
-    let known = peer.uid == unsafe { libc::geteuid() } || peer.uid == 0;
-    match rc {
-        0 if known => Some(Peer::User),
-        0 if is_descendant(peer.pid as u32) => Some(Peer::Tree),
-        _ => None,
-    }
-}
-
-/// The id here of a thread of the process `pid`, which calls it `tid` in its own pid namespace.
-fn thread_of(pid: u32, tid: u32) -> Option<u32> {
-    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?;
-    let mut tasks = tasks.filter_map(|t| t.ok()?.file_name().to_str()?.parse::<u32>().ok());
-    tasks.find(|task| {
-        let path = format!("/proc/{pid}/task/{task}/status");
-        let text = std::fs::read_to_string(path).unwrap_or_default();
-        let told = field(&text, "NSpid:").and_then(|ids| ids.split_whitespace().last());
-        told.and_then(|id| id.parse().ok()) == Some(tid)
-    })
-}
-
-/// Whether a process of another user is one of our tree, which has changed its credentials.
-fn is_descendant(mut pid: u32) -> bool {
-    /// Generations that are looked at.
-    const MOST: usize = 256;
-    for _ in 0..MOST {
-        match proc_stat(pid) {
-            Ok(stat) if stat.parent == std::process::id() => return true,
-            Ok(stat) if stat.parent > 1 => pid = stat.parent,
-            _ => return false,
-        }
-    }
-    false
 }
 
 /// A service's text as it is, in one write, so that lines of several do not mix.

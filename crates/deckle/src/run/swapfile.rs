@@ -11,11 +11,12 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use deckle_group::sys::{Errno, Fd, random};
+use deckle_group::{Group, LineId};
 
 use crate::fail::{Fail, plain};
 
-/// How long a file is kept after the last service that had it has ended: a parent may be killed
-/// while its child is about to ask.
+/// How long who has ended counts as one who has its files: a parent may be killed while its child
+/// is about to ask.
 const GRACE: Duration = Duration::from_secs(5);
 
 /// A connection, by number.
@@ -24,9 +25,29 @@ pub type User = u64;
 struct Kept {
     number: u64,
     file: Fd,
-    users: Vec<User>,
-    /// Since when there are none.
-    idle: Option<Instant>,
+    owner: User,
+    /// The owner's line, once it is known.
+    line: LineId,
+    /// When the owner ended.
+    ended: Option<Instant>,
+    holders: Vec<Holder>,
+}
+
+/// Who has another's file, by a fork.
+struct Holder {
+    user: User,
+    /// The number of the owner's fork that it comes from, if not from its children's.
+    fork: u64,
+    /// When it ended.
+    ended: Option<Instant>,
+}
+
+impl Kept {
+    /// Tells the owner who has its file.
+    fn tell(&self, group: &Group) {
+        let oldest = self.holders.iter().map(|h| h.fork).min();
+        group.note_file_holders(self.line, oldest);
+    }
 }
 
 /// The directory, and the files.
@@ -79,48 +100,76 @@ impl SwapFiles {
         self.kept.push(Kept {
             number,
             file,
-            users: vec![user],
-            idle: None,
+            owner: user,
+            line: LineId::NONE,
+            ended: None,
+            holders: Vec::new(),
         });
         let last = self.kept.last().ok_or(Errno(libc::EIO))?;
         Ok((number, &last.file))
     }
 
-    /// The file of that number, for `user`, too.
+    /// The file of that number, for `user`, who came by this fork of its owner's.
     ///
     /// # Errors
     /// There is none, or none any more.
-    pub fn again(&mut self, user: User, number: u64) -> Result<(u64, &Fd), Errno> {
+    pub fn again(
+        &mut self,
+        (user, fork): (User, u64),
+        number: u64,
+        group: &Group,
+    ) -> Result<(u64, &Fd), Errno> {
         let kept = self.kept.iter_mut().find(|k| k.number == number);
         let kept = kept.ok_or(Errno(libc::ENOENT))?;
-        kept.users.push(user);
-        kept.idle = None;
+        kept.holders.push(Holder {
+            user,
+            fork: fork.max(1),
+            ended: None,
+        });
+        kept.tell(group);
         Ok((number, &kept.file))
+    }
+
+    /// `user` has this line.
+    pub fn joined(&mut self, user: User, line: LineId) {
+        for kept in self.kept.iter_mut().filter(|k| k.owner == user) {
+            kept.line = line;
+        }
     }
 
     /// `user` has ended.
     pub fn ended(&mut self, user: User, now: Instant) {
         for kept in &mut self.kept {
-            kept.users.retain(|u| *u != user);
-            if kept.users.is_empty() && kept.idle.is_none() {
-                kept.idle = Some(now);
+            if kept.owner == user {
+                kept.ended.get_or_insert(now);
+            }
+            for holder in kept.holders.iter_mut().filter(|h| h.user == user) {
+                holder.ended.get_or_insert(now);
             }
         }
     }
 
-    /// Closes what nobody will ask for.
-    pub fn expire(&mut self, now: Instant) {
+    /// Forgets who has ended long enough ago, and closes what nobody will ask for.
+    pub fn expire(&mut self, now: Instant, group: &Group) {
+        let is_over = |ended: Option<Instant>| ended.is_some_and(|at| now >= at + GRACE);
+        for kept in &mut self.kept {
+            let before = kept.holders.len();
+            kept.holders.retain(|h| !is_over(h.ended));
+            if kept.holders.len() < before {
+                kept.tell(group);
+            }
+        }
         self.kept
-            .retain(|k| k.idle.is_none_or(|since| now < since + GRACE));
+            .retain(|k| !k.holders.is_empty() || !is_over(k.ended));
     }
 
-    /// When [`expire`](SwapFiles::expire) has something to close.
+    /// When [`expire`](SwapFiles::expire) has something to do.
     pub fn deadline(&self) -> Option<Instant> {
-        self.kept
-            .iter()
-            .filter_map(|k| k.idle)
-            .min()
-            .map(|since| since + GRACE)
+        let of = |k: &Kept| {
+            let holders = k.holders.iter().filter_map(|h| h.ended).min();
+            holders.or(k.ended.filter(|_| k.holders.is_empty()))
+        };
+        self.kept.iter().filter_map(of).min().map(|at| at + GRACE)
     }
 }
 
@@ -176,29 +225,52 @@ fn try_out(file: &File) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use deckle_group::{Limits, Name, SwapKind};
 
     #[test]
     fn a_file_is_kept_until_all_that_had_it_have_been_gone_for_a_while() {
+        let name = Name::new(format!("test-files-{}", std::process::id()).as_bytes()).unwrap();
+        let tunables = deckle_mm::Tunables::default();
+        let group = Group::create(name, Limits::NONE, &tunables, SwapKind::Lz4).unwrap();
+        Group::unlink(name);
+        let line = group.join(std::process::id(), 0).unwrap();
         let dir = std::env::temp_dir();
         let mut files = SwapFiles::new(Some(&dir)).unwrap_or_else(|e| panic!("{}", e.text));
         let now = Instant::now();
         let (first, _) = files.open(1).unwrap();
         let (second, _) = files.open(2).unwrap();
-        assert!(first != 0 && first != second);
-        assert_eq!(files.again(3, first).unwrap().0, first);
-        assert!(files.again(3, first.wrapping_add(1)).is_err());
-        files.ended(1, now);
-        assert_eq!(files.deadline(), None);
+        files.joined(1, line);
+        assert!(first != 0 && first != second && group.file_holders(line).is_none());
+        // A child by its fourth fork, and that one's child.
+        assert_eq!(files.again((3, 4), first, &group).unwrap().0, first);
+        assert_eq!(files.again((4, 4), first, &group).unwrap().0, first);
+        assert_eq!(files.again((5, 6), first, &group).unwrap().0, first);
+        assert!(files.again((3, 1), first.wrapping_add(1), &group).is_err());
+        assert_eq!(group.file_holders(line), Some(4));
+        // The child ends, its own goes on.
         files.ended(3, now);
         files.ended(3, now + GRACE);
         assert_eq!(files.deadline(), Some(now + GRACE));
-        // Somebody asks in time.
-        files.expire(now + GRACE / 2);
-        assert_eq!(files.again(4, first).unwrap().0, first);
-        files.expire(now + 2 * GRACE);
+        files.expire(now + GRACE, &group);
+        assert_eq!(
+            (group.file_holders(line), files.deadline()),
+            (Some(4), None)
+        );
         files.ended(4, now);
-        files.expire(now + GRACE);
-        assert!(files.again(5, first).is_err() && files.again(5, second).is_ok());
+        files.expire(now + GRACE / 2, &group);
+        assert_eq!(group.file_holders(line), Some(4), "not at once");
+        files.expire(now + GRACE, &group);
+        assert_eq!(group.file_holders(line), Some(6));
+        // The owner ends before who has its file.
+        files.ended(1, now);
+        files.expire(now + 2 * GRACE, &group);
+        assert!(files.again((6, 1), first, &group).is_ok());
+        files.ended(5, now);
+        files.ended(6, now);
+        files.expire(now + GRACE, &group);
+        assert_eq!(group.file_holders(line), None);
+        assert!(files.again((7, 1), first, &group).is_err());
+        assert!(files.again((7, 1), second, &group).is_ok());
     }
 
     #[test]

@@ -70,8 +70,7 @@ impl Filed {
         }
     }
 
-    /// See [`SegmentSet::unlend`].
-    pub(super) fn forget_lent(&mut self, oldest: u64) {
+    fn forget_lent(&mut self, oldest: u64) {
         while self.lent.front().is_some_and(|(forks, _)| *forks < oldest)
             && self.vacant.try_reserve(1).is_ok()
             && let Some((_, vacant)) = self.lent.pop_front()
@@ -204,6 +203,22 @@ impl SegmentSet {
     /// What is in files.
     pub(crate) fn in_file(&self) -> InFile {
         self.filed.now
+    }
+
+    /// Whether others may read what is in the own file, or its places that hold nothing here.
+    pub(crate) fn lends_file(&self) -> bool {
+        let lent = |s: &Segment| s.state == State::Filed && s.share == Share::Lent;
+        !self.filed.lent.is_empty() || self.segments.iter().any(lent)
+    }
+
+    /// Only processes that came by the fork of this number or a later one read the own file;
+    /// `None`: nobody does. The children's children are among them.
+    pub(crate) fn unlend_file(&mut self, oldest: Option<u64>) {
+        self.filed.forget_lent(oldest.unwrap_or(u64::MAX));
+        let segments = self.segments.iter_mut().filter(|_| oldest.is_none());
+        for s in segments.filter(|s| s.state == State::Filed && s.share == Share::Lent) {
+            s.share = Share::Own;
+        }
     }
 
     /// Whether pages as they are wait to be written.

@@ -49,7 +49,10 @@ impl SegmentSet {
     fn share(&mut self, from: Share, to: Share) {
         for i in 0..self.segments.len() {
             let segment = &self.segments[i];
-            if segment.state == State::Free || segment.share != from {
+            let is_filed = segment.state == State::Filed;
+            // Of what is in a file nobody knows here who reads it: see `unlend_file`.
+            let stays = is_filed && (from, to) == (Share::Lent, Share::Own);
+            if segment.state == State::Free || segment.share != from || stays {
                 continue;
             }
             let mapped = u64::from(segment.is_mapped());
@@ -82,7 +85,6 @@ impl SegmentSet {
     /// nobody does.
     pub(crate) fn unlend(&mut self, oldest: Option<u64>) {
         self.ghosts.forget(oldest.unwrap_or(u64::MAX));
-        self.filed.forget_lent(oldest.unwrap_or(u64::MAX));
         if oldest.is_none() {
             self.share(Share::Lent, Share::Own);
         }

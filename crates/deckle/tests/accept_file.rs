@@ -1,0 +1,114 @@
+//! A file behind the RAM, under real programs.
+
+mod accept;
+mod common;
+
+use accept::{Ran, have, run, turn};
+use common::Scratch;
+use std::path::Path;
+
+/// 160 MiB, of which three blocks in four do not compress, and what is done with them: every
+/// block is known by its sum.
+const HOLD: &str = "
+import hashlib, os, random
+N = 160
+r = random.Random(7)
+def block(k, v):
+    if k % 4 == 0: return bytearray((b'%d %d ' % (k, v)) * (1 << 17))[:1 << 20]
+    return bytearray(random.Random(k << 20 | v).randbytes(1 << 20))
+def sum_of(b): return hashlib.blake2b(b, digest_size=8).digest()
+b = [block(k, 0) for k in range(N)]
+s = [sum_of(x) for x in b]
+def look(times, write):
+    for t in range(times):
+        k = r.randrange(N)
+        assert sum_of(b[k]) == s[k], k
+        if write and t % 3 == 0:
+            b[k] = block(k, t + 1); s[k] = sum_of(b[k])
+look(200, True)
+";
+
+fn hold(options: &str, more: &str) -> Ran {
+    let script = format!(
+        "{HOLD}{more}\nassert all(sum_of(x) == y for x, y in zip(b, s))\nprint('all right')"
+    );
+    run(options, &["python3", "-c", &script])
+}
+
+fn counter(ran: &Ran, name: &str) -> u64 {
+    ran.stats["counters"][name].as_u64().unwrap()
+}
+
+fn swap(dir: &Path, more: &str) -> String {
+    format!("--memory-max 64M --swap {more}file:{}", dir.display())
+}
+
+#[test]
+fn what_does_not_compress_lives_in_the_file_and_comes_back() {
+    let _turn = turn();
+    if !have("what_does_not_compress_lives_in_the_file", "python3") {
+        return;
+    }
+    let s = Scratch::new("swapfile");
+    for more in ["zram:lz4,", "zram:zstd,", ""] {
+        let ran = hold(&swap(&s.0, more), "");
+        ran.tell(&format!("160 MiB in 64 MiB, --swap {more}file"));
+        ran.expect("all right");
+        assert!(counter(&ran, "zswpwb") > 20_000 && counter(&ran, "swpin_file") > 5000);
+        let peak = |name: &str| ran.stats["peak"][name].as_u64().unwrap();
+        assert!(peak("filed_bytes") > 64 << 20 && peak("file_bytes") >= 64 << 20);
+        assert!(ran.err.contains("deckle: file     "), "{}", ran.err);
+        assert_eq!(ran.stats["programs_unmanaged"], 0);
+        // Nothing has a name there, and nothing is left.
+        assert_eq!(std::fs::read_dir(&s.0).unwrap().count(), 0);
+    }
+    // And without a file this is too much.
+    hold("--memory-max 64M --swap zram:lz4", "").ended(137);
+}
+
+#[test]
+fn children_of_fork_have_what_was_in_their_parents_file() {
+    let _turn = turn();
+    if !have(
+        "children_of_fork_have_what_was_in_their_parents_file",
+        "python3",
+    ) {
+        return;
+    }
+    let s = Scratch::new("swapfork");
+    let more = "
+def child(depth):
+    p = os.fork()
+    if p: return p
+    r.seed(depth)
+    look(60, True)
+    # A grandchild whose parent ends before it reads.
+    if depth: child(depth - 1)
+    os._exit(0)
+children = [child(d) for d in (0, 2)]
+look(60, True)
+for p in children: assert os.waitpid(p, 0)[1] == 0
+";
+    let ran = hold(&swap(&s.0, "zram:lz4,"), more);
+    ran.tell("children of fork and a file");
+    ran.expect("all right");
+    assert_eq!(ran.err.matches("killed").count(), 0, "{}", ran.err);
+    assert_eq!(ran.stats["programs_unmanaged"], 0);
+}
+
+#[test]
+fn a_file_at_its_size_is_the_end_of_memory_and_is_told() {
+    let _turn = turn();
+    if !have(
+        "a_file_at_its_size_is_the_end_of_memory_and_is_told",
+        "python3",
+    ) {
+        return;
+    }
+    let s = Scratch::new("swapfull");
+    let ran = hold(&format!("{}:32M", swap(&s.0, "zram:lz4,")), "");
+    ran.ended(137);
+    assert!(ran.err.contains("out of memory"), "{}", ran.err);
+    let peak = ran.stats["peak"]["file_bytes"].as_u64().unwrap();
+    assert!((24 << 20..=32 << 20).contains(&peak), "{peak}");
+}
