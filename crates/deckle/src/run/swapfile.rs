@@ -5,7 +5,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::IntoRawFd;
+use std::os::fd::{AsRawFd, IntoRawFd};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -173,37 +173,37 @@ impl SwapFiles {
     }
 }
 
+/// To be opened by us alone, with these flags, too.
+fn options(flags: i32) -> OpenOptions {
+    let mut options = OpenOptions::new();
+    let options = options.read(true).write(true).mode(0o600);
+    options.custom_flags(flags).clone()
+}
+
 /// A file without a name. Past the page cache, where that can be: what it holds was put out of
 /// memory.
 fn make(dir: &Path) -> io::Result<File> {
-    let open = |flags| {
-        let mut options = OpenOptions::new();
-        options
-            .read(true)
-            .write(true)
-            .mode(0o600)
-            .custom_flags(flags);
-        options
+    let unnamed = |flags| options(flags | libc::O_TMPFILE).open(dir);
+    let is = |e: &io::Error, errnos: [i32; 2]| errnos.map(Some).contains(&e.raw_os_error());
+    let made = match unnamed(libc::O_DIRECT) {
+        Err(e) if is(&e, [libc::EINVAL; 2]) => unnamed(0),
+        other => other,
     };
-    let direct = |flags: i32| {
-        let made = open(flags | libc::O_TMPFILE | libc::O_DIRECT).open(dir);
-        match made {
-            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
-                open(flags | libc::O_TMPFILE).open(dir)
-            }
-            other => other,
-        }
-    };
-    match direct(0) {
-        Err(e) if matches!(e.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EISDIR)) => {}
-        other => return other,
+    match made {
+        Err(e) if is(&e, [libc::EOPNOTSUPP, libc::EISDIR]) => make_named(dir),
+        other => other,
     }
-    // The file system has none without a name: one that has it for a moment.
+}
+
+/// Where the file system has none without a name: one that has it for a moment.
+fn make_named(dir: &Path) -> io::Result<File> {
     let word = random().map_err(|e| io::Error::from_raw_os_error(e.0))?;
     let path = dir.join(format!(".deckle-{:016x}", u64::from_le_bytes(word)));
-    let named = |flags| open(flags).create_new(true).open(&path);
-    let file = named(libc::O_DIRECT).or_else(|_| named(0))?;
+    let file = options(0).create_new(true).open(&path)?;
     std::fs::remove_file(&path)?;
+    // Not before: who is refused then has made the file, and its name stays.
+    // SAFETY: a call on a live descriptor and numbers. Where it is refused all goes on without.
+    unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, libc::O_DIRECT) };
     Ok(file)
 }
 
@@ -271,6 +271,18 @@ mod tests {
         assert_eq!(group.file_holders(line), None);
         assert!(files.again((7, 1), first, &group).is_err());
         assert!(files.again((7, 1), second, &group).is_ok());
+    }
+
+    #[test]
+    fn every_file_is_ours_alone_and_has_no_name() {
+        use std::os::unix::fs::MetadataExt;
+        let dir = std::env::temp_dir();
+        for make in [make, make_named] {
+            let file = make(&dir).unwrap();
+            let meta = file.metadata().unwrap();
+            assert_eq!((meta.mode() & 0o777, meta.nlink()), (0o600, 0));
+            try_out(&file).unwrap();
+        }
     }
 
     #[test]
