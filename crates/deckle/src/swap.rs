@@ -66,6 +66,11 @@ impl Swap {
                 let file = rest.strip_prefix("file:").ok_or_else(|| {
                     format!("`{rest}` is no file: write {first},file:DIR or {first},file:DIR:SIZE")
                 })?;
+                if file.contains(',') {
+                    return Err(format!(
+                        "`{text}`: a file is the last that is named: write {first},file:DIR"
+                    ));
+                }
                 Some(FileTier::parse(file, false)?)
             }
         };
@@ -82,11 +87,14 @@ impl Swap {
 }
 
 impl FileTier {
-    /// `DIR[:SIZE]`.
+    /// `DIR[:SIZE]`. What has a slash is part of the directory: a wrong size is told, and one whose
+    /// name has a colon can be said, as `DIR/`.
     fn parse(text: &str, alone: bool) -> Result<FileTier, String> {
         let (dir, bytes) = match text.rsplit_once(':') {
-            Some((dir, size)) => (dir, Some(size::parse(size).map_err(|e| e.to_string())?)),
-            None => (text, None),
+            Some((dir, size)) if !size.contains('/') => {
+                (dir, Some(size::parse(size).map_err(|e| e.to_string())?))
+            }
+            _ => (text, None),
         };
         if dir.is_empty() {
             return Err("file: names no directory: write file:DIR, such as file:/var/tmp".into());
@@ -133,6 +141,8 @@ mod tests {
             "zram:zstd",
             "zram:zstd,file:/var/tmp",
             "zram:lz4,file:/a:b:1024",
+            "zram:lz4,file:/a:1024/",
+            "file:/a:b/c",
             "file:/var/tmp",
             "file:rel/dir:4096",
         ] {
@@ -159,6 +169,9 @@ mod tests {
             ("file:/d,zram", "is the last that is named"),
             ("zram,", "is no file"),
             ("zram,zram", "is no file"),
+            ("zram,zram,file:/d", "is no file"),
+            ("zram,file:/d,file:/e", "write zram,file:DIR"),
+            ("zram,file:/d:1G,", "write zram,file:DIR"),
             ("zram:lz4,file:/d:much", "`much` is not a size"),
             ("zram:lz4,file:/d:0", "a size of zero"),
             ("disk", "file:DIR"),
