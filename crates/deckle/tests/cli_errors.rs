@@ -207,6 +207,7 @@ fn settings_files_are_refused_with_the_line() {
                transparent_hugepage.thp_waste_max = \"8M\"\n\
                transparent_hugepage.align_mappings = true\n\
                transparent_hugepage.hugepages-64kB.enabled = \"inherit\"\n\
+               zswap.max_pool_percent = 40\n\
                vm.page-cluster = 3\nvm.swap_cache = true\n";
     let path = s.file("all", all.as_bytes(), 0o644);
     let run = |more: &[&str]| {
@@ -383,7 +384,12 @@ fn files_for_swapped_pages_that_cannot_be() {
     swap("file:", &["--swap", "write file:DIR"]);
     swap("none,file:/tmp", &["--swap", "write file:DIR"]);
     swap("zram,file:/tmp:much", &["`much` is not a size"]);
+    let two = "zram,file:/tmp,file:/var/tmp";
+    swap(two, &["--swap", "is the last that is named"]);
     let config = s.file("deckle.toml", b"swap = \"zram,disk\"\n", 0o644);
     let with = ["run", "--config", &config, "--", "true"];
     fails(&with, 125, &["line 1", "`disk` is no file"]);
+    let config = s.file("share", b"zswap.max_pool_percent = 101\n", 0o644);
+    let with = ["run", "--config", &config, "--", "true"];
+    fails(&with, 125, &["line 1", "0 to 100"]);
 }

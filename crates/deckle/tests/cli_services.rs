@@ -266,6 +266,72 @@ fn what_services_say_publish_and_report_is_in_summary_and_stats() {
 }
 
 #[test]
+fn files_for_swapped_pages_are_given_to_who_asks_and_told_in_stats() {
+    use std::os::fd::FromRawFd;
+    use std::os::unix::fs::FileExt;
+    let s = Scratch::new("files");
+    let [stats, dir] = ["stats", "swap"].map(|name| s.0.join(name));
+    std::fs::create_dir(&dir).unwrap();
+    let swap = format!("zram:zstd,file:{}:1073741824", dir.display());
+    let config = s.file("config", b"zswap.max_pool_percent = 30\n", 0o644);
+    let more = ["--swap", &swap, "--config", &config];
+    let (run, program, group) = start(stats.to_str().unwrap(), &more);
+    let told = group.swap_file().unwrap();
+    assert_eq!((told.bytes, told.ram_percent), (1 << 30, 30));
+    let connect = || Link::connect(group.name().as_bytes()).unwrap();
+    let (parent, child) = (connect(), connect());
+    let file = |(number, fd): (u64, sys::Fd)| {
+        // SAFETY: the descriptor is ours, and given away.
+        (number, unsafe { std::fs::File::from_raw_fd(fd.into_raw()) })
+    };
+    let (first, theirs) = file(parent.file(0, 0).unwrap());
+    let (second, other) = file(parent.file(0, 0).unwrap());
+    assert!(first != 0 && second != 0 && first != second);
+    #[repr(align(4096))]
+    struct Block([u8; 4096]);
+    let (written, mut read) = (Block([7; 4096]), Block([0; 4096]));
+    theirs.write_all_at(&written.0, 8192).unwrap();
+    // A child asks when its parent's connection has ended.
+    drop((parent, theirs));
+    let (number, again) = file(child.file(first, 1).unwrap());
+    again.read_exact_at(&mut read.0, 8192).unwrap();
+    assert!(number == first && read.0 == written.0);
+    assert_eq!(other.metadata().unwrap().len(), 0, "another file");
+    let unknown = child.file(first.wrapping_add(1), 1).map(drop);
+    assert_eq!(unknown, Err(sys::Errno(libc::ENOENT)));
+    assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 0, "no names");
+    let id = group.join(program, 0).unwrap();
+    let gauges = Gauges {
+        swapped: 600,
+        filed: 512,
+        file_pages: 256,
+        ..Gauges::default()
+    };
+    group.publish(id, &gauges, &Stats::new());
+    kill(program, libc::SIGTERM);
+    assert_eq!(run.end().0, 143);
+    let text = std::fs::read_to_string(stats).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(json["peak"]["filed_bytes"], 512 * 4096);
+    assert_eq!(json["peak"]["file_bytes"], 256 * 4096);
+    assert_eq!(json["knobs"]["swap"], swap);
+    assert_eq!(json["knobs"]["zswap"]["max_pool_percent"], 30);
+}
+
+#[test]
+fn no_file_is_given_where_none_was_asked_for() {
+    let s = Scratch::new("nofile");
+    let stats = s.0.join("stats");
+    let (run, program, group) = start(stats.to_str().unwrap(), &["--quiet"]);
+    assert_eq!(group.swap_file(), None);
+    let link = Link::connect(group.name().as_bytes()).unwrap();
+    let refused = link.file(0, 0).map(drop);
+    assert_eq!(refused, Err(sys::Errno(libc::ENOENT)));
+    kill(program, libc::SIGTERM);
+    assert_eq!(run.end().0, 143);
+}
+
+#[test]
 fn memory_outside_the_limit_is_measured_once_per_page() {
     const MIB: u64 = 256; // pages
     let s = Scratch::new("anon");
