@@ -9,7 +9,7 @@ use crate::segment::{Header, Heap, Segments};
 use crate::shard::{Found, Shard, entry_sum};
 use crate::swapfile::{NoFile, SwapFile};
 use crate::table::Entry;
-use crate::tier::{Spot, Tier, decode};
+use crate::tier::{FAR, Spot, Tier, decode};
 use deckle_mm::{PAGE_SIZE, Slot, Store, StoreError, StoreStop, Written};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -22,7 +22,8 @@ const EINVAL: i32 = 22;
 /// - Same-filled pages (zero pages among them) live in the slot table alone.
 /// - Pages with at most [`crate::MAX_SPARSE_WORDS`] non-zero words are lists of these.
 /// - All others are lz4 or zstd blocks; one above [`crate::MAX_ENCODED`] bytes is refused, or,
-///   where there is a file, kept as it is in a segment that is written first.
+///   where there is a file, kept as it is. With a file all above 5/8 of a page are in segments that
+///   are written first.
 ///
 /// Every page has a checksum over its slot and its bytes, 46 bits of it for pages with an
 /// encoding, 30 for same-filled ones. A `get` verifies it after decoding; it gives the bytes
@@ -34,8 +35,8 @@ const EINVAL: i32 = 22;
 /// live bytes: 1.13 for 64 KiB); twice the live bytes of what is lent to children of fork, while
 /// there are any, and whatever was borrowed at a fork.
 /// The table takes 12 bytes a slot for each run of 512 slots that has one in use, the scratch
-/// memory 21 KiB (lz4; 33 with a file) for each call at once. The file has at most twice the live
-/// bytes in it, and 16 MiB, while it can be read.
+/// memory 21 KiB (lz4; 33 with a file) for each call at once. The file has at most three times the
+/// live bytes in it, and 64 MiB, while it can be read.
 ///
 /// Locks: one per shard, then none. A segment hook runs under it, one of the file never.
 pub struct Ram<S: Segments = Heap, F: SwapFile = NoFile> {
@@ -66,8 +67,8 @@ pub(crate) struct Part {
     pub(crate) bytes: AtomicU64,
     charged: AtomicU64,
     pages: AtomicU64,
-    /// Whether pages as they are wait to be written.
-    pub(crate) raw: AtomicBool,
+    /// Whether segments that go to the file first wait to be written.
+    pub(crate) far: AtomicBool,
     /// Whether places in the file hold nothing any more.
     pub(crate) vacant: AtomicBool,
 }
@@ -99,15 +100,19 @@ impl<S: Segments, F: SwapFile> Ram<S, F> {
             ..config
         };
         let bits = config.shards.trailing_zeros();
+        let far = match file.number() {
+            0 => u32::MAX,
+            _ => FAR,
+        };
         let part = |number| {
-            let shard = Shard::new(small, config.large_segment_bytes, bits, number);
+            let shard = Shard::new((small, config.large_segment_bytes), far, (bits, number));
             let bytes = AtomicU64::new(shard.bytes());
             Part {
                 shard: Mutex::new(shard),
                 charged: AtomicU64::new(bytes.load(Ordering::Relaxed)),
                 bytes,
                 pages: AtomicU64::new(0),
-                raw: AtomicBool::new(false),
+                far: AtomicBool::new(false),
                 vacant: AtomicBool::new(false),
             }
         };
@@ -336,8 +341,8 @@ impl Part {
         self.bytes.store(bytes, Ordering::Relaxed);
         self.charged.store(charged, Ordering::Relaxed);
         self.pages.store(shard.pages(), Ordering::Relaxed);
-        self.raw
-            .store(shard.segments.raw_waits(), Ordering::Relaxed);
+        self.far
+            .store(shard.segments.far_waits(), Ordering::Relaxed);
         self.vacant
             .store(shard.segments.has_vacant(), Ordering::Relaxed);
         result

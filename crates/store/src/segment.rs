@@ -1,6 +1,6 @@
 //! Segments: runs of memory that objects are appended to.
 //!
-//! One segment is open, and one more for pages that are kept as they are; a full one is sealed and
+//! One segment is open, and one more for what goes to a file first; a full one is sealed and
 //! nothing is appended to it again. Freeing an object wipes its bytes and lowers its segment's
 //! count of live ones; a sealed segment without any is unmapped at once. What a fork has copied is
 //! not even wiped, so that the kernel goes on sharing its pages: there the bytes stay until their
@@ -14,7 +14,6 @@ mod verify;
 
 use crate::swapfile::Extent;
 use crate::table::Place;
-use deckle_mm::PAGE_SIZE;
 use filed::Filed;
 pub(crate) use filed::{Outgoing, Sparse};
 use share::{Ghosts, Share};
@@ -90,8 +89,8 @@ struct Segment {
     /// These objects.
     pages: u32,
     state: State,
-    /// For pages that are kept as they are.
-    raw: bool,
+    /// For encodings that go to the file first.
+    goes_first: bool,
     /// Where it is when it is in a file.
     extent: Extent,
     /// In a file, and what is left in it cannot be moved.
@@ -136,10 +135,12 @@ struct Sum {
 pub(crate) struct SegmentSet {
     /// Bytes of a segment while little is stored, and when much is.
     sizes: [u32; 2],
+    /// Encodings of so many bytes and more go to the file first.
+    far: u32,
     segments: Vec<Segment>,
     free: u32,
     buckets: sparse::Buckets,
-    /// The open one, and the one for pages that are kept as they are.
+    /// The open one, and the one for what goes to the file first.
     open: [Option<u32>; 2],
     filed: Filed,
     /// A large one that was emptied. To use it anew takes neither time nor a charge, where a new
@@ -154,9 +155,10 @@ pub(crate) struct SegmentSet {
 
 impl SegmentSet {
     /// No segments yet; each will have `small` bytes, or `large` when much is stored.
-    pub(crate) fn new(small: u32, large: u32) -> SegmentSet {
+    pub(crate) fn new((small, large): (u32, u32), far: u32) -> SegmentSet {
         SegmentSet {
             sizes: [small, large],
+            far,
             segments: Vec::new(),
             free: NIL,
             buckets: NO_BUCKETS,
@@ -240,15 +242,15 @@ impl SegmentSet {
     /// Books room for an object of `len` bytes.
     fn room(&mut self, hooks: &dyn Segments, len: u32) -> Option<Place> {
         let need = footprint(len);
-        let raw = len as usize == PAGE_SIZE;
-        let i = match self.open[usize::from(raw)] {
+        let goes_first = len >= self.far;
+        let i = match self.open[usize::from(goes_first)] {
             Some(i) if self.segments[i as usize].room() >= need => i,
             full => {
-                let fresh = self.map(hooks, raw)?;
+                let fresh = self.map(hooks, goes_first)?;
                 if let Some(i) = full {
                     self.seal(hooks, i);
                 }
-                self.open[usize::from(raw)] = Some(fresh);
+                self.open[usize::from(goes_first)] = Some(fresh);
                 fresh
             }
         };
@@ -265,7 +267,7 @@ impl SegmentSet {
         Some(place)
     }
 
-    fn map(&mut self, hooks: &dyn Segments, raw: bool) -> Option<u32> {
+    fn map(&mut self, hooks: &dyn Segments, goes_first: bool) -> Option<u32> {
         if self.free == NIL {
             // 31 bits name a segment.
             if self.segments.len() >= 1 << 31 || self.segments.try_reserve(1).is_err() {
@@ -273,8 +275,8 @@ impl SegmentSet {
             }
         }
         let [small, large] = self.sizes;
-        let size = match raw {
-            true => filed::RAW_BYTES.clamp(small, large),
+        let size = match goes_first {
+            true => filed::FAR_BYTES.clamp(small, large),
             false if self.is_much() => large,
             false => small,
         };
@@ -290,7 +292,7 @@ impl SegmentSet {
             live: 0,
             pages: 0,
             state: State::Open,
-            raw,
+            goes_first,
             extent: Extent::NONE,
             stuck: false,
             age: 0,
@@ -424,7 +426,7 @@ impl SegmentSet {
         match state {
             // Nobody refers to its bytes. It is not sealed: start over, or with a small one.
             State::Open if left == 0 && self.segments[i as usize].size > self.sizes[0] => {
-                self.open[usize::from(self.segments[i as usize].raw)] = None;
+                self.open[usize::from(self.segments[i as usize].goes_first)] = None;
                 self.unmap(hooks, i);
                 return true;
             }

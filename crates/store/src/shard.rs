@@ -60,10 +60,12 @@ pub(crate) struct Shard {
 }
 
 impl Shard {
-    pub(crate) fn new(small: u32, large: u32, bits: u32, number: u32) -> Shard {
+    /// The part `number` of 2^`bits`; `sizes` of segments, and from how many bytes on encodings go
+    /// to the file first.
+    pub(crate) fn new(sizes: (u32, u32), far: u32, (bits, number): (u32, u32)) -> Shard {
         Shard {
             table: Table::default(),
-            segments: SegmentSet::new(small, large),
+            segments: SegmentSet::new(sizes, far),
             tally: Tally::default(),
             victim: None,
             bits,

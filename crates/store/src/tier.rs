@@ -17,12 +17,18 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+/// Encodings of so many bytes and more go to the file first: RAM has little more room for them than
+/// for the pages.
+pub(crate) const FAR: u32 = PAGE_SIZE as u32 / 8 * 5;
+
 /// How many times nothing is written after the file took nothing.
 const PAUSE: u32 = 256;
 /// Bytes of a segment from the file that are looked at under one hold of a lock.
 const STEP: u32 = 64 << 10;
-/// Bytes in the file that may hold nothing, beside as many as are live.
-const ALLOWANCE: u64 = 16 << 20;
+/// The file may be so many times what is live in it, and as much as this more. To empty a segment
+/// that is half full costs a read and a write for each page; room on a disk costs little.
+const TIMES: u64 = 3;
+const ALLOWANCE: u64 = 64 << 20;
 
 /// Errors of a medium that is full: ENOSPC, EDQUOT.
 const FULL: [i32; 2] = [28, 122];
@@ -126,8 +132,8 @@ impl<S: Segments, F: SwapFile> Ram<S, F> {
         }
         let ram = self.mapped();
         let all = ram + resident * PAGE_SIZE as u64;
-        let raw = || self.shards.iter().any(|part| part.raw.load(Relaxed));
-        ram * 100 > all * u64::from(self.config().ram_percent) || raw()
+        let far = || self.shards.iter().any(|part| part.far.load(Relaxed));
+        ram * 100 > all * u64::from(self.config().ram_percent) || far()
     }
 
     fn mapped(&self) -> u64 {
@@ -143,14 +149,14 @@ impl<S: Segments, F: SwapFile> Ram<S, F> {
         let is_sparse = || {
             let live = |part: &Part| part.lock().segments.own_filed_live();
             let live: u64 = self.shards.iter().map(live).sum();
-            self.tier.extents().bytes() > 2 * live + ALLOWANCE
+            self.tier.extents().bytes() > TIMES * live + ALLOWANCE
         };
         if is_sparse() {
             self.clean(number, 2);
         }
         let urgent = |i: &usize| {
             let part = &self.shards[*i];
-            (part.raw.load(Relaxed), part.bytes.load(Relaxed))
+            (part.far.load(Relaxed), part.bytes.load(Relaxed))
         };
         let (n, first) = (
             self.shards.len(),

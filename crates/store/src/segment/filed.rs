@@ -9,9 +9,8 @@ use crate::swapfile::{BLOCK, Extent};
 use std::collections::VecDeque;
 use std::ptr::NonNull;
 
-/// Bytes of a segment of pages that are kept as they are: nothing is won with one before it is
-/// written.
-pub(super) const RAW_BYTES: u32 = 256 << 10;
+/// Bytes of a segment that goes to the file first: little is won with one before it is written.
+pub(super) const FAR_BYTES: u32 = 256 << 10;
 
 /// A place in this process's file that holds nothing any more.
 pub(crate) struct Vacant {
@@ -33,8 +32,8 @@ pub(crate) struct InFile {
 #[derive(Default)]
 pub(super) struct Filed {
     pub(super) now: InFile,
-    /// Segments of pages as they are that are sealed and may be written.
-    pub(super) raw_waiting: u32,
+    /// Segments that go first, are sealed, and may be written.
+    pub(super) far_waiting: u32,
     /// Segments that were sealed until now.
     sealed: u64,
     /// Number of the own file.
@@ -115,11 +114,11 @@ pub(crate) struct Sparse {
 }
 
 impl SegmentSet {
-    /// Takes the oldest segment for writing, of pages as they are first.
+    /// Takes the oldest segment for writing, of those that go first if there is one.
     pub(crate) fn send(&mut self) -> Option<Outgoing> {
         let all = (0..).zip(&self.segments);
         let sealed = all.filter(|(_, s)| s.state == State::Sealed && s.share == Share::Own);
-        let (segment, _) = sealed.min_by_key(|(_, s)| (!s.raw, s.age))?;
+        let (segment, _) = sealed.min_by_key(|(_, s)| (!s.goes_first, s.age))?;
         self.unlink(segment);
         let s = &mut self.segments[segment as usize];
         s.state = State::Leaving;
@@ -221,9 +220,9 @@ impl SegmentSet {
         }
     }
 
-    /// Whether pages as they are wait to be written.
-    pub(crate) fn raw_waits(&self) -> bool {
-        self.filed.raw_waiting > 0
+    /// Whether segments that go first wait to be written.
+    pub(crate) fn far_waits(&self) -> bool {
+        self.filed.far_waiting > 0
     }
 
     /// The places in the file that hold nothing any more; asked for until there is none.

@@ -87,7 +87,7 @@ impl SegmentSet {
             self.segments[head as usize].prev = i;
         }
         self.buckets[share][bucket] = i;
-        self.filed.raw_waiting += u32::from(self.segments[i as usize].raw);
+        self.filed.far_waiting += u32::from(self.segments[i as usize].goes_first);
     }
 
     pub(super) fn unlink(&mut self, i: u32) {
@@ -96,7 +96,7 @@ impl SegmentSet {
             return;
         };
         let (prev, next) = (segment.prev, segment.next);
-        self.filed.raw_waiting -= u32::from(segment.raw);
+        self.filed.far_waiting -= u32::from(segment.goes_first);
         if next != NIL {
             self.segments[next as usize].prev = prev;
         }

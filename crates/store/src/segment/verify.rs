@@ -7,7 +7,7 @@ impl SegmentSet {
     /// Checks lists and sums; `live[i]` is what the table says segment `i` should hold.
     pub(crate) fn verify(&self, live: &[u64]) -> Result<(), String> {
         let (mut mapped, mut sums) = (0, [Sum::default(); 3]);
-        let (mut listed, mut borrowed, mut raw_waiting) = (0, 0, 0);
+        let (mut listed, mut borrowed, mut far_waiting) = (0, 0, 0);
         let mut filed = InFile::default();
         for (i, s) in self.segments.iter().enumerate() {
             let expected = live.get(i).copied().unwrap_or(0);
@@ -27,7 +27,7 @@ impl SegmentSet {
                 filed.pages += u64::from(s.pages);
             }
             let is_listed = s.list(s.live).is_some();
-            raw_waiting += u32::from(is_listed && s.raw);
+            far_waiting += u32::from(is_listed && s.goes_first);
             listed += u32::from(is_listed);
             borrowed += if s.share == Share::Borrowed && s.is_mapped() {
                 s.written()
@@ -40,7 +40,7 @@ impl SegmentSet {
                     "segment {i}: live {live} of {used}, table: {expected}"
                 ));
             }
-            let is_open = self.open[usize::from(s.raw)] == Some(i as u32);
+            let is_open = self.open[usize::from(s.goes_first)] == Some(i as u32);
             if (s.state == State::Open) != is_open {
                 return Err(format!(
                     "segment {i} is {:?}, open is {:?}",
@@ -56,10 +56,10 @@ impl SegmentSet {
             let found = (mapped, sums, borrowed);
             return Err(format!("segments mapped {found:?}, counted {counted:?}"));
         }
-        if (filed, raw_waiting) != (self.filed.now, self.filed.raw_waiting) {
-            let counted = (self.filed.now, self.filed.raw_waiting);
+        if (filed, far_waiting) != (self.filed.now, self.filed.far_waiting) {
+            let counted = (self.filed.now, self.filed.far_waiting);
             return Err(format!(
-                "in the file {filed:?}, {raw_waiting} waiting, counted {counted:?}"
+                "in the file {filed:?}, {far_waiting} waiting, counted {counted:?}"
             ));
         }
         for (share, buckets) in self.buckets.iter().enumerate() {
