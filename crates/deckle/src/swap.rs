@@ -13,6 +13,9 @@ use crate::words::Word;
 /// Share of a process's memory that compressed RAM may have before it goes on to a file, percent.
 pub const MAX_POOL_PERCENT: u32 = 50;
 
+/// Least size of all files: some segments of a few processes.
+const LEAST: u64 = 16 << 20;
+
 /// Where cold pages go.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Swap {
@@ -92,7 +95,14 @@ impl FileTier {
     fn parse(text: &str, alone: bool) -> Result<FileTier, String> {
         let (dir, bytes) = match text.rsplit_once(':') {
             Some((dir, size)) if !size.contains('/') => {
-                (dir, Some(size::parse(size).map_err(|e| e.to_string())?))
+                let bytes = size::parse(size).map_err(|e| e.to_string())?;
+                if bytes < LEAST {
+                    return Err(format!(
+                        "`{size}` is too small for a file: give at least {}",
+                        size::show(LEAST)
+                    ));
+                }
+                (dir, Some(bytes))
             }
             _ => (text, None),
         };
@@ -140,11 +150,11 @@ mod tests {
             "zram:lz4",
             "zram:zstd",
             "zram:zstd,file:/var/tmp",
-            "zram:lz4,file:/a:b:1024",
+            "zram:lz4,file:/a:b:104857600",
             "zram:lz4,file:/a:1024/",
             "file:/a:b/c",
             "file:/var/tmp",
-            "file:rel/dir:4096",
+            "file:rel/dir:16777216",
         ] {
             assert_eq!(Swap::parse(text).unwrap().to_string(), text);
         }
@@ -174,6 +184,7 @@ mod tests {
             ("zram,file:/d:1G,", "write zram,file:DIR"),
             ("zram:lz4,file:/d:much", "`much` is not a size"),
             ("zram:lz4,file:/d:0", "a size of zero"),
+            ("file:/d:1M", "`1M` is too small"),
             ("disk", "file:DIR"),
         ] {
             let error = Swap::parse(text).unwrap_err();

@@ -35,7 +35,7 @@ const EINVAL: i32 = 22;
 /// live bytes: 1.13 for 64 KiB); twice the live bytes of what is lent to children of fork, while
 /// there are any, and whatever was borrowed at a fork.
 /// The table takes 12 bytes a slot for each run of 512 slots that has one in use, the scratch
-/// memory 21 KiB (lz4; 33 with a file) for each call at once. The file has at most three times the
+/// memory 21 KiB (lz4; 93 with a file) for each call at once. The file has at most three times the
 /// live bytes in it, and 64 MiB, while it can be read.
 ///
 /// Locks: one per shard, then none. A segment hook runs under it, one of the file never.
