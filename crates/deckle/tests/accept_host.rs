@@ -52,7 +52,7 @@ fn programs_outside_are_told_counted_and_refused_with_strict() {
     let _turn = turn();
     // One that becomes another user by its file's mode.
     let outside = format!("{}-outside", compile("start", &[]));
-    std::fs::copy(compile("start", &[]), &outside).unwrap();
+    common::copy(Path::new(&compile("start", &[])), Path::new(&outside));
     std::os::unix::fs::chown(&outside, Some(65534), None).unwrap();
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o4755);
     std::fs::set_permissions(&outside, mode).unwrap();
@@ -92,7 +92,7 @@ fn a_setuid_program_is_told_counted_and_refused_with_strict() {
     };
     open(&s.0, 0o755);
     let copy = s.0.join("start");
-    std::fs::copy(compile("start", &[]), &copy).unwrap();
+    common::copy(Path::new(&compile("start", &[])), &copy);
     std::os::unix::fs::chown(&copy, Some(1), Some(1)).unwrap();
     open(&copy, 0o4755);
     let sh = [

@@ -185,7 +185,7 @@ fn the_library_comes_before_the_users_own_and_the_self_test_is_passed_on() {
     std::fs::write(&library, b"").unwrap();
     std::fs::write(library.with_file_name("libdeckle.image"), b"").unwrap();
     let own = std::path::Path::new(env!("CARGO_BIN_EXE_deckle")).with_file_name("libdeckle.entry");
-    std::fs::copy(own, library.with_file_name("libdeckle.entry")).unwrap();
+    common::copy(&own, &library.with_file_name("libdeckle.entry"));
     let mut c = std::process::Command::new(deckle);
     c.args(["run", "--quiet", "--", "sh", "-c"])
         .arg("echo $LD_PRELOAD; exec cat /dev/shm/deckle-$DECKLE_GROUP >$0")

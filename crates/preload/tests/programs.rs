@@ -213,7 +213,7 @@ fn p22_handlers_coroutines_and_ending_threads_reach_evicted_memory() {
 fn privileged() -> Option<std::path::PathBuf> {
     use std::os::unix::fs::PermissionsExt;
     let to = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("set-user-id");
-    std::fs::copy("/bin/true", &to).expect("copy");
+    common::copy(std::path::Path::new("/bin/true"), &to);
     if std::os::unix::fs::chown(&to, Some(65534), None).is_err() {
         eprintln!("SKIPPED: not root");
         return None;

@@ -157,6 +157,14 @@ pub fn run(options: &[&str], program: &[&str]) -> Ran {
     ran(&finish(command, Duration::from_secs(120)))
 }
 
+/// Copies a program. Not by this process: a child that another test starts meanwhile would have the
+/// open copy until its exec, and who executes it before that is refused (ETXTBSY).
+#[allow(dead_code)]
+pub fn copy(from: &Path, to: &Path) {
+    let copied = Command::new("cp").arg(from).arg(to).status().expect("cp");
+    assert!(copied.success(), "no copy of {}", from.display());
+}
+
 /// Runs a program under `deckle run`, as [`run`], with `before` in front of all, and by copies of
 /// the binaries that every user can read.
 #[allow(dead_code)]
@@ -179,7 +187,7 @@ pub fn run_behind(before: &[&str], options: &[&str], program: &[&str]) -> Ran {
     let sources = parts.map(|part| target().join(part));
     for source in sources.iter().chain([&PathBuf::from(program[0])]) {
         let to = dir.join(source.file_name().expect("a name"));
-        std::fs::copy(source, &to).expect("a copy");
+        copy(source, &to);
         open(&to);
     }
     let copy = dir.join(Path::new(program[0]).file_name().expect("a name"));
