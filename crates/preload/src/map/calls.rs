@@ -24,6 +24,7 @@ pub fn answer(number: c_long, args: [usize; 6]) -> Result<usize, i32> {
     match number {
         libc::SYS_mmap => map(args),
         libc::SYS_munmap => on_range(number, [a, b, 0], Op::Unmap),
+        libc::SYS_mprotect if rare::hides_bytes(c) => rare::protect_by_key(number, args),
         libc::SYS_mprotect => on_range(number, [a, b, c], Op::Protect),
         libc::SYS_madvise => advise(a, b, c as c_int),
         libc::SYS_mremap => remap(args),
@@ -33,7 +34,8 @@ pub fn answer(number: c_long, args: [usize; 6]) -> Result<usize, i32> {
         libc::SYS_mlockall => locks::lock_all(a as c_int),
         libc::SYS_munlockall => locks::unlock_all(),
         libc::SYS_brk => Ok(brk::brk(a)),
-        libc::SYS_pkey_mprotect => rare::protect_by_key(args),
+        libc::SYS_pkey_mprotect if d as c_int == -1 => answer(libc::SYS_mprotect, args),
+        libc::SYS_pkey_mprotect => rare::protect_by_key(number, args),
         libc::SYS_mseal => rare::seal(args),
         libc::SYS_ioctl => rare::ioctl(args),
         libc::SYS_process_madvise => rare::advise_process(a as c_int, b, c, d as c_int, e),
@@ -80,7 +82,7 @@ fn map(args: [usize; 6]) -> Result<usize, i32> {
         return raw(libc::SYS_mmap, args);
     }
     let fixed = flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0;
-    let managed = rules::managed(prot, flags);
+    let managed = rules::managed(prot, flags) && !rare::hides_bytes(prot as usize);
     if managed && !fixed && gate::is_small() {
         let early = EARLY.fetch_add(len, Relaxed).saturating_add(len);
         if early >= EARLY_MAX {

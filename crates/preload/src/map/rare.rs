@@ -1,18 +1,31 @@
 //! Calls on memory that are rare: their meaning must be the kernel's all the same.
 
-use super::calls::{advise, answer, by_owner, raw};
+use super::calls::{advise, by_owner, raw};
 use crate::gate;
 use crate::sys::{self, PAGE};
+use core::arch::x86_64::{__cpuid_count, __get_cpuid_max};
 use core::ffi::{CStr, c_int};
 use deckle_door::{Fd, Op};
+use libc::c_long;
 
-/// pkey_mprotect: a key is the kernel's to keep, so the range becomes the kernel's.
-pub fn protect_by_key(args: [usize; 6]) -> Result<usize, i32> {
-    let [addr, len, _, key, ..] = args;
-    match key as c_int {
-        -1 => answer(libc::SYS_mprotect, args),
-        _ => surrender(addr, len).and_then(|_| raw(libc::SYS_pkey_mprotect, args)),
-    }
+/// Whether memory with these rights is guarded by a key: where the CPU has any, what may only be
+/// executed cannot be read. The kernel takes one by itself then, and the thread that asks locks it.
+pub fn hides_bytes(prot: usize) -> bool {
+    prot as c_int == libc::PROT_EXEC && has_keys()
+}
+
+/// Whether the kernel has switched protection keys on.
+fn has_keys() -> bool {
+    const FEATURES: u32 = 7;
+    const OSPKE: u32 = 1 << 4;
+    let (most, _) = __get_cpuid_max(0);
+    most >= FEATURES && __cpuid_count(FEATURES, 0).ecx & OSPKE != 0
+}
+
+/// pkey_mprotect, and mprotect where that takes a key: these are the kernel's to keep, so the range
+/// becomes the kernel's.
+pub fn protect_by_key(number: c_long, args: [usize; 6]) -> Result<usize, i32> {
+    surrender(args[0], args[1]).and_then(|_| raw(number, args))
 }
 
 /// mseal: so is a seal.

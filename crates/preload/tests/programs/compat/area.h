@@ -262,6 +262,7 @@ static void smaps_of(char *to, size_t room, struct view v)
 {
 	size_t rss = 0, huge = 0, locked = 0, swap = 0, mapped = 0, n;
 	char flags[400] = "", last[80] = "none";
+	int key = 0;
 	uintptr_t from = (uintptr_t)v.at, end = from + v.pages * PAGE;
 	unsigned long start, stop, here = 0;
 	read_all("/proc/self/smaps");
@@ -280,11 +281,13 @@ static void smaps_of(char *to, size_t room, struct view v)
 			locked += n;
 		if (sscanf(line, "Swap: %zu", &n) == 1)
 			swap += n;
-		if (sscanf(line, "ProtectionKey: %zu", &n) == 1 && n)
-			add(flags, sizeof flags, " key");
+		if (sscanf(line, "ProtectionKey: %zu", &n) == 1)
+			key = n != 0;
 		if (strncmp(line, "VmFlags:", 8) == 0) {
 			char these[80] = "";
 			flags_in_words(these, sizeof these, line);
+			if (key)
+				add(these, sizeof these, " key");
 			if (strcmp(these, last) != 0)
 				add(flags, sizeof flags, "%s%s", *flags ? " |" : "", *these ? these : " -");
 			strcpy(last, these);
