@@ -48,6 +48,7 @@ fn run_pageout(a: &PageoutArgs) -> Result<i32, Fail> {
     let cases = match a.case {
         Case::Best => vec![pageout::Case::Best],
         Case::Worst => vec![pageout::Case::Worst],
+        Case::Middle => vec![pageout::Case::Middle],
         Case::Text => vec![pageout::Case::Text],
         Case::All => pageout::Case::ALL.to_vec(),
     };

@@ -130,7 +130,8 @@ pub(crate) fn next(state: &mut u64) -> u64 {
     mix(*state)
 }
 
-fn mix(mut z: u64) -> u64 {
+/// Spreads a number over all bits; different numbers stay different.
+pub(crate) const fn mix(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)

@@ -6,29 +6,30 @@ use std::thread;
 use std::time::Instant;
 
 use crate::LabError;
+use crate::program::pageout::Content;
 use crate::region::Region;
 use crate::size::{BLOCK, PAGE};
 
 /// Memory per thread, used over and over: more than its caches hold.
 const WINDOW: usize = 64 << 20;
 
-/// Seconds that all CPUs together need to zero `len` bytes and to scan them, when each of the
-/// first `dirty` pages of a block holds one byte that is not zero at `offset`.
+/// Seconds that all CPUs together need to zero `len` bytes and to scan them, when each page that
+/// holds something holds one byte, where `content` has one or has its first.
 ///
 /// # Errors
 /// If memory cannot be mapped.
-pub fn measure(len: usize, offset: usize, dirty: usize) -> Result<f64, LabError> {
+pub fn measure(len: usize, content: Content) -> Result<f64, LabError> {
     let threads = thread::available_parallelism().map_or(1, |n| n.get());
     let blocks = (len / BLOCK).div_ceil(threads);
     // Two passes over the windows: the first only warms them.
-    work(threads, WINDOW / BLOCK, offset, dirty)?;
+    work(threads, WINDOW / BLOCK, content)?;
     let started = Instant::now();
-    let prepared = work(threads, blocks, offset, dirty)?;
+    let prepared = work(threads, blocks, content)?;
     Ok((started.elapsed().as_secs_f64() - prepared).max(0.0))
 }
 
 /// Returns the longest time a thread needed to get its window ready, in seconds.
-fn work(threads: usize, blocks: usize, offset: usize, dirty: usize) -> Result<f64, LabError> {
+fn work(threads: usize, blocks: usize, content: Content) -> Result<f64, LabError> {
     thread::scope(|scope| {
         let all: Vec<_> = (0..threads)
             .map(|_| {
@@ -39,7 +40,7 @@ fn work(threads: usize, blocks: usize, offset: usize, dirty: usize) -> Result<f6
                     let _ = window.advise(libc::MADV_HUGEPAGE);
                     window.bytes_mut().fill(1);
                     let prepared = started.elapsed().as_secs_f64();
-                    zero_and_scan(window.bytes_mut(), blocks, offset, dirty);
+                    zero_and_scan(window.bytes_mut(), blocks, content);
                     Ok(prepared)
                 })
             })
@@ -53,14 +54,15 @@ fn work(threads: usize, blocks: usize, offset: usize, dirty: usize) -> Result<f6
     })
 }
 
-fn zero_and_scan(window: &mut [u8], mut blocks: usize, offset: usize, dirty: usize) {
+fn zero_and_scan(window: &mut [u8], mut blocks: usize, content: Content) {
     while blocks > 0 {
         let round = blocks.min(window.len() / BLOCK);
         let part = &mut window[..round * BLOCK];
         part.fill(0);
-        for block in part.chunks_exact_mut(BLOCK) {
-            for page in block.chunks_exact_mut(PAGE).take(dirty) {
-                page[offset] = 0xff;
+        for (first, block) in part.chunks_exact_mut(BLOCK).enumerate() {
+            let pages = block.chunks_exact_mut(PAGE).take(content.pages());
+            for (i, page) in pages.enumerate() {
+                page[content.offset(first * (BLOCK / PAGE) + i)] = 0xff;
             }
         }
         black_box(part.chunks_exact(PAGE).filter(|page| is_zero(page)).count());
@@ -87,6 +89,6 @@ mod tests {
             assert!(!is_zero(&page), "byte {at}");
             page[at] = 0;
         }
-        assert!(measure(4 * BLOCK, 0, 1).unwrap() >= 0.0);
+        assert!(measure(4 * BLOCK, Content::Middle).unwrap() >= 0.0);
     }
 }

@@ -340,6 +340,8 @@ pub enum Case {
     Best,
     /// The last byte of every page.
     Worst,
+    /// One byte in every page, at random in its two middle quarters.
+    Middle,
     /// Every page compresses 2.5:1, none is zero.
     Text,
     /// All of these.

@@ -12,7 +12,7 @@ use super::process::{Death, Process};
 use crate::LabError;
 use crate::host;
 use crate::pageout::{Case, LEFT};
-use crate::program::pageout::{Content, templates, text_page};
+use crate::program::pageout::Content;
 use crate::size::{self, BLOCK, PAGE};
 
 /// RAM beside the mapping: room for what is split or read back in larger steps.
@@ -104,36 +104,25 @@ struct Pages {
 
 impl Pages {
     fn new(case: Case) -> Result<Self, LabError> {
-        let (offset, dirty) = case.offset_and_dirty();
-        Ok(match case {
-            Case::Text => Self {
-                content: Content::Text,
-                templates: templates()?,
-            },
-            Case::Best | Case::Worst => Self {
-                content: Content::Byte { offset, dirty },
-                templates: Vec::new(),
-            },
-        })
+        let content = case.content();
+        let templates = content.templates()?;
+        Ok(Self { content, templates })
     }
 
     fn fill(&self, program: &Process<Ram>, block: usize) -> Result<(), LabError> {
-        let first = block * BLOCK;
-        match self.content {
-            Content::Byte { offset, dirty } => {
-                for i in 0..dirty {
-                    program
-                        .write(first + i * PAGE + offset, &[0xff])
-                        .map_err(Death::into_error)?;
+        let first = block * (BLOCK / PAGE);
+        let mut page = [0; PAGE];
+        for n in first..first + self.content.pages() {
+            self.content.page(&self.templates, n, &mut page);
+            let (at, bytes) = match self.content {
+                Content::Byte { .. } | Content::Middle => {
+                    let offset = self.content.offset(n);
+                    (offset, &page[offset..=offset])
                 }
-            }
-            Content::Text => {
-                let mut page = [0; PAGE];
-                for at in (first..first + BLOCK).step_by(PAGE) {
-                    text_page(&self.templates, at / PAGE, &mut page);
-                    program.write(at, &page).map_err(Death::into_error)?;
-                }
-            }
+                Content::Text => (0, &page[..]),
+            };
+            let written = program.write(n * PAGE + at, bytes);
+            written.map_err(Death::into_error)?;
         }
         Ok(())
     }
@@ -144,12 +133,7 @@ impl Pages {
             program
                 .read(n * PAGE, &mut page)
                 .map_err(Death::into_error)?;
-            match self.content {
-                Content::Byte { offset, dirty } => {
-                    want[offset] = if n % (BLOCK / PAGE) < dirty { 0xff } else { 0 };
-                }
-                Content::Text => text_page(&self.templates, n, &mut want),
-            }
+            self.content.page(&self.templates, n, &mut want);
             if page != want {
                 let why = format!("page {n} does not hold what was written");
                 return Err(LabError::Model(why));

@@ -175,13 +175,10 @@ impl Bench<'_, '_> {
             command.extend([stats.path().into(), "--".into()]);
         }
         command.extend(self.options.program_cmd.iter().cloned());
-        let (offset, dirty) = self.case.offset_and_dirty();
-        let numbers = [self.options.size >> 20, offset, dirty].map(|n| n.to_string().into());
         command.push("pageout".into());
-        command.extend(numbers);
-        if self.case == Case::Text {
-            command.push("--text".into());
-        }
+        command.push((self.options.size >> 20).to_string().into());
+        let words = self.case.content().words();
+        command.extend(words.into_iter().map(OsString::from));
         if check {
             command.push("--check".into());
         }

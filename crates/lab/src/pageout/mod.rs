@@ -11,6 +11,7 @@ use crate::host::thp::Thp;
 use crate::host::{Guard, is_root, mem_available, zram};
 use crate::model::ModelSide;
 use crate::program::fill::progress;
+use crate::program::pageout::Content;
 use crate::size::{BLOCK, human};
 use crate::{LabError, Side, floor};
 
@@ -33,24 +34,28 @@ pub enum Case {
     Best,
     /// The last byte of every page; none is zero, and each is scanned to its end.
     Worst,
+    /// One byte of every page, at a place in its two middle quarters that differs from page to
+    /// page: a scan that looks at the ends first cannot guess it. None is zero.
+    Middle,
     /// Every page whole, at lz4 ratio 2.5:1.
     Text,
 }
 
 impl Case {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Best, Self::Worst, Self::Text];
+    pub const ALL: [Self; 4] = [Self::Best, Self::Worst, Self::Middle, Self::Text];
 
     /// The name in options and reports.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Best => "best",
             Self::Worst => "worst",
+            Self::Middle => "middle",
             Self::Text => "text",
         }
     }
 
-    /// Parses `best`, `worst`, `text` or `all`.
+    /// Parses `best`, `worst`, `middle`, `text` or `all`.
     ///
     /// # Errors
     /// [`LabError::Option`] for anything else.
@@ -61,17 +66,24 @@ impl Case {
         let case = Self::ALL.into_iter().find(|case| case.name() == word);
         case.map(|case| vec![case]).ok_or_else(|| {
             LabError::Option(format!(
-                "unknown case '{word}' (known: best, worst, text, all)"
+                "unknown case '{word}' (known: best, worst, middle, text, all)"
             ))
         })
     }
 
-    /// OFFSET and NUM_DIRTY of the program; for [`Case::Text`] what comes closest.
-    pub const fn offset_and_dirty(self) -> (usize, usize) {
+    /// What the program writes.
+    pub const fn content(self) -> Content {
         match self {
-            Self::Best => (0, 1),
-            Self::Worst => (4095, 512),
-            Self::Text => (0, 512),
+            Self::Best => Content::Byte {
+                offset: 0,
+                dirty: 1,
+            },
+            Self::Worst => Content::Byte {
+                offset: 4095,
+                dirty: 512,
+            },
+            Self::Middle => Content::Middle,
+            Self::Text => Content::Text,
         }
     }
 }
@@ -157,10 +169,8 @@ pub fn run(mut options: PageoutOptions<'_>) -> Result<PageoutReport, LabError> {
             }
             report.rows.extend(PageoutRow::of_model(case, &runs));
         }
-        let (offset, dirty) = case.offset_and_dirty();
-        report
-            .floor
-            .push((case, floor::measure(options.size, offset, dirty)?));
+        let floor = floor::measure(options.size, case.content())?;
+        report.floor.push((case, floor));
     }
     bar.finish_and_clear();
     guard.map_or(Ok(()), Guard::finish)?;

@@ -182,17 +182,18 @@ impl PageoutReport {
     pub fn to_text(&self) -> String {
         let mut text = format!(
             "pageout: {} in huge pages, MADV_PAGEOUT, unmap; best: 1 page of 512 holds a byte, \
-             worst: the last byte of each, text: lz4 2.5:1\n\n",
+             worst: the last byte of each, middle: a byte in the middle half of each, \
+             text: lz4 2.5:1\n\n",
             size::human(self.size_bytes as u64)
         );
         text.push_str(
-            "case   on        median s     cpu s  zero pages  stored pages      stored  runs s\n",
+            "case    on        median s     cpu s  zero pages  stored pages      stored  runs s\n",
         );
         for row in &self.rows {
             let runs: Vec<String> = row.runs_s.iter().map(|s| format!("{s:.3}")).collect();
             let _ = write!(
                 text,
-                "{:5}  {:8}  {:8.3}  {:8.3}  {:10}  {:12}  {:>10}  {}",
+                "{:6}  {:8}  {:8.3}  {:8.3}  {:10}  {:12}  {:>10}  {}",
                 row.case.name(),
                 row.on,
                 row.median_s,
@@ -210,14 +211,14 @@ impl PageoutReport {
             }
             text.push('\n');
             if let Some(error) = &row.error {
-                let _ = writeln!(text, "       FAILED: {error}");
+                let _ = writeln!(text, "        FAILED: {error}");
             }
         }
         text.push('\n');
         for (case, ratio) in self.ratios() {
             let _ = writeln!(
                 text,
-                "{:5}  live / kernel: {:.2} of the time, {:.2} of the CPU time",
+                "{:6}  live / kernel: {:.2} of the time, {:.2} of the CPU time",
                 case.name(),
                 ratio.live_to_kernel,
                 ratio.cpu_live_to_kernel
@@ -227,7 +228,7 @@ impl PageoutReport {
         for (case, seconds) in &self.floor {
             let _ = write!(
                 text,
-                "{:5}  floor: {seconds:.3} s to zero and scan it once with all CPUs",
+                "{:6}  floor: {seconds:.3} s to zero and scan it once with all CPUs",
                 case.name()
             );
             let _ = match live.get(case) {
@@ -269,7 +270,8 @@ mod tests {
                 + r#""floor_s":{"best":0.25},"live_to_floor":{"best":4.0},"wanted":["#
                 + r#"{"case":"best","what":"of the kernel's time","want":0.4,"found":0.25,"#
                 + r#""holds":true},{"case":"best","what":"of its CPU time","want":1.0,"#
-                + r#""found":1.0,"holds":true}]}"#
+                + r#""found":1.0,"holds":true},{"case":"best","what":"of the floor","#
+                + r#""want":1.6,"found":4.0,"holds":false}]}"#
         );
         assert!(!report.failed());
         assert!(

@@ -1,9 +1,11 @@
-//! `pageout SIZE_MIB OFFSET NUM_DIRTY [--text] [--check]`: the program of the S000 series.
+//! `pageout SIZE_MIB OFFSET NUM_DIRTY [--middle | --text] [--check]`: the program of the S000
+//! series.
 //!
 //! For every 2 MiB region: one byte 0xff at OFFSET in each of its first NUM_DIRTY pages. Then
-//! MADV_PAGEOUT over the whole, unmap, exit. `--text` (OFFSET and NUM_DIRTY have no meaning then)
-//! writes every page whole with content of lz4 ratio 2.5:1. Before paging out it prints how long
-//! the first huge page faults took; that is how the experiment knows a cold run.
+//! MADV_PAGEOUT over the whole, unmap, exit. With `--middle` the byte is in every page, each time
+//! elsewhere in its middle; `--text` writes every page whole with content of lz4 ratio 2.5:1
+//! (OFFSET and NUM_DIRTY have no meaning with either). Before paging out it prints how long the
+//! first huge page faults took; that is how the experiment knows a cold run.
 //!
 //! `--check` is for a run that is not timed: paged out, the program says so, waits for a line on
 //! stdin, and then reads every byte back.
@@ -13,7 +15,7 @@ use std::time::Instant;
 
 use super::{Failure, check_all, number, say, switch};
 use crate::LabError;
-use crate::content::Recipe;
+use crate::content::{Recipe, mix};
 use crate::region::Region;
 use crate::size::{BLOCK, PAGE};
 
@@ -30,21 +32,86 @@ pub const PAGED_OUT_LINE: &str = "paged out";
 /// back, so that no store gains from compressing neighbours together.
 const TEMPLATES: usize = 64;
 const SEED: u64 = 0x5330_3030;
+/// Seed of the places of `--middle`.
+const PLACES: u64 = 0x6d69_6464;
 
 /// What the program writes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Content {
+pub enum Content {
     /// One byte in each of the first `dirty` pages of a block.
-    Byte { offset: usize, dirty: usize },
+    Byte {
+        /// Its place in the page.
+        offset: usize,
+        /// How many pages.
+        dirty: usize,
+    },
+    /// One byte in every page, somewhere in its two middle quarters.
+    Middle,
     /// Every page whole, at ratio 2.5:1.
     Text,
+}
+
+impl Content {
+    /// How many pages of each block are written, from its first on.
+    pub const fn pages(self) -> usize {
+        match self {
+            Self::Byte { dirty, .. } => dirty,
+            Self::Middle | Self::Text => BLOCK / PAGE,
+        }
+    }
+
+    /// Where page `n` of the mapping holds its one byte, if it is written; its first byte where it
+    /// is written whole. The same for the same page at all times.
+    pub const fn offset(self, n: usize) -> usize {
+        match self {
+            Self::Byte { offset, .. } => offset,
+            Self::Middle => PAGE / 4 + (mix(PLACES ^ mix(n as u64)) % (PAGE as u64 / 2)) as usize,
+            Self::Text => 0,
+        }
+    }
+
+    /// The arguments of the program that say so, SIZE_MIB aside.
+    pub(crate) fn words(self) -> Vec<String> {
+        let (offset, pages) = (self.offset(0).to_string(), self.pages().to_string());
+        match self {
+            Self::Byte { .. } => vec![offset, pages],
+            Self::Middle => vec![offset, pages, "--middle".into()],
+            Self::Text => vec![offset, pages, "--text".into()],
+        }
+    }
+
+    /// Page `n` of the mapping as the program leaves it, whatever `page` held; `templates` are
+    /// those of [`Content::templates`].
+    pub(crate) fn page(self, templates: &[u8], n: usize, page: &mut [u8]) {
+        page.fill(0);
+        if n % (BLOCK / PAGE) < self.pages() {
+            self.write(templates, n, page);
+        }
+    }
+
+    /// What is written into page `n`, one that is written.
+    fn write(self, templates: &[u8], n: usize, page: &mut [u8]) {
+        match self {
+            Self::Byte { .. } | Self::Middle => page[self.offset(n)] = 0xff,
+            Self::Text => text_page(templates, n, page),
+        }
+    }
+
+    /// The pages that `--text` stamps; none for other contents.
+    pub(crate) fn templates(self) -> Result<Vec<u8>, LabError> {
+        match self {
+            Self::Byte { .. } | Self::Middle => Ok(Vec::new()),
+            Self::Text => templates(),
+        }
+    }
 }
 
 pub(super) fn main(args: &[&str]) -> Result<(), Failure> {
     let mut args = args.to_vec();
     let (text, wait) = (switch(&mut args, "--text"), switch(&mut args, "--check"));
-    let [mib, offset, dirty] = args[..] else {
-        let usage = "usage: pageout SIZE_MIB OFFSET NUM_DIRTY [--text] [--check]";
+    let middle = switch(&mut args, "--middle");
+    let ([mib, offset, dirty], false) = (&args[..], text && middle) else {
+        let usage = "usage: pageout SIZE_MIB OFFSET NUM_DIRTY [--middle | --text] [--check]";
         return Err(LabError::Option(usage.into()).into());
     };
     let mib: usize = number("SIZE_MIB", mib)?;
@@ -58,10 +125,10 @@ pub(super) fn main(args: &[&str]) -> Result<(), Failure> {
             LabError::Option("OFFSET is at most 4095, NUM_DIRTY at most 512".into()).into(),
         );
     }
-    let content = if text {
-        Content::Text
-    } else {
-        Content::Byte { offset, dirty }
+    let content = match (text, middle) {
+        (true, _) => Content::Text,
+        (_, true) => Content::Middle,
+        _ => Content::Byte { offset, dirty },
     };
     let for_a_line = || io::stdin().lock().read_line(&mut String::new()).map(|_| ());
     run(mib << 20, content, wait.then_some(&for_a_line), |_| ())
@@ -73,10 +140,7 @@ pub(crate) fn run(
     wait: Option<&dyn Fn() -> io::Result<()>>,
     meddle: impl FnOnce(&mut [u8]),
 ) -> Result<(), Failure> {
-    let templates = match content {
-        Content::Text => templates()?,
-        Content::Byte { .. } => Vec::new(),
-    };
+    let templates = content.templates()?;
     let mut region = Region::new(len).map_err(|e| LabError::io("mapping memory", e))?;
     region
         .advise(libc::MADV_HUGEPAGE)
@@ -87,28 +151,16 @@ pub(crate) fn run(
     let started = Instant::now();
     let mut fault_us = 0.0;
     for block in 0..blocks {
-        let first = match content {
-            Content::Byte { dirty: 0, .. } => continue,
-            Content::Byte { offset, .. } => block * BLOCK + offset,
-            Content::Text => block * BLOCK,
-        };
-        if block < timed {
+        let first = block * (BLOCK / PAGE);
+        if block < timed && content.pages() > 0 {
             let before = started.elapsed();
-            region.touch(first, 0xff);
+            region.touch(block * BLOCK + content.offset(first), 0xff);
             fault_us += (started.elapsed() - before).as_secs_f64() * 1e6;
         }
         let bytes = &mut region.bytes_mut()[block * BLOCK..][..BLOCK];
-        match content {
-            Content::Byte { offset, dirty } => {
-                for page in bytes.chunks_exact_mut(PAGE).take(dirty) {
-                    page[offset] = 0xff;
-                }
-            }
-            Content::Text => {
-                for (i, page) in bytes.chunks_exact_mut(PAGE).enumerate() {
-                    text_page(&templates, block * (BLOCK / PAGE) + i, page);
-                }
-            }
+        let pages = bytes.chunks_exact_mut(PAGE).take(content.pages());
+        for (i, page) in pages.enumerate() {
+            content.write(&templates, first + i, page);
         }
     }
     say(format_args!("{FAULTS_LINE}{:.1}", fault_us / timed as f64))?;
@@ -120,16 +172,11 @@ pub(crate) fn run(
     say(format_args!("{PAGED_OUT_LINE}"))?;
     wait().map_err(|e| LabError::io("waiting for a line on stdin", e))?;
     meddle(region.bytes_mut());
-    check_all(region.bytes(), |n, want| match content {
-        Content::Byte { offset, dirty } => {
-            want[offset] = if n % (BLOCK / PAGE) < dirty { 0xff } else { 0 };
-        }
-        Content::Text => text_page(&templates, n, want),
-    })
+    check_all(region.bytes(), |n, want| content.page(&templates, n, want))
 }
 
 /// The pages that [`text_page`] stamps.
-pub(crate) fn templates() -> Result<Vec<u8>, LabError> {
+fn templates() -> Result<Vec<u8>, LabError> {
     let recipe = Recipe::new(TEXT_RATIO)?;
     let mut bytes = vec![0; TEMPLATES * PAGE];
     for (n, page) in bytes.chunks_exact_mut(PAGE).enumerate() {
@@ -139,7 +186,7 @@ pub(crate) fn templates() -> Result<Vec<u8>, LabError> {
 }
 
 /// A template, stamped with the page's number so that no two pages are equal.
-pub(crate) fn text_page(templates: &[u8], n: usize, page: &mut [u8]) {
+fn text_page(templates: &[u8], n: usize, page: &mut [u8]) {
     page.copy_from_slice(&templates[n % TEMPLATES * PAGE..][..PAGE]);
     page[..8].copy_from_slice(&(n as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes());
 }
@@ -148,6 +195,7 @@ pub(crate) fn text_page(templates: &[u8], n: usize, page: &mut [u8]) {
 mod tests {
     use super::*;
     use crate::content::measure;
+    use crate::pageout::Case;
 
     #[test]
     fn r115_text_case_is_2_5_to_1_without_a_zero_page() {
@@ -171,7 +219,7 @@ mod tests {
             offset: 4095,
             dirty: 512,
         };
-        for content in [best, worst, Content::Text] {
+        for content in [best, worst, Content::Middle, Content::Text] {
             run(2 * BLOCK, content, Some(&|| Ok(())), |_| ()).unwrap();
             let spoil = |bytes: &mut [u8]| bytes[700 * PAGE + 17] ^= 1;
             match run(2 * BLOCK, content, Some(&|| Ok(())), spoil) {
@@ -183,6 +231,44 @@ mod tests {
                 other => panic!("{content:?}: not found: {other:?}"),
             }
         }
+        // A byte that is right, but in the wrong place or gone.
+        let at = 700 * PAGE + Content::Middle.offset(700);
+        let moved = |bytes: &mut [u8]| bytes.swap(at, 700 * PAGE);
+        match run(2 * BLOCK, Content::Middle, Some(&|| Ok(())), moved) {
+            Err(Failure::Mismatch { page: 700, .. }) => {}
+            other => panic!("not found: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn r99_r115_bytes_in_the_middle_are_where_no_scan_can_guess() {
+        let pages = 64 << 10;
+        let (quarter, places) = (PAGE / 4, PAGE / 2);
+        let mut times = vec![0; places];
+        let (mut page, mut same) = (vec![7; PAGE], 0);
+        for n in 0..pages {
+            let at = Content::Middle.offset(n);
+            times[at.checked_sub(quarter).unwrap()] += 1;
+            same += usize::from(at == Content::Middle.offset(n + 1));
+            Content::Middle.page(&[], n, &mut page);
+            let set: Vec<_> = (0..PAGE).filter(|i| page[*i] != 0).collect();
+            assert_eq!(set, [at], "page {n}");
+        }
+        // Each place 32 times on average, and no neighbour says where the next one is.
+        let (least, most) = (times.iter().min().unwrap(), times.iter().max().unwrap());
+        assert!(*least > 4 && *most < 80, "{least} to {most}");
+        assert!(same < 80, "{same} neighbours alike");
+    }
+
+    #[test]
+    fn r115_pageout_program_understands_its_words() {
+        for case in Case::ALL {
+            let words = case.content().words();
+            let mut args = vec!["2"];
+            args.extend(words.iter().map(String::as_str));
+            main(&args).unwrap();
+        }
+        assert_eq!(Content::Middle.words().last().unwrap(), "--middle");
     }
 
     #[test]
@@ -192,6 +278,7 @@ mod tests {
             &["3", "0", "1"],
             &["4", "4096", "1"],
             &["4", "0", "513"],
+            &["4", "0", "512", "--middle", "--text"],
         ] {
             assert!(
                 matches!(main(bad), Err(Failure::Lab(LabError::Option(_)))),
