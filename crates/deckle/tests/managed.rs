@@ -29,6 +29,49 @@ fn lab(args: &[&'static str]) -> Vec<&'static str> {
     all
 }
 
+/// What the report of a kill says of an option: whether memory would have sufficed with it.
+fn fits(err: &str, option: &str) -> bool {
+    let mut lines = err.lines().map(str::trim_start);
+    let line = lines.find_map(|line| line.strip_prefix(option));
+    let line = line.unwrap_or_else(|| panic!("nothing of {option}: {err}"));
+    assert!(
+        line.contains(" fits, ") != line.contains(" too little, "),
+        "{line}"
+    );
+    line.contains(" fits, ")
+}
+
+#[test]
+fn what_a_kill_says_would_have_helped_helps_and_nothing_else() {
+    if !library("what_a_kill_says_would_have_helped_helps_and_nothing_else") {
+        return;
+    }
+    let s = Scratch::new("remedy");
+    let file = format!("zram:lz4,file:{}", s.0.display());
+    for (ratio, lz4_helps) in [("3", true), ("1", false)] {
+        let run = |swap: &str, max: &str| {
+            let limits = ["--memory-max", max, "--swap", swap];
+            run(&limits, &lab(&["fill", "72M", "--ratio", ratio]))
+        };
+        let (code, _, err) = run("none", "64M");
+        assert_eq!(code, 137, "{err}");
+        assert_eq!(fits(&err, "--swap zram:lz4:"), lz4_helps, "{err}");
+        assert_eq!(fits(&err, "--swap zram:zstd:"), lz4_helps, "{err}");
+        assert!(fits(&err, "--swap zram:lz4,file:DIR with "), "{err}");
+        for (swap, helps) in [
+            ("zram:lz4", lz4_helps),
+            ("zram:zstd", lz4_helps),
+            (&file, true),
+        ] {
+            let (code, _, err) = run(swap, "64M");
+            let want = if helps { 0 } else { 137 };
+            assert_eq!(code, want, "{swap}, ratio {ratio}: {err}");
+        }
+        let (code, _, err) = run("none", "80M");
+        assert_eq!(code, 0, "{err}");
+    }
+}
+
 #[test]
 fn the_limit_of_swap_ends_in_one_report_and_137() {
     if !library("the_limit_of_swap_ends_in_one_report_and_137") {

@@ -6,7 +6,7 @@ use crate::attach::Group;
 use crate::line::LineId;
 
 /// That there are files, and how they are used.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SwapFile {
     /// Most bytes that all take together; `u64::MAX`: what the disk has.
     pub bytes: u64,

@@ -25,6 +25,7 @@ pub mod oom;
 pub mod program;
 pub mod proto;
 pub mod publish;
+pub mod remedy;
 pub mod socket;
 pub mod sys;
 
@@ -37,3 +38,4 @@ pub use knobs::{Limits, SwapKind};
 pub use line::{Full, LineId, Process};
 pub use oom::{Asked, Members, THRASHING};
 pub use publish::{Gauges, is_gauge};
+pub use remedy::{Means, Remedies, Sample, Seen};

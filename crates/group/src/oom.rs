@@ -61,7 +61,9 @@ impl fmt::Display for Members<'_> {
             let Some(p) = rest.max_by_key(key) else {
                 return Ok(());
             };
-            let (held, stored) = (p.gauges.resident * 4, p.gauges.stored_bytes / 1024);
+            // Who is out of memory has all of it unmapped.
+            let held = p.gauges.resident.saturating_add(p.gauges.inactive) * 4;
+            let stored = p.gauges.stored_bytes / 1024;
             let others = [p.charged * 4, held, stored, p.borrowed * 4, p.unbacked * 4];
             row(&p.pid, others.each_ref().map(|cell| cell as _))?;
             last = Some(key(&p));

@@ -37,9 +37,9 @@ macro_rules! gauges {
 }
 
 gauges! {
-    /// Pages resident: mapped and inactive.
+    /// Pages mapped.
     resident,
-    /// Of these, inactive (resident but unmapped).
+    /// Pages resident but unmapped.
     inactive,
     /// Zero-filled subpages that a split would free, as far as known.
     droppable,

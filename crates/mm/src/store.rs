@@ -101,6 +101,11 @@ pub trait Store: Send + Sync {
     fn writeback(&self) -> Option<Written> {
         None
     }
+    /// A page that can go nowhere, since the store takes none or this one does not compress: one of
+    /// some, from which a report may tell what would have helped. To be kept it has to be copied.
+    fn refused(&self, page: &[u8]) {
+        let _ = page;
+    }
     /// Pages stored now.
     fn stored_pages(&self) -> u64;
 }

@@ -1,16 +1,13 @@
-//! The group's account as the manager of this process sees it, and where its pages go.
+//! The group's account as the manager of this process sees it.
 
-use crate::heap::HUGE;
 use crate::process::{self, Manager};
-use crate::segments::Mapped;
-use crate::swapfile::Files;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64};
 use core::time::Duration;
-use deckle_group::{Answer, Asked, Group, GroupCharge, LineId, SwapKind};
+use deckle_group::{Answer, Asked, Group, GroupCharge, LineId};
 use deckle_mm::units::bytes_to_pages;
-use deckle_mm::{Charge, Item, OverLimit, Slot, Store, StoreError, Written};
-use deckle_store::{Algorithm, Config, Disabled, Ram};
+use deckle_mm::{Charge, Item, OverLimit};
+use deckle_store::Ram;
 
 /// How long a process that was asked for memory may take to answer.
 const ANSWER_TIME: Duration = Duration::from_secs(5);
@@ -258,6 +255,7 @@ macro_rules! forward {
         }
     )*};
 }
+pub(crate) use forward;
 
 impl Charge for Account {
     forward! {
@@ -357,63 +355,5 @@ impl Charge for Account {
         }
         self.unasked.store(PAUSE, Relaxed);
         false
-    }
-}
-
-/// Where swapped pages go: what the group says.
-pub enum Swap {
-    /// Nowhere.
-    Off(Disabled),
-    /// Compressed RAM.
-    Ram(Box<Ram<Mapped, Files>>),
-}
-
-impl Swap {
-    /// The store of this kind.
-    pub fn new(group: &Group, files: Files) -> Swap {
-        let algorithm = match group.swap_kind() {
-            SwapKind::None => return Swap::Off(Disabled),
-            SwapKind::Lz4 => Algorithm::Lz4,
-            SwapKind::Zstd => Algorithm::Zstd(3),
-        };
-        let config = Config {
-            large_segment_bytes: HUGE as u32,
-            // As many as tasks reclaim at once.
-            shards: 2,
-            ram_percent: group.swap_file().map_or(100, |file| file.ram_percent),
-            ..Config::new(algorithm)
-        };
-        Swap::Ram(Box::new(Ram::with_file(config, Mapped, files)))
-    }
-
-    fn inner(&self) -> &dyn Store {
-        match self {
-            Swap::Off(store) => store,
-            Swap::Ram(store) => &**store,
-        }
-    }
-
-    /// What compressed RAM answers; nothing where there is none.
-    pub fn ram<T: Default>(&self, ask: impl FnOnce(&Ram<Mapped, Files>) -> T) -> T {
-        match self {
-            Swap::Off(_) => T::default(),
-            Swap::Ram(store) => ask(store),
-        }
-    }
-}
-
-impl Store for Swap {
-    forward! {
-        inner:
-        accepts() -> bool;
-        put(first: Slot, pages: &[u8]) -> Result<(), StoreError>;
-        get(first: Slot, pages: &mut [u8]) -> Result<(), StoreError>;
-        free(first: Slot, count: u32);
-        ram_bytes() -> u64;
-        charged_bytes() -> u64;
-        compact(budget: u64) -> u64;
-        wants_writeback(resident: u64) -> bool;
-        writeback() -> Option<Written>;
-        stored_pages() -> u64;
     }
 }

@@ -6,7 +6,7 @@
 use crate::process::{Process, process};
 use crate::sys::{self, exit_all};
 use core::time::Duration;
-use deckle_group::Members;
+use deckle_group::{Members, Remedies};
 use deckle_live::{Hooks, pager::Fault};
 use deckle_mm::{Charge, FaultError, OomReport};
 use deckle_uffd::Errno;
@@ -65,11 +65,15 @@ fn out_of_memory(process: &Process, report: &OomReport) {
     };
     let text = format!(
         "deckle: out of memory: process {} killed (largest of the group: {} kB charged); fault \
-         in process {}\n{report}\n{}",
+         in process {}\n{report}\n{}{}",
         victim.pid,
         victim.charged * 4,
         process.pid,
-        Members(group)
+        Members(group),
+        Remedies {
+            seen: group.seen(),
+            sample: process.pager.mm().store().sample(),
+        }
     );
     // Whoever asks first has it killed; all look again.
     let link = &process.link;

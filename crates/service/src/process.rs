@@ -1,8 +1,9 @@
 //! The managed process, as its service sees it.
 
-use crate::account::{Account, Swap};
+use crate::account::Account;
 use crate::own::Own;
 use crate::serve;
+use crate::swap::Swap;
 use crate::watch::Watch;
 use core::sync::atomic::AtomicPtr;
 use core::sync::atomic::Ordering::{Acquire, Release};

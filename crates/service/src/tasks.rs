@@ -10,10 +10,11 @@
 //! | `caller` | the program's calls (mmap and its family, fork) |
 //! | `donor` | reclaims for other processes of the group |
 
-use crate::account::{Account, DONATION, Swap};
+use crate::account::{Account, DONATION};
 use crate::end::{self, Last};
 use crate::own::Own;
 use crate::process::{self, Process};
+use crate::swap::Swap;
 use crate::swapfile::Files;
 use crate::sys::{self, PAGE};
 use crate::watch::{State, Watch};

@@ -1,7 +1,8 @@
 //! The threads of the service.
 
-use crate::account::{Account, Swap};
+use crate::account::Account;
 use crate::process::Process;
+use crate::swap::Swap;
 use crate::tasks;
 use deckle_live::Pager;
 use std::thread::Builder;

@@ -27,6 +27,7 @@ mod shard;
 mod swapfile;
 mod table;
 mod tier;
+mod trial;
 mod zeroed;
 
 pub use codec::Algorithm;
@@ -36,3 +37,4 @@ pub use encode::{MAX_ENCODED, MAX_SPARSE_WORDS};
 pub use ram::Ram;
 pub use segment::{Heap, Segments};
 pub use swapfile::{NoFile, SwapFile};
+pub use trial::Trial;

@@ -268,8 +268,10 @@ impl<S: Segments, F: SwapFile> Ram<S, F> {
         self.each(|shard| shard.segments.own());
     }
 
-    pub(crate) fn each(&self, f: impl Fn(&mut Shard)) {
-        self.shards.iter().for_each(|part| self.change(part, &f));
+    pub(crate) fn each(&self, mut f: impl FnMut(&mut Shard)) {
+        self.shards
+            .iter()
+            .for_each(|part| self.change(part, &mut f));
     }
 
     /// Changes a part; what that leaves vacant in the file is given back.

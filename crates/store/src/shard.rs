@@ -342,6 +342,17 @@ impl Shard {
         }
     }
 
+    /// Indices that are in use.
+    fn used(&self) -> impl Iterator<Item = u32> {
+        let next = |at: Option<u32>| at.and_then(|at| self.table.next_used(at));
+        core::iter::successors(next(Some(0)), move |at| next(at.checked_add(1)))
+    }
+
+    /// Each `stride`th slot that holds something.
+    pub(crate) fn some_slots(&self, stride: usize) -> impl Iterator<Item = u32> {
+        self.used().step_by(stride).map(|index| self.slot(index))
+    }
+
     /// Reconciles table, segments and counts.
     pub(crate) fn verify(&self) -> Result<(), String> {
         let mut tally = Tally {
@@ -351,8 +362,7 @@ impl Shard {
             ..self.tally
         };
         let mut live = Vec::new();
-        let mut at = self.table.next_used(0);
-        while let Some(index) = at {
+        for index in self.used() {
             let entry = self.table.get(index);
             match entry.kind {
                 Kind::Empty => {}
@@ -371,9 +381,6 @@ impl Shard {
                 }
                 live[segment] += u64::from(footprint(place.len));
             }
-            at = index
-                .checked_add(1)
-                .and_then(|next| self.table.next_used(next));
         }
         if tally != self.tally {
             return Err(format!("counted {tally:?}, booked {:?}", self.tally));

@@ -391,7 +391,12 @@ impl<E: Env> Mm<E> {
             same: 0,
             kept: filled,
         };
-        if filled == PageMask::EMPTY || !self.can_swap() {
+        if filled == PageMask::EMPTY {
+            return fate;
+        }
+        if !self.can_swap() {
+            let one = filled.runs(pages).next().map_or(0, |(first, _)| first);
+            self.tell_refused(pfn.add(one));
             return fate;
         }
         let (same, stale) = self.unchanged(pfn, pages, filled);
@@ -449,10 +454,17 @@ impl<E: Env> Mm<E> {
                         return;
                     }
                     self.stats().add(Item::StoreReject, 1);
+                    self.tell_refused(pfn.add(start + at));
                     at += 1;
                 }
             }
         }
+    }
+
+    fn tell_refused(&self, frame: Pfn) {
+        let page = FrameRun::new(frame, 1);
+        let tell = &mut |bytes: &[u8]| self.store().refused(bytes);
+        self.platform().with_bytes(page, tell);
     }
 
     pub(super) fn count_out(&self, fate: &Fate) {
