@@ -146,8 +146,13 @@ pub struct RunArgs {
     pub memory_high: Option<String>,
     /// Where cold pages go: compressed memory, or nowhere; with `,file:DIR` what is oldest or does
     /// not compress goes on to files in DIR, of SIZE together at most, and with `file:DIR` alone
-    /// all does. Default: zram:lz4, which zram alone means too.
-    #[arg(long, value_name = "none|zram|zram:lz4|zram:zstd[,file:DIR[:SIZE]]")]
+    /// all does. Behind that `,encrypt` encrypts the files, by keys that nobody keeps, and
+    /// `,wbps=SIZE` is the most that is written in a second. Default: zram:lz4, which zram alone
+    /// means too.
+    #[arg(
+        long,
+        value_name = "none|zram|zram:lz4|zram:zstd[,file:DIR[:SIZE][,encrypt][,wbps=SIZE]]"
+    )]
     pub swap: Option<String>,
     /// Most memory, as the program counts it, that may be in swap; `max`: no limit, the default.
     #[arg(long, value_name = "SIZE|max", allow_hyphen_values = true)]

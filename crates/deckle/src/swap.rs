@@ -16,6 +16,9 @@ pub const MAX_POOL_PERCENT: u32 = 50;
 /// Least size of all files: some segments of a few processes.
 const LEAST: u64 = 16 << 20;
 
+/// Least bytes a second: a segment is written in two.
+const LEAST_WBPS: u64 = 1 << 20;
+
 /// Where cold pages go.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Swap {
@@ -34,6 +37,10 @@ pub struct FileTier {
     pub bytes: Option<u64>,
     /// Nothing stays in RAM but what waits to be written.
     pub alone: bool,
+    /// What is written is encrypted.
+    pub encrypt: bool,
+    /// Most bytes a second that are written.
+    pub wbps: Option<u64>,
 }
 
 impl Swap {
@@ -46,16 +53,11 @@ impl Swap {
             Some((first, rest)) => (first, Some(rest)),
             None => (text, None),
         };
-        if let Some(file) = first.strip_prefix("file:") {
-            return match rest {
-                None => Ok(Swap {
-                    kind: SwapKind::Lz4,
-                    file: Some(FileTier::parse(file, true)?),
-                }),
-                Some(_) => Err(format!(
-                    "`{text}`: a file is the last that is named: write zram:lz4,file:DIR"
-                )),
-            };
+        if first.starts_with("file:") {
+            return Ok(Swap {
+                kind: SwapKind::Lz4,
+                file: Some(FileTier::parse(text, "file:DIR", true)?),
+            });
         }
         let kind = SwapKind::parse(first).map_err(|e| format!("{e}, file:DIR[:SIZE]"))?;
         let file = match rest {
@@ -66,15 +68,8 @@ impl Swap {
                 ));
             }
             Some(rest) => {
-                let file = rest.strip_prefix("file:").ok_or_else(|| {
-                    format!("`{rest}` is no file: write {first},file:DIR or {first},file:DIR:SIZE")
-                })?;
-                if file.contains(',') {
-                    return Err(format!(
-                        "`{text}`: a file is the last that is named: write {first},file:DIR"
-                    ));
-                }
-                Some(FileTier::parse(file, false)?)
+                let model = format!("{first},file:DIR");
+                Some(FileTier::parse(rest, &model, false)?)
             }
         };
         Ok(Swap { kind, file })
@@ -85,35 +80,62 @@ impl Swap {
         self.file.as_ref().map(|file| SwapFile {
             bytes: file.bytes.unwrap_or(u64::MAX),
             ram_percent: if file.alone { 0 } else { percent },
+            encrypt: file.encrypt,
+            wbps: file.wbps.unwrap_or(0),
         })
     }
 }
 
 impl FileTier {
-    /// `DIR[:SIZE]`. What has a slash is part of the directory: a wrong size is told, and one whose
-    /// name has a colon can be said, as `DIR/`.
-    fn parse(text: &str, alone: bool) -> Result<FileTier, String> {
-        let (dir, bytes) = match text.rsplit_once(':') {
-            Some((dir, size)) if !size.contains('/') => {
-                let bytes = size::parse(size).map_err(|e| e.to_string())?;
-                if bytes < LEAST {
-                    return Err(format!(
-                        "`{size}` is too small for a file: give at least {}",
-                        size::show(LEAST)
-                    ));
-                }
-                (dir, Some(bytes))
+    /// `file:DIR[:SIZE][,encrypt][,wbps=SIZE]`, to be written as `model` says. What has a slash is
+    /// part of the directory: a wrong size is told, and one whose name has a colon can be said, as
+    /// `DIR/`.
+    fn parse(text: &str, model: &str, alone: bool) -> Result<FileTier, String> {
+        let mut words = text.split(',');
+        let place = words.next().and_then(|place| place.strip_prefix("file:"));
+        let place =
+            place.ok_or_else(|| format!("`{text}` is no file: write {model} or {model}:SIZE"))?;
+        let (dir, bytes) = match place.rsplit_once(':') {
+            Some((dir, bytes)) if !bytes.contains('/') => {
+                (dir, Some(at_least(bytes, LEAST, "a file")?))
             }
-            _ => (text, None),
+            _ => (place, None),
         };
         if dir.is_empty() {
             return Err("file: names no directory: write file:DIR, such as file:/var/tmp".into());
         }
-        Ok(FileTier {
+        let mut file = FileTier {
             dir: Path::new(dir).to_owned(),
             bytes,
             alone,
-        })
+            encrypt: false,
+            wbps: None,
+        };
+        for word in words {
+            match word.strip_prefix("wbps=") {
+                Some(bytes) => file.wbps = Some(at_least(bytes, LEAST_WBPS, "wbps")?),
+                None if word == "encrypt" => file.encrypt = true,
+                None => {
+                    return Err(format!(
+                        "`{word}` says nothing of a file: write {model},encrypt or \
+                         {model},wbps=50M, or both"
+                    ));
+                }
+            }
+        }
+        Ok(file)
+    }
+}
+
+/// A size of `what`.
+fn at_least(text: &str, least: u64, what: &str) -> Result<u64, String> {
+    let bytes = size::parse(text).map_err(|e| e.to_string())?;
+    match bytes < least {
+        true => Err(format!(
+            "`{text}` is too small for {what}: give at least {}",
+            size::show(least)
+        )),
+        false => Ok(bytes),
     }
 }
 
@@ -126,8 +148,14 @@ impl fmt::Display for Swap {
             write!(f, "{},", self.kind.word())?;
         }
         write!(f, "file:{}", file.dir.display())?;
-        match file.bytes {
-            Some(bytes) => write!(f, ":{bytes}"),
+        if let Some(bytes) = file.bytes {
+            write!(f, ":{bytes}")?;
+        }
+        if file.encrypt {
+            f.write_str(",encrypt")?;
+        }
+        match file.wbps {
+            Some(bytes) => write!(f, ",wbps={bytes}"),
             None => Ok(()),
         }
     }
@@ -155,6 +183,8 @@ mod tests {
             "file:/a:b/c",
             "file:/var/tmp",
             "file:rel/dir:16777216",
+            "file:/var/tmp,encrypt",
+            "zram:lz4,file:/var/tmp:16777216,encrypt,wbps=1048576",
         ] {
             assert_eq!(Swap::parse(text).unwrap().to_string(), text);
         }
@@ -167,6 +197,10 @@ mod tests {
         assert_eq!((told.bytes, told.ram_percent), (2 << 30, 30));
         let told = Swap::parse("file:/d").unwrap().for_group(30).unwrap();
         assert_eq!((told.bytes, told.ram_percent), (u64::MAX, 0));
+        assert!(!told.encrypt && told.wbps == 0);
+        let told = Swap::parse("zram,file:/d,wbps=2M,encrypt").unwrap();
+        let told = told.for_group(30).unwrap();
+        assert!(told.encrypt && told.wbps == 2 << 20);
     }
 
     #[test]
@@ -176,12 +210,15 @@ mod tests {
             ("file:", "names no directory"),
             ("zram,file::1G", "names no directory"),
             ("none,file:/d", "write file:DIR"),
-            ("file:/d,zram", "is the last that is named"),
+            ("file:/d,zram", "write file:DIR,encrypt"),
+            ("zram,file:/d,wbps=much", "`much` is not a size"),
+            ("zram,file:/d,wbps=1000", "`1000` is too small for wbps"),
+            ("zram,file:/d,encrypted", "zram,file:DIR,encrypt or"),
             ("zram,", "is no file"),
             ("zram,zram", "is no file"),
             ("zram,zram,file:/d", "is no file"),
-            ("zram,file:/d,file:/e", "write zram,file:DIR"),
-            ("zram,file:/d:1G,", "write zram,file:DIR"),
+            ("zram,file:/d,file:/e", "write zram,file:DIR,encrypt"),
+            ("zram,file:/d:1G,", "`` says nothing of a file"),
             ("zram:lz4,file:/d:much", "`much` is not a size"),
             ("zram:lz4,file:/d:0", "a size of zero"),
             ("file:/d:1M", "`1M` is too small"),

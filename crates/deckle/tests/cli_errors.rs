@@ -385,7 +385,7 @@ fn files_for_swapped_pages_that_cannot_be() {
     swap("none,file:/tmp", &["--swap", "write file:DIR"]);
     swap("zram,file:/tmp:much", &["`much` is not a size"]);
     let two = "zram,file:/tmp,file:/var/tmp";
-    swap(two, &["--swap", "is the last that is named"]);
+    swap(two, &["--swap", "says nothing of a file"]);
     let config = s.file("deckle.toml", b"swap = \"zram,disk\"\n", 0o644);
     let with = ["run", "--config", &config, "--", "true"];
     fails(&with, 125, &["line 1", "`disk` is no file"]);

@@ -1,6 +1,7 @@
 //! The files for swapped pages, one for each process: what all of them take of the disk.
 
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
+use core::time::Duration;
 
 use crate::attach::Group;
 use crate::line::LineId;
@@ -12,12 +13,29 @@ pub struct SwapFile {
     pub bytes: u64,
     /// Compressed RAM may be so many per cent of a process's memory before it goes on to a file.
     pub ram_percent: u32,
+    /// What is written is encrypted, by a key for each file that nobody keeps.
+    pub encrypt: bool,
+    /// Most bytes a second that all write together; 0: no limit.
+    pub wbps: u64,
+}
+
+/// More than this nobody waits for the others' writes: a clock of another time namespace is not
+/// believed.
+const LONGEST: Duration = Duration::from_secs(10);
+
+fn wait_until(nanos: u64, now: Duration) -> Duration {
+    let wait = Duration::from_nanos(nanos).saturating_sub(now);
+    if wait > LONGEST { Duration::ZERO } else { wait }
 }
 
 impl Group {
     /// Says that there are files, before any process joins.
     pub fn set_swap_file(&self, file: SwapFile) {
         self.page.file_percent.store(file.ram_percent, Relaxed);
+        self.page
+            .file_encrypt
+            .store(u32::from(file.encrypt), Relaxed);
+        self.page.file_wbps.store(file.wbps, Relaxed);
         self.page.file_bytes.store(file.bytes, Relaxed);
     }
 
@@ -27,7 +45,30 @@ impl Group {
         (bytes != 0).then(|| SwapFile {
             bytes,
             ram_percent: self.page.file_percent.load(Relaxed).min(100),
+            encrypt: self.page.file_encrypt.load(Relaxed) != 0,
+            wbps: self.page.file_wbps.load(Relaxed),
         })
+    }
+
+    /// How long nothing may be written to any file, by the limit of bytes a second; `now` is a
+    /// clock that all processes have.
+    pub fn write_wait(&self, now: Duration) -> Duration {
+        wait_until(self.page.file_until.load(Relaxed), now)
+    }
+
+    /// So many bytes are written at `now`: as long as they take by the limit nothing more is.
+    pub fn note_writing(&self, bytes: u64, now: Duration) {
+        let wbps = self.page.file_wbps.load(Relaxed);
+        let takes = u128::from(bytes) * 1_000_000_000;
+        let Some(takes) = takes.checked_div(wbps.into()) else {
+            return;
+        };
+        let from = |until: u64| {
+            let from = now + wait_until(until, now);
+            u64::try_from(from.as_nanos() + takes).ok()
+        };
+        // Of several at once each takes its time.
+        let _ = self.page.file_until.fetch_update(SeqCst, Relaxed, from);
     }
 
     /// Charges the process of `line` with `bytes` of its file; false: all may not have so much.

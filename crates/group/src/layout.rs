@@ -11,7 +11,7 @@ use deckle_mm::{Item, SIZE_ORDERS, SizeItem};
 /// "deckle" and the sort of file.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"deckleGP");
 /// Changed with every change of the layout.
-pub const VERSION: u32 = 13;
+pub const VERSION: u32 = 14;
 /// Processes of one group.
 pub const LINES: usize = 256;
 /// Slots per line between which the CPUs of a process are spread.
@@ -108,6 +108,10 @@ pub struct Page {
     /// Most bytes of all files; 0: there are none.
     pub(crate) file_bytes: AtomicU64,
     pub(crate) file_percent: AtomicU32,
+    pub(crate) file_encrypt: AtomicU32,
+    pub(crate) file_wbps: AtomicU64,
+    /// Nothing is written before, nanoseconds of the system's clock.
+    pub(crate) file_until: AtomicU64,
     pub(crate) strict: AtomicU32,
     pub(crate) align_mappings: AtomicU32,
     pub(crate) caps_valid: AtomicU32,

@@ -11,6 +11,7 @@
 //! shared, and lets the parent go on.
 
 use crate::process::{self, Process};
+use crate::swapfile::Files;
 use crate::{heap, sys, tasks};
 use core::sync::atomic::Ordering::{Relaxed, Release};
 use core::sync::atomic::{AtomicBool, AtomicU32};
@@ -192,7 +193,7 @@ fn rebuild(process: &mut Process, door: &Door) -> Result<(), String> {
     let mm = process.pager.mm();
     let (fork, mut opened) = (process.account.forks(), Ok(()));
     mm.store()
-        .ram(|ram| opened = ram.file().open(&group, &link, (&ram.files(), fork)));
+        .ram(|ram| opened = Files::begin(ram.file(), &group, &link, (&ram.files(), fork)));
     opened?;
     process.account.borrow_from(line, lender, mm);
     // The old descriptors mean nothing here: not closed.

@@ -4,10 +4,13 @@ use crate::account::forward;
 use crate::heap::HUGE;
 use crate::refused::Refused;
 use crate::segments::Mapped;
-use crate::swapfile::Files as File;
+use crate::swapfile::Files;
 use deckle_group::{Group, Means, Sample, SwapKind};
 use deckle_mm::{Slot, Store, StoreError, Written};
-use deckle_store::{Algorithm, Config, Disabled, Ram, Trial};
+use deckle_store::{Algorithm, Config, Disabled, Encrypted, Ram, Trial};
+
+/// The file behind the store.
+pub type File = Encrypted<Files>;
 
 /// About how many of the stored pages are tried with other algorithms.
 const SAMPLE: usize = 64;

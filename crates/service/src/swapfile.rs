@@ -1,13 +1,14 @@
 //! The file behind the store: this process's own, and those of its parents, of which the store
 //! holds something since a fork. `deckle run` has made them, and gives the descriptors.
 
-use crate::{door, process, sys};
+use crate::{door, end, process, sys};
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::Relaxed;
+use core::time::Duration;
 use deckle_door::Lock;
 use deckle_group::Group;
 use deckle_group::proto::Link;
-use deckle_store::SwapFile;
+use deckle_store::{Encrypted, SwapFile};
 
 /// A file that is had.
 #[derive(Clone, Copy)]
@@ -37,12 +38,31 @@ impl Files {
         }
     }
 
+    /// Opens `files` and gives the own one a key if that is wanted.
+    ///
+    /// # Errors
+    /// As of `open`, or there is no key to be had.
+    pub fn begin(
+        files: &Encrypted<Files>,
+        group: &Group,
+        link: &Link,
+        (parents, fork): (&[u64], u64),
+    ) -> Result<(), String> {
+        files.inner().open(group, link, (parents, fork))?;
+        files.keep(parents);
+        if files.number() != 0 && group.swap_file().is_some_and(|file| file.encrypt) {
+            let key = deckle_group::sys::random();
+            files.encrypt(&key.map_err(|e| format!("no key for its file: {e}"))?);
+        }
+        Ok(())
+    }
+
     /// Asks for a file, if the group has any, and for those of these numbers, of what was had
     /// before the parent's fork of that number.
     ///
     /// # Errors
     /// One of these cannot be had; for people.
-    pub fn open(
+    fn open(
         &self,
         group: &Group,
         link: &Link,
@@ -110,9 +130,24 @@ impl Files {
     }
 }
 
+/// A clock that all processes of a group have.
+fn now() -> Duration {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: fills one structure; that clock always is.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
 impl SwapFile for Files {
     fn number(&self) -> u64 {
         self.all.lock().first().map_or(0, |own| own.number)
+    }
+
+    fn may_write(&self) -> bool {
+        process::process().is_none_or(|p| p.account.group().write_wait(now()).is_zero())
     }
 
     fn charge(&self, bytes: u64) -> bool {
@@ -130,6 +165,15 @@ impl SwapFile for Files {
 
     fn write(&self, at: u64, bytes: &[u8]) -> Result<(), i32> {
         let fd = self.fd(self.number())?;
+        if let Some(p) = process::process() {
+            let group = p.account.group();
+            // Only who finds nothing else to reclaim does not find it paid for already.
+            let wait = group.write_wait(now());
+            if !wait.is_zero() {
+                end::sleep(wait);
+            }
+            group.note_writing(bytes.len() as u64, now());
+        }
         let from = bytes.as_ptr().addr();
         let done = Files::transfer(libc::SYS_pwrite64, fd, at, from, bytes.len());
         if let Err(errno) = done

@@ -26,6 +26,7 @@ use deckle_group::proto::Link;
 use deckle_group::sys::{Fd, is_ready};
 use deckle_group::{Group, LineId, Name, droppable};
 use deckle_live::{Capabilities, Forcing, LiveConfig, Opened, Pager};
+use deckle_store::Encrypted;
 use deckle_uffd::Uffd;
 use std::ffi::CString;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -221,8 +222,8 @@ fn manage(door: &Door, found: Found, link: Link, line: LineId) -> Result<&'stati
         dont_fork: true,
         ..LiveConfig::default()
     };
-    let files = Files::none();
-    files.open(&group, &link, (&[], 0))?;
+    let files = Encrypted::new(Files::none());
+    Files::begin(&files, &group, &link, (&[], 0))?;
     let store = Swap::new(&group, files);
     let mut pager = Pager::new(config, account.clone(), store, tunables, Box::new(Last))
         .map_err(|e| e.to_string())?;

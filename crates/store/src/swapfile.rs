@@ -12,6 +12,10 @@ pub trait SwapFile: Send + Sync {
     /// The number by which this process's file goes; 0: there is none, and no other call is made
     /// but [`read`](Self::read) of another's.
     fn number(&self) -> u64;
+    /// Whether a write would not have to wait for a limit of bytes a second.
+    fn may_write(&self) -> bool {
+        true
+    }
     /// Asks for `bytes` of room on the disk; false: there is none to be had.
     fn charge(&self, bytes: u64) -> bool;
     /// Gives so much of it back.

@@ -127,7 +127,7 @@ impl<S: Segments, F: SwapFile> Ram<S, F> {
     }
 
     pub(crate) fn wants_file(&self, resident: u64) -> bool {
-        if self.file.number() == 0 || !self.tier.tick() {
+        if self.file.number() == 0 || !self.file.may_write() || !self.tier.tick() {
             return false;
         }
         let ram = self.mapped();

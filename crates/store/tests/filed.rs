@@ -6,11 +6,11 @@ use common::{KINDS, Page, Rng, noise, page};
 use deckle_mm::{PAGE_SIZE, Slot, Store, StoreStop};
 use deckle_store::faulty::disk::{Disk, Fault, Handle, Plan};
 use deckle_store::faulty::{EIO, ENOSPC};
-use deckle_store::{Algorithm, Config, Heap, Ram};
+use deckle_store::{Algorithm, Config, Encrypted, Heap, KEY, Ram};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-type Filed = Ram<Heap, Handle>;
+type Filed = Ram<Heap, Encrypted<Handle>>;
 
 const SEGMENT: u32 = 16 << 10;
 
@@ -21,7 +21,7 @@ fn store(disk: &Arc<Disk>, ram_percent: u32) -> Filed {
         ram_percent,
         ..Config::new(Algorithm::Lz4)
     };
-    Ram::with_file(config, Heap, Handle::new(disk, 1))
+    Ram::with_file(config, Heap, Encrypted::new(Handle::new(disk, 1)))
 }
 
 /// A page of any kind, those among them that do not compress.
@@ -104,9 +104,12 @@ impl Held {
 
 #[test]
 fn what_is_put_is_got_from_ram_and_file_and_the_books_agree_after_each_step() {
-    for (seed, percent, resident) in [(1, 0, 0), (2, 20, 300), (3, 50, 100)] {
+    for (seed, percent, resident) in [(1, 0, 0), (2, 20, 300), (3, 50, 100), (4, 0, 0)] {
         let disk = Disk::new(u64::MAX);
         let store = store(&disk, percent);
+        if seed == 4 {
+            store.file().encrypt(&[4; KEY]);
+        }
         let (mut rng, mut held) = (Rng(seed), Held(vec![None; 1500]));
         for _ in 0..4000 {
             assert_eq!(held.step(&store, &mut rng, resident), None);
@@ -320,7 +323,7 @@ fn a_child_reads_its_parents_file_and_writes_its_own() {
     let fork = parent.lend();
     child.lend();
     child.borrow_lent();
-    *child.file_mut() = Handle::new(&disk, 2);
+    *child.file_mut() = Encrypted::new(Handle::new(&disk, 2));
     let in_use = disk.used(1);
     for i in 0..1000 {
         parent.free(Slot(i), 1);
@@ -360,7 +363,7 @@ fn a_child_reads_its_parents_file_and_writes_its_own() {
     parent.free(Slot(0), 2000);
     parent.verify().unwrap();
     assert_eq!((disk.used(1), parent.counts().file_bytes), (0, 0));
-    *child.file_mut() = Handle::new(&disk, 0);
+    *child.file_mut() = Encrypted::new(Handle::new(&disk, 0));
     assert!(!child.wants_writeback(0) && child.writeback().is_none());
 }
 

@@ -74,6 +74,23 @@ impl Disk {
         self.charged.load(Ordering::Relaxed)
     }
 
+    /// Whether these bytes are anywhere in a file.
+    pub fn holds(&self, number: u64, bytes: &[u8]) -> bool {
+        let files = self.files();
+        let file = files.get(&number);
+        file.is_some_and(|f| f.bytes.windows(bytes.len()).any(|some| some == bytes))
+    }
+
+    /// Swaps two blocks of a file.
+    pub fn swap_blocks(&self, number: u64, one: u64, other: u64) {
+        let mut files = self.files();
+        let file = files.get_mut(&number).expect("it was written");
+        for i in 0..PAGE_SIZE {
+            let at = |block: u64| block as usize * PAGE_SIZE + i;
+            file.bytes.swap(at(one), at(other));
+        }
+    }
+
     /// Bytes of a file that were written and not discarded.
     pub fn used(&self, number: u64) -> u64 {
         let files = self.files();
