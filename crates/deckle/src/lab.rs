@@ -150,11 +150,16 @@ fn run_overcommit(a: &OvercommitArgs) -> Result<i32, Fail> {
         sides: sides(&a.on)?,
         runs: a.runs as usize,
         seconds: a.seconds,
+        model: Some(&mut SoftwareMachine),
         deckle,
         program_cmd,
     };
+    if a.plot.is_some() && options.sides == [Side::Model] {
+        let why = "--plot: the model has no speed to draw; add live or kernel to --on";
+        return Err(Fail::own(why));
+    }
     let plot = Plot::open(a.plot.as_ref())?;
-    let report = overcommit::run(&options).map_err(refused)?;
+    let report = overcommit::run(options).map_err(refused)?;
     plot.write(|| Ok(report.to_svg().unwrap_or_default()))?;
     show(a.format, || report.to_text(), || report.to_json())?;
     Ok(i32::from(report.failed()))

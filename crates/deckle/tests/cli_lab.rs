@@ -299,8 +299,8 @@ fn r150_lab_overcommit_gives_the_host_back_when_it_is_killed_while_memory_is_sho
 #[test]
 fn r150_lab_overcommit_says_what_is_wrong_with_an_option() {
     for (args, says) in [
-        ("lab overcommit --on model", "does not run there yet"),
         ("lab overcommit --on live,live", "named twice"),
+        ("lab overcommit --on model --plot /tmp/x.svg", "no speed"),
         ("lab overcommit --on live --ratio 0.2", "--ratio 0.2"),
         ("lab overcommit --on live --size 8M", "32 MiB at least"),
         ("lab overcommit --on live --pattern random", "sequential"),

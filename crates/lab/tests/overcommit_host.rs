@@ -12,7 +12,7 @@ use deckle_lab::{LabError, Side};
 
 const SIZE: u64 = 64 << 20;
 
-fn options(side: Side, patterns: &[Pattern], deckle: &Path) -> OvercommitOptions {
+fn options(side: Side, patterns: &[Pattern], deckle: &Path) -> OvercommitOptions<'static> {
     OvercommitOptions {
         size: SIZE,
         ratio: 0.5,
@@ -22,13 +22,14 @@ fn options(side: Side, patterns: &[Pattern], deckle: &Path) -> OvercommitOptions
         sides: vec![side],
         runs: 2,
         seconds: 0.2,
+        model: None,
         deckle: deckle.into(),
         program_cmd: vec![OsString::from(env!("CARGO_BIN_EXE_lab-program"))],
     }
 }
 
 /// The report; none, said loudly, where this host does not let us.
-fn report(test: &str, options: &OvercommitOptions) -> Option<OvercommitReport> {
+fn report(test: &str, options: OvercommitOptions<'_>) -> Option<OvercommitReport> {
     match overcommit::run(options) {
         Err(e @ LabError::Host { .. }) => {
             eprintln!("SKIPPED {test}: {e}");
@@ -43,7 +44,7 @@ fn r150_kernel_rows_of_the_overcommit_experiment_use_the_ram_they_may() {
     let patterns = [Pattern::Uniform, Pattern::Phases];
     let options = options(Side::Kernel, &patterns, Path::new("/nonexistent"));
     let test = "r150_kernel_rows_of_the_overcommit_experiment_use_the_ram_they_may";
-    let Some(report) = report(test, &options) else {
+    let Some(report) = report(test, options) else {
         return;
     };
     eprintln!("{}", report.to_text());
@@ -85,15 +86,15 @@ fn r150_a_run_that_is_killed_is_repeated_and_then_told() {
     let fake = dir.join("fake");
     fs::write(&fake, script).unwrap();
     fs::set_permissions(&fake, fs::Permissions::from_mode(0o700)).unwrap();
-    let options = options(Side::Live, &[Pattern::Loop], &fake);
+    let options = || options(Side::Live, &[Pattern::Loop], &fake);
     let first = report(
         "r150_a_run_that_is_killed_is_repeated_and_then_told",
-        &options,
+        options(),
     );
     fs::write(dir.join("fake.always"), "").unwrap();
     let second = report(
         "r150_a_run_that_is_killed_is_repeated_and_then_told",
-        &options,
+        options(),
     );
     fs::remove_dir_all(&dir).unwrap();
     let (Some(first), Some(second)) = (first, second) else {

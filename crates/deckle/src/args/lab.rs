@@ -103,13 +103,16 @@ Examples:
       All patterns with 1, 2 and as many threads as CPUs, about half an hour, and a picture.
       docs/overcommit-experiment.md has what is run and how RAM is made equal.
   deckle lab overcommit --size 256M --pattern uniform,zipf --threads 2 --record 4096 --runs 3
+  deckle lab overcommit --on model
+      How often a page has to be read back, beside FIFO, LRU and MIN. Two minutes, any user.
 
 The kernel's rows need root, zram and a memory cgroup, and a host without swap; all is given back.";
 
 /// Options of `deckle lab overcommit`.
 #[derive(Args)]
 pub struct OvercommitArgs {
-    /// Where to run it, separated by commas; the model has it not yet.
+    /// Where to run it, separated by commas. The model has no speed: it tells how often a page has
+    /// to be read back, beside FIFO, LRU and MIN on the same accesses.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "live,kernel")]
     pub on: Vec<Place>,
     /// Memory, as a part of the working set: 0.39 to 1.

@@ -14,6 +14,7 @@ use deckle_mm::Tunables;
 use crate::LabError;
 use crate::anon::Counts;
 use crate::oom::{OomCase, Outcome};
+use crate::overcommit;
 use crate::pageout::Case;
 use crate::program::anon::Workload;
 use crate::program::underused::Program;
@@ -23,6 +24,7 @@ mod anon;
 pub mod oom;
 mod pageout;
 mod process;
+mod replace;
 mod underused;
 
 /// What the model says about one pageout run.
@@ -74,6 +76,20 @@ pub trait ModelSide {
         tunables: Tunables,
         high: Option<u64>,
     ) -> Result<Option<Run>, LabError>;
+
+    /// The accesses of an overcommit case, by one thread, over `size` bytes within `memory` bytes;
+    /// a loop covers `reach` bytes.
+    ///
+    /// # Errors
+    /// [`LabError::Model`]: a wrong byte, an access that is not served, or books that do not add
+    /// up.
+    fn overcommit(
+        &mut self,
+        case: overcommit::Case,
+        size: u64,
+        memory: u64,
+        reach: u64,
+    ) -> Result<overcommit::Trace, LabError>;
 }
 
 /// The software machine of `deckle-model` under the real manager. Each run is a new machine.
@@ -100,5 +116,15 @@ impl ModelSide for SoftwareMachine {
         high: Option<u64>,
     ) -> Result<Option<Run>, LabError> {
         underused::run(program, tunables, high)
+    }
+
+    fn overcommit(
+        &mut self,
+        case: overcommit::Case,
+        size: u64,
+        memory: u64,
+        reach: u64,
+    ) -> Result<overcommit::Trace, LabError> {
+        replace::run(case, size, memory, reach)
     }
 }

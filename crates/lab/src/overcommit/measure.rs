@@ -51,13 +51,13 @@ pub struct Run {
 }
 
 /// One case on both sides.
-pub(super) struct Bench<'a> {
-    pub options: &'a OvercommitOptions,
+pub(super) struct Bench<'a, 'o> {
+    pub options: &'a OvercommitOptions<'o>,
     pub case: Case,
     pub cgroup: Option<&'a Cgroup>,
 }
 
-impl Bench<'_> {
+impl Bench<'_, '_> {
     /// Looks for the kernel's limit, beginning with `limit`; counts what is killed.
     pub fn find_limit(&self, limit: u64, killed: &mut usize) -> Result<Found, LabError> {
         equal::search(self.options.memory(), limit, |limit| {

@@ -9,6 +9,7 @@ use std::thread;
 
 use crate::host::cgroup::Cgroup;
 use crate::host::{Guard, is_root, mem_available, zram};
+use crate::model::ModelSide;
 use crate::program::fill::progress;
 use crate::program::walk::{LENGTHS, Pattern, RATIO};
 use crate::size::human;
@@ -17,12 +18,14 @@ use crate::{LabError, Side};
 mod equal;
 mod measure;
 mod plot;
+mod replace;
 mod report;
 mod wanted;
 
 use equal::Found;
 pub use measure::Run;
 use measure::{Bench, REPEATS};
+pub use replace::{Replacement, Trace};
 pub use report::{OvercommitReport, OvercommitRow, Ratio};
 pub use wanted::Target;
 
@@ -52,7 +55,7 @@ impl fmt::Display for Case {
 }
 
 /// What to run.
-pub struct OvercommitOptions {
+pub struct OvercommitOptions<'a> {
     /// Bytes of the working set; a multiple of 1 MiB.
     pub size: u64,
     /// Memory, as a part of the working set.
@@ -70,13 +73,15 @@ pub struct OvercommitOptions {
     /// How long the accesses of a run are counted, in seconds; a fourth of it before that they
     /// are not.
     pub seconds: f64,
+    /// The model, if its side is asked for.
+    pub model: Option<&'a mut dyn ModelSide>,
     /// The `deckle` binary, for the live side.
     pub deckle: PathBuf,
     /// Command in front of a workload's name and arguments, e.g. `deckle lab program`.
     pub program_cmd: Vec<OsString>,
 }
 
-impl OvercommitOptions {
+impl OvercommitOptions<'_> {
     /// RAM that a side may use, in bytes.
     fn memory(&self) -> u64 {
         (self.size as f64 * self.ratio) as u64 >> 20 << 20
@@ -86,6 +91,12 @@ impl OvercommitOptions {
     fn reach(&self) -> u64 {
         let resident = equal::resident(self.size, self.memory());
         (resident + resident / 8).clamp(1 << 20, self.size)
+    }
+
+    /// The sides that have a speed.
+    fn timed(&self) -> Vec<Side> {
+        let timed = self.sides.iter().filter(|side| **side != Side::Model);
+        timed.copied().collect()
     }
 
     fn cases(&self) -> Vec<Case> {
@@ -118,11 +129,14 @@ impl OvercommitOptions {
 /// Options that make no sense, a side that cannot be run here, a program that finds a wrong byte or
 /// fails, settings that could not be given back. A row all of whose runs were killed is in the
 /// report, marked as failed.
-pub fn run(options: &OvercommitOptions) -> Result<OvercommitReport, LabError> {
-    check(options)?;
+pub fn run(mut options: OvercommitOptions<'_>) -> Result<OvercommitReport, LabError> {
+    check(&options)?;
+    let mut model = options.model.take();
+    let options = &options;
     let kernel = options.sides.contains(&Side::Kernel);
     // As root, live runs are in a cgroup too: it counts the CPU time of the whole tree.
-    let mut guard = match kernel || is_root() {
+    // The model alone touches nothing of the host.
+    let mut guard = match !options.timed().is_empty() && (kernel || is_root()) {
         true => Some(Guard::new(&options.program_cmd)?),
         false => None,
     };
@@ -135,7 +149,7 @@ pub fn run(options: &OvercommitOptions) -> Result<OvercommitReport, LabError> {
     let cgroup = Cgroup::if_any(guard.as_mut(), "overcommit", kernel)?;
     let cases = options.cases();
     let steps =
-        cases.len() * options.sides.len() * options.runs + cases.len() * usize::from(kernel);
+        cases.len() * options.timed().len() * options.runs + cases.len() * usize::from(kernel);
     let bar = progress(steps as u64, "overcommit");
     let mut report = OvercommitReport::new(options);
     let mut limit = equal::resident(options.size, options.memory());
@@ -145,7 +159,7 @@ pub fn run(options: &OvercommitOptions) -> Result<OvercommitReport, LabError> {
             case,
             cgroup: cgroup.as_ref(),
         };
-        let mut rows: Vec<Tally> = options.sides.iter().map(|side| Tally::new(*side)).collect();
+        let mut rows: Vec<Tally> = options.timed().into_iter().map(Tally::new).collect();
         for row in &mut rows {
             row.limit = options.memory();
             if row.side == Side::Kernel {
@@ -173,7 +187,32 @@ pub fn run(options: &OvercommitOptions) -> Result<OvercommitReport, LabError> {
     }
     bar.finish_and_clear();
     guard.map_or(Ok(()), Guard::finish)?;
+    if let (Some(model), true) = (&mut model, options.sides.contains(&Side::Model)) {
+        report.replacement = replacement(options, *model)?;
+    }
     Ok(report)
+}
+
+/// The model's part: one thread, since with more each has a part of the memory for itself.
+fn replacement(
+    options: &OvercommitOptions<'_>,
+    model: &mut dyn ModelSide,
+) -> Result<Vec<Replacement>, LabError> {
+    let one = options
+        .cases()
+        .into_iter()
+        .map(|case| Case { threads: 1, ..case });
+    let cases: BTreeSet<Case> = one.collect();
+    let bar = progress(cases.len() as u64, "overcommit on the model");
+    let mut all = Vec::new();
+    for case in cases {
+        let (size, memory) = (options.size, options.memory());
+        let trace = model.overcommit(case, size, memory, options.reach())?;
+        all.push(Replacement::of(case, &trace));
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    Ok(all)
 }
 
 /// Runs of one row.
@@ -210,10 +249,10 @@ impl Tally {
     }
 }
 
-fn check(options: &OvercommitOptions) -> Result<(), LabError> {
+fn check(options: &OvercommitOptions<'_>) -> Result<(), LabError> {
     let bad = |why: String| Err(LabError::Option(why));
-    if options.sides.contains(&Side::Model) {
-        return bad("--on model: overcommit does not run there yet; leave it out".into());
+    if options.sides.contains(&Side::Model) && options.model.is_none() {
+        return bad("--on model: there is no model in this program".into());
     }
     if options.size < SMALLEST || !options.size.is_multiple_of(1 << 20) {
         let least = human(SMALLEST);
@@ -266,7 +305,7 @@ fn check(options: &OvercommitOptions) -> Result<(), LabError> {
 mod tests {
     use super::*;
 
-    fn options() -> OvercommitOptions {
+    fn options() -> OvercommitOptions<'static> {
         OvercommitOptions {
             size: 64 << 20,
             ratio: 0.5,
@@ -276,6 +315,7 @@ mod tests {
             sides: vec![Side::Live],
             runs: 1,
             seconds: 1.0,
+            model: None,
             deckle: PathBuf::new(),
             program_cmd: Vec::new(),
         }
@@ -364,7 +404,7 @@ mod tests {
             (OvercommitOptions { runs: 0, ..base() }, "nothing to run"),
         ];
         for (options, says) in bad {
-            match run(&options) {
+            match run(options) {
                 Err(LabError::Option(why)) => assert!(why.contains(says), "{says}: {why}"),
                 other => panic!("{says}: {other:?}"),
             }

@@ -4,11 +4,11 @@ use std::fmt::Write;
 
 use serde::Serialize;
 
-use super::{Case, OvercommitOptions, Run, Target, plot};
+use super::{Case, OvercommitOptions, Replacement, Run, Target, plot};
 use crate::figures::{Mean, median};
 use crate::host::thp;
 use crate::program::walk::RATIO;
-use crate::size::human;
+use crate::size::{PAGE, human};
 use crate::{LabError, Side};
 
 /// One side of one case. Figures are medians of the runs.
@@ -144,8 +144,10 @@ pub struct OvercommitReport {
     pub memory_bytes: u64,
     /// `enabled` of the host's transparent huge pages, which the experiment leaves alone.
     pub thp: Option<String>,
-    /// One row for each case and side.
+    /// One row for each case and side that has a speed.
     pub rows: Vec<OvercommitRow>,
+    /// What was read back on the model, for each pattern and record.
+    pub replacement: Vec<Replacement>,
 }
 
 #[derive(Serialize)]
@@ -156,17 +158,20 @@ struct Json<'a> {
     memory_bytes: u64,
     thp: Option<&'a str>,
     rows: &'a [OvercommitRow],
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    replacement: &'a [Replacement],
     ratios: Vec<Ratio>,
     targets: Vec<Target>,
 }
 
 impl OvercommitReport {
-    pub(super) fn new(options: &OvercommitOptions) -> Self {
+    pub(super) fn new(options: &OvercommitOptions<'_>) -> Self {
         Self {
             size_bytes: options.size,
             memory_bytes: options.memory(),
             thp: thp::enabled(),
             rows: Vec::new(),
+            replacement: Vec::new(),
         }
     }
 
@@ -210,6 +215,7 @@ impl OvercommitReport {
             memory_bytes: self.memory_bytes,
             thp: self.thp.as_deref(),
             rows: &self.rows,
+            replacement: &self.replacement,
             ratios: self.ratios(),
             targets: self.targets(),
         };
@@ -228,6 +234,35 @@ impl OvercommitReport {
         }
     }
 
+    fn replacement_text(&self, text: &mut String) {
+        for (i, r) in self.replacement.iter().enumerate() {
+            if i == 0 {
+                text.push_str(
+                    "on the model, for an access: those that waited for a page and pages read; \
+                     beside it FIFO, LRU and\nMIN (which knows what comes) with as many pages\n\
+                     pattern     record  accesses  resident MiB  waited    read    FIFO  \
+                     \x20  LRU     MIN\n",
+                );
+            }
+            let _ = writeln!(
+                text,
+                "{:10}  {:6}  {:8}  {:>12}  {:6.3}  {:6.3}  {:6.3}  {:6.3}  {:6.3}",
+                r.pattern,
+                r.record,
+                r.accesses,
+                mib(r.resident_pages * PAGE as u64),
+                r.deckle,
+                r.deckle_read,
+                r.fifo,
+                r.lru,
+                r.min
+            );
+        }
+        if !self.replacement.is_empty() {
+            text.push('\n');
+        }
+    }
+
     /// The report as a table.
     pub fn to_text(&self) -> String {
         let mut text = format!(
@@ -237,6 +272,10 @@ impl OvercommitReport {
             human(self.memory_bytes),
             self.thp.as_deref().unwrap_or("none"),
         );
+        self.replacement_text(&mut text);
+        if self.rows.is_empty() {
+            return text;
+        }
         let head = "pattern     threads  record  on                  ops/s       sum/s  \
                     \x20     fill s  cpu s  faults  stored    read  RAM MiB  \
                     \x20  limit + store   held  killed\n";
@@ -343,6 +382,7 @@ pub(super) mod tests {
             memory_bytes: 32 * MIB,
             thp: Some("always".into()),
             rows,
+            replacement: Vec::new(),
         }
     }
 

@@ -25,11 +25,12 @@ pub(crate) mod faults;
 mod pick;
 mod record;
 
+use pick::Access;
 pub use pick::Pattern;
-use pick::{Access, Picker};
+pub(crate) use pick::Picker;
 pub use record::LENGTHS;
 pub(crate) use record::RATIO;
-use record::Records;
+pub(crate) use record::Records;
 
 /// The line of `--steps` before the time that counts.
 pub const SETTLED_LINE: &str = "settled";

@@ -65,7 +65,7 @@ impl Pattern {
 
 /// An access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Access {
+pub(crate) struct Access {
     /// The record.
     pub record: usize,
     /// Whether it is written, as a quarter of all are; else only read.
@@ -73,7 +73,7 @@ pub(super) struct Access {
 }
 
 /// Picks records of one pattern; the same seed picks the same.
-pub(super) struct Picker {
+pub(crate) struct Picker {
     pattern: Pattern,
     records: usize,
     /// Records that a loop covers.

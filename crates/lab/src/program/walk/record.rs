@@ -19,7 +19,7 @@ const SEED: u64 = 0x7761_6c6b;
 
 /// A record that does not hold what it should.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Wrong {
+pub(crate) struct Wrong {
     /// Byte within the record.
     pub offset: usize,
     /// What was read.
@@ -29,7 +29,7 @@ pub(super) struct Wrong {
 }
 
 /// The contents of records of one length. No record crosses a page.
-pub(super) struct Records {
+pub(crate) struct Records {
     len: usize,
     templates: Vec<u8>,
     ratio: f64,
