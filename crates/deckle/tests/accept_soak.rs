@@ -94,7 +94,7 @@ impl Server {
         let mut line = String::new();
         let read = self.0.read_line(&mut line);
         if !matches!(read, Ok(1..)) {
-            let told = self.1.iter().map(|file| std::fs::read_to_string(file));
+            let told = self.1.iter().map(std::fs::read_to_string);
             let told: Vec<String> = told.map(Result::unwrap_or_default).collect();
             panic!("no answer: {read:?}\n{}", told.join("\n"));
         }
