@@ -1,7 +1,7 @@
 //! Which page to evict: how often the manager has to read a page back for an access, on the
 //! software machine, beside known policies that see the same accesses and have as many pages.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap};
 
 use serde::Serialize;
 
@@ -33,9 +33,9 @@ pub struct Replacement {
 /// The accesses of one case, as pages, and what the manager made of them.
 #[derive(Clone, Default, Debug)]
 pub struct Trace {
-    /// Page after page; those that come one after the other in one page count once for policies.
+    /// The page of each access, the fill's before all.
     pub pages: Vec<u32>,
-    /// So many at the start, the fill's among them, do not count.
+    /// So many at the start do not count.
     pub warm: usize,
     /// Pages resident in the mean while they counted.
     pub resident: u64,
@@ -65,37 +65,11 @@ impl Replacement {
 }
 
 fn fifo(trace: &Trace, room: usize) -> u64 {
-    let (mut queue, mut held, mut missed) = (VecDeque::new(), BTreeSet::new(), 0);
-    for (n, page) in trace.pages.iter().enumerate() {
-        if !held.insert(*page) {
-            continue;
-        }
-        missed += u64::from(n >= trace.warm);
-        queue.push_back(*page);
-        if queue.len() > room {
-            queue.pop_front().map(|gone| held.remove(&gone));
-        }
-    }
-    missed
+    misses(trace, room, |n, since| since.unwrap_or(n))
 }
 
 fn lru(trace: &Trace, room: usize) -> u64 {
-    // When each page was used last, and the same the other way round.
-    let (mut last, mut by_time) = (HashMap::new(), BTreeSet::new());
-    let mut missed = 0;
-    for (n, page) in trace.pages.iter().enumerate() {
-        by_time.insert((n, *page));
-        match last.insert(*page, n) {
-            Some(before) => {
-                by_time.remove(&(before, *page));
-            }
-            None => missed += u64::from(n >= trace.warm),
-        }
-        if by_time.len() > room {
-            by_time.pop_first().map(|(_, gone)| last.remove(&gone));
-        }
-    }
-    missed
+    misses(trace, room, |n, _| n)
 }
 
 fn min(trace: &Trace, room: usize) -> u64 {
@@ -104,18 +78,27 @@ fn min(trace: &Trace, room: usize) -> u64 {
     for (n, page) in trace.pages.iter().enumerate().rev() {
         next[n] = seen.insert(*page, n).unwrap_or(usize::MAX);
     }
-    let (mut held, mut by_next) = (HashMap::new(), BTreeSet::new());
+    misses(trace, room, |n, _| usize::MAX - next[n])
+}
+
+/// Misses of a policy that evicts the page of the least rank: what `rank` says at each access, by
+/// the number of that and the rank that the page has had, if it was there.
+fn misses(trace: &Trace, room: usize, rank: impl Fn(usize, Option<usize>) -> usize) -> u64 {
+    let (mut held, mut by_rank) = (HashMap::new(), BTreeSet::new());
     let mut missed = 0;
     for (n, page) in trace.pages.iter().enumerate() {
-        by_next.insert((next[n], *page));
-        match held.insert(*page, next[n]) {
-            Some(now) => {
-                by_next.remove(&(now, *page));
+        let before = held.get(page).copied();
+        let now = rank(n, before);
+        match before {
+            Some(before) => {
+                by_rank.remove(&(before, *page));
             }
             None => missed += u64::from(n >= trace.warm),
         }
-        if by_next.len() > room {
-            by_next.pop_last().map(|(_, gone)| held.remove(&gone));
+        held.insert(*page, now);
+        by_rank.insert((now, *page));
+        if by_rank.len() > room {
+            by_rank.pop_first().map(|(_, gone)| held.remove(&gone));
         }
     }
     missed
