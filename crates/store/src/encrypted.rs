@@ -9,6 +9,7 @@ use crate::swapfile::{BLOCK, SwapFile};
 use chacha20poly1305::aead::{AeadInOut, KeyInit};
 use chacha20poly1305::{ChaCha20Poly1305, Nonce, Tag};
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Bytes of a key.
@@ -65,19 +66,16 @@ impl Keyed {
 
     /// Nothing is there any more.
     fn forget(&mut self, from: u64, to: u64) {
-        let touched = from / TOGETHER..to.div_ceil(TOGETHER);
-        for (&at, some) in self.seals.range_mut(touched) {
-            let blocks = (at * TOGETHER..).zip(some.iter_mut());
-            blocks
-                .filter(|(block, _)| (from..to).contains(block))
-                .for_each(|(_, seal)| *seal = NONE);
-        }
-        let is_empty = |some: &[Seal]| some.iter().all(|seal| seal.nonce == 0);
-        let empty = |at: &u64| self.seals.get(at).is_some_and(|some| is_empty(&some[..]));
-        let touched = from / TOGETHER..to.div_ceil(TOGETHER);
-        let empty: Vec<u64> = touched.filter(empty).collect();
-        for at in empty {
-            self.seals.remove(&at);
+        for at in from / TOGETHER..to.div_ceil(TOGETHER) {
+            let Entry::Occupied(mut some) = self.seals.entry(at) else {
+                continue;
+            };
+            let first = at * TOGETHER;
+            let within = |block: u64| (block.clamp(first, first + TOGETHER) - first) as usize;
+            some.get_mut()[within(from)..within(to)].fill(NONE);
+            if some.get().iter().all(|seal| seal.nonce == 0) {
+                some.remove();
+            }
         }
     }
 }
