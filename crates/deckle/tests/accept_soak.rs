@@ -1,14 +1,14 @@
 //! A server for a minute, or for as many seconds as `DECKLE_SOAK` says: its memory is in RAM, in
 //! the store and in a file, it saves again and again from a fork, and its limits change at random.
-//! Each value that it gives is compared, those of its last dump natively, and what it held comes
-//! back when it has forgotten everything.
+//! Each value that it gives is compared, those of its last dump natively; when all of its memory
+//! has been read, nothing may be stored any more, nor charged that is not there.
 
 mod accept;
 mod common;
 
 use accept::*;
 use common::{Running, Scratch, deckle, until};
-use deckle_group::{Group, Limits, Name};
+use deckle_group::{Group, Limits};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::FileExt;
@@ -218,17 +218,6 @@ fn change_limits(group: &Group, end: &AtomicBool) -> u64 {
     times
 }
 
-/// The group of a `deckle run`. (The server's environment is not to be asked: it writes its title
-/// there.)
-fn group_of(running: &Running) -> Group {
-    let start = format!("deckle-{}-", running.pid());
-    let pages = std::fs::read_dir("/dev/shm").unwrap();
-    let names = pages.map(|page| page.unwrap().file_name().into_string().unwrap());
-    let name = names.into_iter().find(|name| name.starts_with(&start));
-    let name = name.expect("its page").replace("deckle-", "");
-    Group::attach(Name::new(name.as_bytes()).unwrap()).unwrap()
-}
-
 /// The server by its name: its package has it under that of a tool, too, which comes without a
 /// daemon that would be started.
 fn server_in(s: &Scratch) -> Option<String> {
@@ -275,7 +264,7 @@ fn a_server_in_both_tiers_with_changing_limits_loses_and_leaks_nothing() {
     let mut running = Running(command.spawn().unwrap());
     let told = || ["err", "log"].map(|name| s.0.join(name)).to_vec();
     let mut server = Server::open(&s.0.join("managed"), told());
-    let group = group_of(&running);
+    let group = running.group();
 
     let (mut ages, mut rng) = (vec![0; KEYS], Rng(1));
     server.all(&ages, Server::set);

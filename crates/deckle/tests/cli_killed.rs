@@ -64,12 +64,8 @@ impl Marked {
         let took = from.elapsed();
         eprintln!("{what}: gone after {took:.1?} (goal: 1 s)");
         assert!(took < SOON, "{what}: {took:?}");
-        let name = format!("deckle-{}-", self.run.pid());
         until("the group's page is removed", || {
-            let left = std::fs::read_dir("/dev/shm").unwrap().flatten();
-            !left
-                .into_iter()
-                .any(|e| e.file_name().to_string_lossy().starts_with(&name))
+            group_page(self.run.pid()).is_none()
         });
     }
 }

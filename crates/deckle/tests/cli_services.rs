@@ -3,7 +3,7 @@
 mod common;
 use common::*;
 use deckle_group::proto::Link;
-use deckle_group::{Gauges, Group, GroupCharge, LineId, Name, sys};
+use deckle_group::{Gauges, Group, GroupCharge, LineId, sys};
 use deckle_mm::{Charge, Item, Stats};
 use std::process::Command;
 
@@ -18,15 +18,8 @@ fn start_script(stats: &str, more: &[&str], script: &str) -> (Running, u32, Grou
     args.extend(["--", "sh", "-c", script]);
     let mut run = Running::start(&args);
     let program = run.wait_for("\n").trim().parse().unwrap();
-    let prefix = format!("deckle-{}-", run.pid());
-    let file = std::fs::read_dir("/dev/shm")
-        .unwrap()
-        .flatten()
-        .map(|e| e.file_name().into_string().unwrap())
-        .find(|n| n.starts_with(&prefix))
-        .expect("the group's page");
-    let name = Name::new(file.strip_prefix("deckle-").unwrap().as_bytes()).unwrap();
-    (run, program, Group::attach(name).unwrap())
+    let group = run.group();
+    (run, program, group)
 }
 
 /// Announces `service` as the service of `program`.

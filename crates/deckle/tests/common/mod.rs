@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use deckle_group::{Group, Name};
+
 /// Long enough for any machine; a test that waits this long has failed.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -66,6 +68,13 @@ impl Running {
     pub fn pid(&self) -> u32 {
         self.0.id()
     }
+    /// The group of this `deckle run`.
+    pub fn group(&self) -> Group {
+        let page = group_page(self.pid()).expect("the group's page");
+        let file = page.file_name().unwrap().to_str().unwrap();
+        let name = file.strip_prefix("deckle-").unwrap();
+        Group::attach(Name::new(name.as_bytes()).unwrap()).unwrap()
+    }
     /// Waits until its standard output has shown `text`; what was read so far.
     pub fn wait_for(&mut self, text: &str) -> String {
         let mut seen = String::new();
@@ -117,17 +126,18 @@ impl Drop for Running {
         let _ = self.0.kill();
         let _ = self.0.wait();
         // Killed like this it leaves its group's page, which a service would remove.
-        let name = format!("deckle-{}-", self.0.id());
-        for entry in std::fs::read_dir("/dev/shm")
-            .into_iter()
-            .flatten()
-            .flatten()
-        {
-            if entry.file_name().to_string_lossy().starts_with(&name) {
-                let _ = std::fs::remove_file(entry.path());
-            }
+        if let Some(page) = group_page(self.pid()) {
+            let _ = std::fs::remove_file(page);
         }
     }
+}
+
+/// The page of the group of the `deckle run` with this pid, if it is there.
+pub fn group_page(pid: u32) -> Option<PathBuf> {
+    let start = format!("deckle-{pid}-");
+    let mut pages = std::fs::read_dir("/dev/shm").ok()?.flatten();
+    let page = pages.find(|e| e.file_name().to_string_lossy().starts_with(&start));
+    page.map(|e| e.path())
 }
 
 pub fn kill(pid: u32, signal: i32) {
