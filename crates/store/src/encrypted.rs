@@ -25,6 +25,10 @@ const AT_ONCE: usize = 64;
 /// Blocks whose seals are kept together.
 const TOGETHER: u64 = 64;
 
+/// What is sealed beside a block. Not even its place: the nonce and the tag that it is opened with
+/// are those of the last write to that place, and no other block has them.
+const NOTHING_MORE: &[u8] = &[];
+
 /// A block, on a block's boundary.
 #[derive(Clone)]
 #[repr(C, align(4096))]
@@ -141,7 +145,7 @@ impl<F: SwapFile> Encrypted<F> {
             let place = at / BYTES as u64 + seals.len() as u64;
             let tag = cipher.encrypt_inout_detached(
                 &nonce_of(nonce),
-                &place.to_le_bytes(),
+                NOTHING_MORE,
                 to.0.as_mut_slice().into(),
             );
             let tag = tag.map_err(|_| BAD)?.into();
@@ -212,7 +216,7 @@ impl<F: SwapFile> SwapFile for Encrypted<F> {
             let seals = (first..).take(blocks.len()).map(|block| keyed.get(block));
             (keyed.cipher.clone(), seals.collect::<Vec<Seal>>())
         };
-        for ((block, seal), place) in blocks.iter_mut().zip(seals).zip(first..) {
+        for (block, seal) in blocks.iter_mut().zip(seals) {
             if seal.nonce == 0 {
                 // Nothing of ours, and nobody's to read.
                 block.fill(0);
@@ -220,7 +224,7 @@ impl<F: SwapFile> SwapFile for Encrypted<F> {
             }
             let opened = cipher.decrypt_inout_detached(
                 &nonce_of(seal.nonce),
-                &place.to_le_bytes(),
+                NOTHING_MORE,
                 block.as_mut_slice().into(),
                 &Tag::from(seal.tag),
             );
