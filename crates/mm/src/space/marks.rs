@@ -78,8 +78,8 @@ impl<E: Env> Mm<E> {
     }
 
     /// Changes the marks of the pages of a block's part, all that are no holes. A huge page of
-    /// which a part would differ is made a table first. What cannot be protected stays as it is;
-    /// false if there was any.
+    /// which a part would differ is made a table first, and what is open is closed. What cannot
+    /// be protected stays as it is; false if there was any.
     pub(crate) fn mark_part(
         &self,
         space: &Space,
@@ -120,6 +120,8 @@ impl<E: Env> Mm<E> {
                 let Some(table) = state.table() else {
                     return true;
                 };
+                // Of what is open no write is heard. What the system refuses to close stays so.
+                let _ = self.close_entries(space, first.block().start(), table, i, n);
                 let adds = |k: u32, table: &Table| {
                     let e = table.get(k);
                     matches!(e.kind(), Kind::Mapped(_)) && change(e.marks()).any()
@@ -131,11 +133,12 @@ impl<E: Env> Mm<E> {
                 for k in i..i + n {
                     let e = table.get(k);
                     let marked = e.marked(change(e.marks()));
-                    match adds(k, table) && !e.guarded() {
+                    match e.is_open() || adds(k, table) && !e.guarded() {
                         true => all = false,
                         false => table.set(k, marked),
                     }
                 }
+                state.tidy();
                 all
             }
         }
