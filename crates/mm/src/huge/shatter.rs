@@ -324,6 +324,10 @@ impl<E: Env> Mm<E> {
                     .platform()
                     .copy(rest, source.start.add(visible))
                     .is_ok();
+            if !copied {
+                // Some may have been filled before it stopped.
+                self.platform().release(rest);
+            }
             for i in 0..n {
                 let (p, v) = (pfn.add(i), page.add(i as u64));
                 if i >= visible && !copied {
