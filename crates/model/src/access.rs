@@ -1,6 +1,7 @@
 //! The program's side: loads and stores of a simulated CPU.
 
 use crate::model::Model;
+use crate::profile::Profile;
 use crate::state::State;
 use crate::table::Target;
 use crate::tlb::Entry;
@@ -69,6 +70,7 @@ impl State {
             self.tlbs[cpu].remove(i);
         }
         self.counters.tlb_misses += 1;
+        self.make_open(space, vpn, write);
         let (pte, huge) = self.lookup(space, vpn).ok_or(FaultKind::Missing)?;
         if write && !pte.prot.write || !write && !pte.prot.read {
             return Err(FaultKind::Protection);
@@ -100,7 +102,7 @@ impl State {
     }
 }
 
-impl<const CORE: bool> Model<CORE> {
+impl<P: Profile> Model<P> {
     /// Reads `bytes.len()` bytes of the program's memory at `addr` as CPU `cpu` does.
     ///
     /// On a fault the pages before it have been read; resolve it and read again. Panics if

@@ -20,14 +20,17 @@ impl Chance {
 }
 
 /// Which failures the model injects, and how often. An operation that is hit stops at a
-/// random page of its run (huge mappings: at its first page).
+/// random page of its run (huge mappings: at its first page, if frames are RAM).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Injection {
     /// `unmap` stops with `Busy`, as for a pinned page.
     pub unmap_busy: Chance,
-    /// `map`, `map_zero` and `unmap` stop with `Retry`.
+    /// `map`, `map_zero`, `unmap`, `close` and `close_empty` stop with `Retry`.
     pub retry: Chance,
-    /// `map`, `map_shared`, `map_zero`, `fill_zero`, `copy`, `protect`, `write_protect` and
-    /// `create_space` stop with `NoMemory`.
+    /// `map`, `map_shared`, `map_zero`, `fill_zero`, `copy`, `open`, `protect`, `write_protect`
+    /// and `create_space` stop with `NoMemory`.
     pub no_memory: Chance,
+    /// `map_zero` stops with `Exists`: before its page was protected the program has written it.
+    /// Only where the system has frames of its own.
+    pub exists: Chance,
 }

@@ -15,6 +15,8 @@
 //! - [`ModelCharge`] is the [`deckle_mm::Charge`]: exact counters, and charges that fail on
 //!   demand.
 //!
+//! [`Profile`] says which machine it is: the one that ships, or one whose frames are RAM.
+//!
 //! All three are handles: a clone refers to the same machine, so that a test keeps one while
 //! the core owns another.
 //!
@@ -28,7 +30,9 @@ mod frames;
 mod inject;
 mod machine;
 mod model;
+mod open;
 mod platform;
+mod profile;
 mod rng;
 mod sched;
 mod shared;
@@ -45,6 +49,7 @@ pub use frames::{FrameState, POISON};
 pub use inject::{Chance, Injection};
 pub use machine::{Job, ModelMachine, cpu};
 pub use model::{CoreModel, Counters, FIRST_FRAME, Model, ModelHandle, Translation};
+pub use profile::{Profile, RamCoreCow, RamKernelCow, SparseKernelCow};
 pub use rng::Rng;
 pub use trace::{Event, RunError, Trace, TraceEntry};
 pub use violation::{Broken, Violation};

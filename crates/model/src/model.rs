@@ -3,6 +3,7 @@
 use crate::frames::{FrameState, Frames};
 use crate::inject::Injection;
 use crate::machine::ModelMachine;
+use crate::profile::{Profile, RamCoreCow, RamKernelCow};
 use crate::rng::Rng;
 use crate::state::{Place, State};
 use crate::table::{Block, Target};
@@ -10,6 +11,7 @@ use crate::tlb::Tlb;
 use crate::violation::{Broken, Violation};
 use deckle_mm::units::bytes_to_pages;
 use deckle_mm::{BLOCK_PAGES, MAX_ORDER, PAGE_SIZE, PageRun, Pfn, Prot, SpaceId, Vpn};
+use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// First frame of the model's zone: not 0, so that a frame number is not its index by luck.
@@ -28,6 +30,12 @@ pub struct Counters {
     pub mapped_huge: u64,
     /// Pages unmapped.
     pub unmapped: u64,
+    /// Pages that the system has made by itself.
+    pub made: u64,
+    /// Pages that were written before their zeros were protected.
+    pub written: u64,
+    /// Operations on a whole block that stopped in the middle.
+    pub stopped: u64,
     /// Zero mappings made.
     pub zero_mapped: u64,
     /// Huge mappings that an operation on a part of them has split.
@@ -62,15 +70,11 @@ pub struct Translation {
 }
 
 /// The software machine's memory and MMU: a handle, clones are the same machine.
-///
-/// `CORE`: who copies a page that spaces share since a fork. As [`Model`] the machine behaves
-/// like live memory, where the kernel does; as [`CoreModel`] it is bare hardware, and the core
-/// does. Nothing else differs.
 #[derive(Clone)]
-pub struct Model<const CORE: bool = false>(Arc<Shared>);
+pub struct Model<P: Profile = RamKernelCow>(Arc<Shared>, PhantomData<P>);
 
 /// The machine without a kernel below: copy on write is the core's.
-pub type CoreModel = Model<true>;
+pub type CoreModel = Model<RamCoreCow>;
 
 /// The same as [`Model`], which is a handle already.
 pub type ModelHandle = Model;
@@ -82,37 +86,49 @@ struct Shared {
 }
 
 impl Model {
-    /// A machine with `bytes` of memory (rounded up to pages; at most 2^31 frames) and `cpus`
-    /// CPUs. The seed decides TLB replacement and injected failures.
+    /// As [`Model::of`], with RAM below a kernel.
     pub fn new(bytes: u64, cpus: usize, seed: u64) -> Model {
-        let frames = bytes_to_pages(bytes).min(1 << 31) as u32;
+        Model::of(bytes, cpus, seed)
+    }
+}
+
+impl<P: Profile> Model<P> {
+    /// A machine with `bytes` of memory (rounded up to pages; at most 2^29 frames) and `cpus`
+    /// CPUs. Where frames are slots there are twice as many in each zone as `bytes` has pages,
+    /// and as many of the system's own. The seed decides TLB replacement and injected failures.
+    pub fn of(bytes: u64, cpus: usize, seed: u64) -> Model<P> {
+        let mut frames = bytes_to_pages(bytes).min(1 << 29) as u32;
+        let mut zones = frames;
+        if !P::CONTIGUITY {
+            frames = (2 * frames).next_multiple_of(1 << MAX_ORDER);
+            zones = 2 * frames;
+        }
+        let own = if P::CONTIGUITY { 0 } else { frames };
+        let first_own = FIRST_FRAME.0 + zones;
         let state = State {
-            frames: Frames::new(FIRST_FRAME.0, frames),
+            frames: Frames::new(FIRST_FRAME.0, zones + own),
             spaces: Default::default(),
             tlbs: (0..cpus).map(|_| Tlb::new(TLB_ENTRIES)).collect(),
             stale: Default::default(),
             pins: Default::default(),
             remembered: Default::default(),
+            open: Default::default(),
+            own: first_own..first_own + own,
+            own_next: first_own,
             rng: Rng::new(seed),
             injection: Injection::default(),
             violations: Vec::new(),
             panic_on_violation: false,
             counters: Counters::default(),
         };
-        Model(Arc::new(Shared {
+        let shared = Shared {
             state: Mutex::new(state),
             machine: OnceLock::new(),
             frames,
-        }))
+        };
+        Model(Arc::new(shared), PhantomData)
     }
 
-    /// The same machine without a kernel below.
-    pub fn core(&self) -> CoreModel {
-        Model(self.0.clone())
-    }
-}
-
-impl<const CORE: bool> Model<CORE> {
     /// Lets the scheduler of `machine` switch CPUs before each platform operation, load and
     /// store. Only the first call has an effect.
     pub fn attach(&self, machine: &ModelMachine) {
@@ -132,7 +148,7 @@ impl<const CORE: bool> Model<CORE> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Frames in the zone.
+    /// Frames in each zone.
     pub fn frames(&self) -> u32 {
         self.0.frames
     }
@@ -178,6 +194,19 @@ impl<const CORE: bool> Model<CORE> {
             {
                 state.frames.page_mut(pfn).fill(0);
             }
+        }
+    }
+
+    /// Whether a page is left to the system.
+    pub fn is_open(&self, space: SpaceId, vpn: Vpn) -> bool {
+        self.lock().open.contains_key(&(space, vpn))
+    }
+
+    /// Leaves a new mapping's pages to the system, as they are before the core is told of it.
+    pub fn leave(&self, space: SpaceId, start: Vpn, pages: u64) {
+        let mut state = self.lock();
+        for i in 0..pages {
+            state.open.insert((space, start.add(i)), Prot::RW);
         }
     }
 

@@ -2,10 +2,11 @@
 
 use crate::frames::FrameState;
 use crate::model::{FIRST_FRAME, Model};
+use crate::profile::Profile;
 use crate::state::{Place, State};
 use crate::translate::{INVALID, stop};
 use crate::violation::Broken;
-use deckle_mm::platform::FrameSpan;
+use deckle_mm::platform::{FrameSpan, Made};
 use deckle_mm::{
     BLOCK_PAGES, BlockNr, Content, Cow, Done, Flush, FrameRun, Harvest, PAGE_SIZE, PageMask,
     PageRun, Pfn, Platform, PlatformError, Prot, SpaceId, Stop, Vpn, Zones,
@@ -36,7 +37,7 @@ impl State {
     }
 
     /// Whether the frame holds nothing and nobody can reach it; else records a violation.
-    fn check_empty(&mut self, op: &'static str, pfn: Pfn) -> Result<(), Stop> {
+    pub(crate) fn check_empty(&mut self, op: &'static str, pfn: Pfn) -> Result<(), Stop> {
         self.check_flushed(op, pfn);
         let broken = match self.frames.get(pfn).state() {
             FrameState::Nothing => return Ok(()),
@@ -148,18 +149,24 @@ impl State {
     }
 }
 
-impl<const CORE: bool> Platform for Model<CORE> {
-    const COW: Cow = if CORE { Cow::Core } else { Cow::Kernel };
-    const HAS_ACCESSED: bool = true;
-    const CONTIGUITY: bool = true;
+/// Runs of open pages that there may be on a sparse machine.
+const MOST_OPEN: u32 = 1000;
+
+impl<P: Profile> Model<P> {
+    /// Whether the core copies on write.
+    const CORE: bool = matches!(P::COW, Cow::Core);
+}
+
+impl<P: Profile> Platform for Model<P> {
+    const COW: Cow = P::COW;
+    const HAS_ACCESSED: bool = P::CONTIGUITY;
+    const CONTIGUITY: bool = P::CONTIGUITY;
 
     fn zones(&self) -> Zones {
+        let span = |first, frames| FrameSpan { first, frames };
         Zones {
-            small: FrameSpan {
-                first: FIRST_FRAME,
-                frames: self.frames(),
-            },
-            huge: None,
+            small: span(FIRST_FRAME, self.frames()),
+            huge: (!P::CONTIGUITY).then(|| span(FIRST_FRAME.add(self.frames()), self.frames())),
         }
     }
 
@@ -197,7 +204,8 @@ impl<const CORE: bool> Platform for Model<CORE> {
         prot: Prot,
     ) -> Result<Done, PlatformError> {
         self.turn("map");
-        self.lock().map(at, frames, content, (prot, false), !CORE)
+        self.lock()
+            .map(at, frames, content, (prot, false), !Self::CORE)
     }
     fn map_protected(
         &self,
@@ -207,7 +215,8 @@ impl<const CORE: bool> Platform for Model<CORE> {
         prot: Prot,
     ) -> Result<Done, PlatformError> {
         self.turn("map_protected");
-        self.lock().map(at, frames, content, (prot, true), !CORE)
+        self.lock()
+            .map(at, frames, content, (prot, true), !Self::CORE)
     }
     fn map_shared(&self, at: PageRun, frames: Pfn, prot: Prot) -> Result<Done, PlatformError> {
         self.turn("map_shared");
@@ -219,7 +228,7 @@ impl<const CORE: bool> Platform for Model<CORE> {
     }
     fn discard(&self, at: PageRun) -> Flush {
         self.turn("discard");
-        self.lock().discard(at, CORE)
+        self.lock().discard(at, Self::CORE)
     }
     fn map_zero(&self, at: PageRun) -> Result<Done, PlatformError> {
         self.turn("map_zero");
@@ -243,9 +252,34 @@ impl<const CORE: bool> Platform for Model<CORE> {
         self.turn("write_protect");
         self.lock().write_protect(at, on)
     }
+    fn most_open(&self) -> u32 {
+        if P::CONTIGUITY { 0 } else { MOST_OPEN }
+    }
+    fn open(&self, at: PageRun) -> Result<(), PlatformError> {
+        self.turn("open");
+        match P::CONTIGUITY {
+            true => Err(stop(0, INVALID)),
+            false => self.lock().open(at),
+        }
+    }
+    fn close(&self, at: PageRun) -> Result<Made, PlatformError> {
+        self.turn("close");
+        self.lock().close(at)
+    }
+    fn close_empty(&self, at: PageRun) -> Result<(), PlatformError> {
+        self.turn("close_empty");
+        self.lock().close_empty(at)
+    }
+    fn free_open(&self, at: PageRun) {
+        self.turn("free_open");
+        self.lock().free_open(at);
+    }
     fn harvest(&self, at: PageRun) -> Harvest {
         self.turn("harvest");
-        self.lock().harvest(at)
+        match P::CONTIGUITY {
+            true => self.lock().harvest(at),
+            false => Harvest::default(),
+        }
     }
     fn release_block(&self, space: SpaceId, block: BlockNr) {
         self.turn("release_block");
@@ -272,7 +306,7 @@ impl<const CORE: bool> Platform for Model<CORE> {
         (0..at.pages)
             .filter(|&i| {
                 let page = (at.space, at.start.add(u64::from(i)));
-                !CORE && !state.remembered.contains(&page)
+                !Self::CORE && !state.remembered.contains(&page)
             })
             .for_each(|i| mask.set(i));
         mask
@@ -328,5 +362,6 @@ impl<const CORE: bool> Platform for Model<CORE> {
         state.spaces.remove(&space);
         state.pins.retain(|&(s, _)| s != space);
         state.remembered.retain(|&(s, _)| s != space);
+        state.open.retain(|&(s, _), _| s != space);
     }
 }

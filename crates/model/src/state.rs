@@ -12,8 +12,9 @@ use crate::rng::Rng;
 use crate::table::{Block, Pte, Space, Target};
 use crate::tlb::Tlb;
 use crate::violation::{Broken, Violation};
-use deckle_mm::{BLOCK_PAGES, BlockNr, FrameRun, PageRun, Pfn, SpaceId, Vpn};
+use deckle_mm::{BLOCK_PAGES, BlockNr, FrameRun, PageRun, Pfn, Prot, SpaceId, Vpn};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 pub(crate) struct State {
     pub frames: Frames,
@@ -24,6 +25,12 @@ pub(crate) struct State {
     pub pins: BTreeSet<(SpaceId, Vpn)>,
     /// Pages that were unmapped, or are held, and that the program has not discarded since.
     pub remembered: BTreeSet<(SpaceId, Vpn)>,
+    /// Pages that are left to the system, with their rights.
+    pub open: BTreeMap<(SpaceId, Vpn), Prot>,
+    /// Frames that are the system's own, none where the zones have all there is.
+    pub own: Range<u32>,
+    /// Where the next of them is looked for.
+    pub own_next: u32,
     pub rng: Rng,
     pub injection: Injection,
     pub violations: Vec<Violation>,
@@ -111,7 +118,8 @@ impl State {
             self.broken(op, Broken::BadRun, Place::frame(run.start));
             return false;
         }
-        let ok = self.frames.has(run.start, run.pages);
+        // The system's own are nobody's to name.
+        let ok = self.frames.has(run.start, run.pages) && run.start.0 + run.pages <= self.own.start;
         if !ok {
             self.broken(op, Broken::NoSuchFrame, Place::frame(run.start));
         }

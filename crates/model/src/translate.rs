@@ -12,6 +12,7 @@ use deckle_mm::{
     BLOCK_ORDER, BLOCK_PAGES, BlockNr, Content, Done, Flush, FrameRun, Harvest, PAGE_SIZE,
     PageMask, PageRun, Pfn, PlatformError, Prot, SpaceId, Stop, Vpn,
 };
+use std::ops::Range;
 
 /// EINVAL: the answer to an operation whose pre-condition does not hold.
 pub(crate) const INVALID: Stop = Stop::Refused(22);
@@ -28,6 +29,11 @@ fn earlier(a: Option<u32>, why_a: Stop, b: Option<u32>, why_b: Stop) -> Option<(
         (None, Some(b)) => Some((b, why_b)),
         (None, None) => None,
     }
+}
+
+/// The pages of a run, as keys.
+fn pages_of(at: PageRun) -> Range<(SpaceId, Vpn)> {
+    (at.space, at.start)..(at.space, at.start.add(u64::from(at.pages)))
 }
 
 impl State {
@@ -61,9 +67,15 @@ impl State {
         let retry = self.inject(self.injection.retry, at.pages);
         let no_memory = self.inject(self.injection.no_memory, at.pages);
         let strike = earlier(retry, Stop::Retry, no_memory, Stop::NoMemory);
-        if let (true, Some((_, why))) = (huge, strike) {
-            return Err(stop(0, why));
-        }
+        let huge = match strike {
+            // A move that stops half-way has made pages of what it was to make one of.
+            Some(_) if self.is_sparse() => {
+                self.counters.stopped += u64::from(huge);
+                false
+            }
+            Some((_, why)) if huge => return Err(stop(0, why)),
+            _ => huge,
+        };
         for i in 0..at.pages {
             if let Some((n, why)) = strike
                 && n == i
@@ -172,7 +184,11 @@ impl State {
         let busy = self.inject(self.injection.unmap_busy, at.pages);
         let retry = self.inject(self.injection.retry, at.pages);
         let strike = earlier(busy, Stop::Busy, retry, Stop::Retry);
-        let huge = self.whole_huge(at);
+        let stops = strike.is_some() || self.pins.range(pages_of(at)).next().is_some();
+        let stops = stops && self.is_sparse();
+        let whole = self.whole_huge(at);
+        self.counters.stopped += u64::from(stops && whole.is_some());
+        let huge = whole.filter(|_| !stops);
         for i in 0..at.pages {
             let (vpn, pfn) = (at.start.add(i as u64), frames.add(i));
             let pinned = (self.pins.contains(&(at.space, vpn))).then_some((i, Stop::Busy));
@@ -192,13 +208,14 @@ impl State {
                 && let Some((old, _)) = self.lookup(at.space, vpn)
             {
                 self.set(op, at.space, vpn, None);
-                self.rest(at.space, vpn, old);
+                self.rest(at.space, vpn, old, pfn);
             }
         }
         if let Some(old) = huge {
             self.set_huge(op, at.space, at.start.block(), None);
             for i in 0..BLOCK_PAGES {
-                self.rest(at.space, at.start.add(i as u64), old.part(i));
+                let vpn = at.start.add(i as u64);
+                self.rest(at.space, vpn, old.part(i), frames.add(i));
             }
         }
         let done = Done { pages: at.pages };
@@ -212,7 +229,10 @@ impl State {
             self.broken(op, Broken::NotMapped, place);
             return Err(INVALID);
         };
-        if pte.target != Target::Frame(pfn) {
+        let made = matches!(pte.target, Target::Frame(own) if self.is_own(own));
+        if made {
+            self.check_empty(op, pfn)?;
+        } else if pte.target != Target::Frame(pfn) {
             self.broken(op, Broken::WrongFrame, place);
             return Err(INVALID);
         }
@@ -223,13 +243,23 @@ impl State {
         Ok(())
     }
 
-    /// One translation of the frame was taken away; its bytes rest if it was the last.
-    fn rest(&mut self, space: SpaceId, vpn: Vpn, old: Pte) {
+    /// One translation of the frame was taken away; its bytes rest if it was the last, those of
+    /// the system's own frames in `to`.
+    fn rest(&mut self, space: SpaceId, vpn: Vpn, old: Pte, to: Pfn) {
         self.mark_stale(space, vpn, old);
         self.remembered.insert((space, vpn));
-        if let Target::Frame(pfn) = old.target {
-            let frame = self.frames.get(pfn);
-            frame.resting = frame.maps == 0;
+        match old.target {
+            Target::Frame(own) if self.is_own(own) => {
+                self.flush_run(space, vpn, 1);
+                self.frames.copy_page(to, own);
+                self.frames.get(to).resting = true;
+                self.frames.empty(own);
+            }
+            Target::Frame(pfn) => {
+                let frame = self.frames.get(pfn);
+                frame.resting = frame.maps == 0;
+            }
+            Target::Zero => {}
         }
         self.counters.unmapped += 1;
     }
@@ -286,6 +316,10 @@ impl State {
         let retry = self.inject(self.injection.retry, at.pages);
         let no_memory = self.inject(self.injection.no_memory, at.pages);
         let strike = earlier(retry, Stop::Retry, no_memory, Stop::NoMemory);
+        let written = match self.is_sparse() {
+            true => self.inject(self.injection.exists, at.pages),
+            false => None,
+        };
         for i in 0..at.pages {
             if let Some((n, why)) = strike
                 && n == i
@@ -295,6 +329,10 @@ impl State {
             let vpn = at.start.add(i as u64);
             if self.lookup(at.space, vpn).is_some() {
                 continue;
+            }
+            if written == Some(i) && self.make(at.space, vpn, Prot::RW, true).is_some() {
+                self.counters.written += 1;
+                return Err(stop(i, Stop::Exists));
             }
             if self.stale.contains_key(&(at.space, vpn)) {
                 self.broken(op, Broken::UnflushedPage, Place::page(at.space, vpn));
@@ -385,6 +423,8 @@ impl State {
             return Err(stop(0, Stop::NoMemory));
         }
         let end = start.0.saturating_add(pages);
+        let open = (self.open).range_mut((space, start)..(space, Vpn(end.max(start.0))));
+        open.for_each(|(_, rights)| *rights = prot);
         let last = Vpn(end.saturating_sub(1)).block();
         let blocks: Vec<u64> = match pages {
             0 => Vec::new(),

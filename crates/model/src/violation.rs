@@ -31,6 +31,8 @@ pub enum Broken {
     WrongProt,
     /// A zero mapping was to be dropped where a frame is mapped.
     NotZeroMapping,
+    /// The holes of a page were to be taken back that were not left to the system.
+    NotOpen,
     /// A block's tables were given back while something is mapped in it.
     BlockMapped,
     /// A space ended, or was to be overwritten, while something is mapped in it.

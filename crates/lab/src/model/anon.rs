@@ -3,7 +3,7 @@
 //! manager's, too.
 
 use deckle_mm::{Item, Tunables};
-use deckle_model::ModelCharge;
+use deckle_model::{ModelCharge, RamCoreCow};
 use deckle_store::Disabled;
 
 use super::process::{Death, Process};
@@ -109,7 +109,7 @@ pub(super) fn run(workload: Workload, tunables: Tunables) -> Result<Option<Count
 
 /// The server: it has written all its memory, and serves one request more than is counted. Memory
 /// is what both processes hold when the child has written.
-fn serve(server: &Process<Disabled, true>) -> Result<Counts, LabError> {
+fn serve(server: &Process<Disabled, RamCoreCow>) -> Result<Counts, LabError> {
     let bytes = Workload::Fork.bytes();
     let at = server.map(bytes)?;
     for page in (0..bytes).step_by(PAGE) {

@@ -7,7 +7,7 @@ use deckle_mm::{
     Advice, Charge, Env, FaultError, FaultMode, Item, Mm, OomReport, Prot, SpaceId, Store,
     Tunables, Vpn,
 };
-use deckle_model::{Model, ModelCharge, ModelMachine};
+use deckle_model::{Model, ModelCharge, ModelMachine, Profile, RamCoreCow, RamKernelCow};
 
 use crate::LabError;
 use crate::size::PAGE;
@@ -20,11 +20,11 @@ const BASE: Vpn = Vpn(512 * 16);
 /// Decides which TLB entries are replaced; any value gives the same outcome.
 const SEED: u64 = 0x6465_636b;
 
-/// The software machine with a store of our choice; `CORE`: who copies on write.
-pub(super) struct Software<S, const CORE: bool>(PhantomData<fn() -> S>);
+/// The software machine with a store of our choice.
+pub(super) struct Software<S, P>(PhantomData<fn() -> (S, P)>);
 
-impl<S: Store + 'static, const CORE: bool> Env for Software<S, CORE> {
-    type P = Model<CORE>;
+impl<S: Store + 'static, P: Profile> Env for Software<S, P> {
+    type P = Model<P>;
     type M = ModelMachine;
     type C = ModelCharge;
     type S = S;
@@ -50,11 +50,11 @@ impl Death {
 }
 
 /// One program with one mapping of private anonymous memory.
-pub(super) struct Process<S: Store + 'static, const CORE: bool = false> {
-    model: Model<CORE>,
+pub(super) struct Process<S: Store + 'static, P: Profile = RamKernelCow> {
+    model: Model<P>,
     machine: ModelMachine,
     charge: ModelCharge,
-    mm: Mm<Software<S, CORE>>,
+    mm: Mm<Software<S, P>>,
     space: SpaceId,
     pages: u64,
 }
@@ -86,7 +86,7 @@ impl<S: Store + 'static> Process<S> {
     }
 }
 
-impl<S: Store + 'static> Process<S, true> {
+impl<S: Store + 'static> Process<S, RamCoreCow> {
     /// A program on bare hardware that has mapped nothing yet, with `len` bytes of address
     /// space.
     pub fn bare(
@@ -96,7 +96,7 @@ impl<S: Store + 'static> Process<S, true> {
         tunables: Tunables,
         len: usize,
     ) -> Result<Self, LabError> {
-        let model = Model::new(ram, CPUS, SEED).core();
+        let model = Model::of(ram, CPUS, SEED);
         Self::of(model, charge, store, tunables, len)
     }
 
@@ -116,9 +116,9 @@ impl<S: Store + 'static> Process<S, true> {
     }
 }
 
-impl<S: Store + 'static, const CORE: bool> Process<S, CORE> {
+impl<S: Store + 'static, P: Profile> Process<S, P> {
     fn of(
-        model: Model<CORE>,
+        model: Model<P>,
         charge: ModelCharge,
         store: S,
         tunables: Tunables,

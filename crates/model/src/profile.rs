@@ -1,0 +1,58 @@
+//! Which machine the model is.
+//!
+//! | profile | frames | copies on write | like |
+//! |---|---|---|---|
+//! | [`SparseKernelCow`] | slots of a large range, a zone for blocks | the kernel | live memory |
+//! | [`RamKernelCow`] | scarce, one zone | the kernel | a guest's RAM, lent pages |
+//! | [`RamCoreCow`] | scarce, one zone | the core | bare hardware |
+//!
+//! Where frames are slots, the kernel below has memory of its own: it makes pages where holes are
+//! left to it (`Platform::open`), an operation on a block may stop half-way, and nobody tells
+//! which pages were accessed.
+
+use deckle_mm::Cow;
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// A kind of machine; what differs between them is known when the core is compiled for one.
+pub trait Profile: sealed::Sealed + Send + Sync + Clone + 'static {
+    /// The profile's name.
+    const NAME: &'static str;
+    /// See [`deckle_mm::Platform::COW`].
+    const COW: Cow;
+    /// See [`deckle_mm::Platform::CONTIGUITY`]; else frames are slots.
+    const CONTIGUITY: bool;
+}
+
+/// What ships.
+#[derive(Clone, Copy, Debug)]
+pub struct SparseKernelCow;
+/// RAM below a kernel that copies on write.
+#[derive(Clone, Copy, Debug)]
+pub struct RamKernelCow;
+/// Bare hardware.
+#[derive(Clone, Copy, Debug)]
+pub struct RamCoreCow;
+
+impl sealed::Sealed for SparseKernelCow {}
+impl Profile for SparseKernelCow {
+    const NAME: &'static str = "SparseKernelCow";
+    const COW: Cow = Cow::Kernel;
+    const CONTIGUITY: bool = false;
+}
+
+impl sealed::Sealed for RamKernelCow {}
+impl Profile for RamKernelCow {
+    const NAME: &'static str = "RamKernelCow";
+    const COW: Cow = Cow::Kernel;
+    const CONTIGUITY: bool = true;
+}
+
+impl sealed::Sealed for RamCoreCow {}
+impl Profile for RamCoreCow {
+    const NAME: &'static str = "RamCoreCow";
+    const COW: Cow = Cow::Core;
+    const CONTIGUITY: bool = true;
+}
