@@ -22,7 +22,11 @@ mod race;
 #[path = "cow/rules.rs"]
 mod rules;
 
+use deckle_model::RamCoreCow;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+/// The profile.
+pub type P = RamCoreCow;
 
 /// Runs one seed; every one of the first `dense` steps is verified, then every 64th.
 fn run(seed: u64, steps: u64, dense: u64) {

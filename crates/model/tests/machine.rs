@@ -348,6 +348,7 @@ fn random_operations_agree_with_a_map_of_pages() {
                 unmap_busy: Chance(100),
                 retry: Chance(100),
                 no_memory: Chance(60),
+                ..Injection::default()
             });
         }
         for step in 0..10_000 {

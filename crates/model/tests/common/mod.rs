@@ -6,15 +6,12 @@ use deckle_mm::{Advice, FaultError, FaultMode, MapError, PAGE_SIZE, PageRun, Pla
 use deckle_model::{Chance, Injection, Rng};
 use std::collections::{BTreeMap, BTreeSet};
 
-#[allow(dead_code)]
 pub mod hand;
-#[allow(dead_code)] // Not every test binary has a program that is alone.
 pub mod leave;
 mod rig;
-#[allow(dead_code)]
 pub mod tracking;
 
-pub use rig::{BASE, Rig, WINDOW};
+pub use rig::{BASE, BELOW, Rig, WINDOW};
 
 /// What a program did to a page last.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -100,8 +97,12 @@ impl<'a> Program<'a> {
         let failing = self.may_fail && self.below(8) == 0;
         if failing {
             let no_memory = Chance(300);
+            // Only what may be written has been, before its zeros were protected.
+            let writable = self.mapped.get(&page.0).is_some_and(|p| p.write);
+            let exists = Chance(if writable { 300 } else { 0 });
             self.rig.model.set_injection(Injection {
                 no_memory,
+                exists,
                 ..Injection::default()
             });
         }
@@ -235,7 +236,9 @@ impl<'a> Program<'a> {
                 } else {
                     Prot::RW
                 };
-                mm.mmap(space, Some(start), pages, 1, prot).unwrap();
+                if !self.map_open(start, pages, prot) {
+                    mm.mmap(space, Some(start), pages, 1, prot).unwrap();
+                }
                 for p in start.0..start.0 + pages {
                     self.mapped.insert(p, prot);
                     self.known.remove(&p);
@@ -289,7 +292,8 @@ impl<'a> Program<'a> {
                 format!("read {start} {pages}")
             }
             13 => {
-                let result = mm.madvise(space, start, pages, Advice::DontNeed);
+                let zap = || mm.madvise(space, start, pages, Advice::DontNeed);
+                let result = self.stopping(zap);
                 assert_eq!(result.is_ok(), self.is_covered(start, pages), "{result:?}");
                 (start.0..start.0 + pages).for_each(|p| drop(self.known.remove(&p)));
                 format!("dontneed {start} {pages}")
@@ -306,8 +310,8 @@ impl<'a> Program<'a> {
             15 => {
                 let advice = [Advice::Cold, Advice::PageOut, Advice::WillNeed];
                 let advice = advice[self.below(3) as usize];
-                let _ = mm.madvise(space, start, pages, advice);
-                format!("{advice:?} {start} {pages}")
+                let done = self.stopping(|| mm.madvise(space, start, pages, advice));
+                format!("{advice:?} {start} {pages}: {done:?}")
             }
             16 => {
                 let advice = [Advice::HugePage, Advice::NoHugePage][self.below(2) as usize];
@@ -322,12 +326,12 @@ impl<'a> Program<'a> {
             }
             18 => {
                 let n = self.below(2000);
-                mm.reclaim(n);
-                format!("reclaim {n}")
+                let gone = self.stopping(|| mm.reclaim(n));
+                format!("reclaim {n}: {gone}")
             }
             19 => {
-                mm.reclaim_background();
-                "reclaim_background".into()
+                let more = self.stopping(|| mm.reclaim_background());
+                format!("reclaim_background: {more}")
             }
             20 => {
                 let result = mm.mlock(space, start, pages.min(40));
@@ -350,6 +354,32 @@ impl<'a> Program<'a> {
                 format!("pin {start} and reclaim")
             }
         }
+    }
+
+    /// Does something of which nobody waits, while platform operations may stop on the way.
+    pub fn stopping<R>(&mut self, work: impl FnOnce() -> R) -> R {
+        if self.may_fail && self.below(2) == 0 {
+            self.rig.model.set_injection(Injection {
+                unmap_busy: Chance(60),
+                retry: Chance(120),
+                ..Injection::default()
+            });
+        }
+        let done = work();
+        self.rig.model.set_injection(Injection::default());
+        done
+    }
+
+    /// Maps a small range whose holes are left to the system from the beginning, if it may be.
+    fn map_open(&mut self, start: Vpn, pages: u64, prot: Prot) -> bool {
+        let rig = self.rig;
+        if self.below(2) == 0 || !rig.mm.charge_new(prot, pages) {
+            return false;
+        }
+        rig.mm.munmap(rig.space, start, pages).unwrap();
+        rig.model.leave(rig.space, start, pages);
+        rig.mm.mmap_open(rig.space, start, pages, prot).unwrap();
+        true
     }
 
     fn discard_unseen(&mut self, start: Vpn, pages: u64) -> String {

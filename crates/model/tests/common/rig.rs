@@ -1,9 +1,10 @@
 //! A manager on the model, with a store that cannot be wrong.
 
+use crate::P;
 use deckle_mm::{
-    Env, Item, Mm, PAGE_SIZE, Slot, SpaceId, Store, StoreError, StoreStop, Tunables, Vpn,
+    Cow, Env, Item, Mm, PAGE_SIZE, Pfn, Slot, SpaceId, Store, StoreError, StoreStop, Tunables, Vpn,
 };
-use deckle_model::{Model, ModelCharge, ModelMachine};
+use deckle_model::{FrameState, Model, ModelCharge, ModelMachine, Profile};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
@@ -69,7 +70,7 @@ impl Store for PlainStore {
 /// The model with a plain store.
 pub struct ModelEnv;
 impl Env for ModelEnv {
-    type P = Model;
+    type P = Model<P>;
     type M = ModelMachine;
     type C = ModelCharge;
     type S = PlainStore;
@@ -77,12 +78,15 @@ impl Env for ModelEnv {
 
 /// Everything a test holds.
 pub struct Rig {
-    pub model: Model,
+    pub model: Model<P>,
     pub machine: ModelMachine,
     pub charge: ModelCharge,
     pub mm: Mm<ModelEnv>,
     pub space: SpaceId,
 }
+
+/// Whether a kernel is below.
+pub const BELOW: bool = matches!(<P as Profile>::COW, Cow::Kernel);
 
 /// First page and size of the window.
 pub const BASE: Vpn = Vpn(512 * 16);
@@ -95,7 +99,7 @@ impl Rig {
         } else {
             ModelMachine::new(cpus, seed)
         };
-        let model = Model::new(ram_mib << 20, cpus, seed);
+        let model = Model::of(ram_mib << 20, cpus, seed);
         model.attach(&machine);
         let charge = ModelCharge::unlimited();
         let store = PlainStore::new(swap);
@@ -138,6 +142,15 @@ impl Rig {
             panic!("after {when:?}:\n{}", lines.join("\n"));
         }
         self.model.assert_clean();
+        // Bytes rest in the frames of inactive pages and nowhere else: what nobody owns costs memory.
+        // On bare hardware a frame has some until somebody fills it.
+        let rests = |&(_, state): &(Pfn, FrameState)| state == FrameState::Resting;
+        let resting = self.model.used_frames().into_iter().filter(rests).count() as u64;
+        let inactive = self.mm.stats().get(Item::NrInactive);
+        assert!(
+            !BELOW || resting == inactive,
+            "after {when:?}: {resting} frames, {inactive} pages at rest"
+        );
         // Every page that others share is protected, or a write to it would not be charged.
         if self.mm.stats().get(Item::NrShared) > 0 {
             for (page, t) in self.model.translations(self.space) {

@@ -5,7 +5,7 @@ use deckle_mm::{
     Env, FaultError, FaultMode, FaultOrder, Item, Mm, PAGE_SIZE, Prot, SpaceId, ThpMode, Tunables,
     Vpn,
 };
-use deckle_model::{CoreModel, FaultKind, Model, ModelCharge, ModelMachine};
+use deckle_model::{CoreModel, FaultKind, ModelCharge, ModelMachine};
 
 /// Bare hardware with a plain store.
 pub struct CoreEnv;
@@ -36,7 +36,7 @@ impl Bare {
             1 => ModelMachine::single(),
             _ => ModelMachine::new(cpus, seed),
         };
-        let model = Model::new(ram_mib << 20, cpus, seed).core();
+        let model = CoreModel::of(ram_mib << 20, cpus, seed);
         model.attach(&machine);
         let charge = ModelCharge::unlimited();
         let store = PlainStore::new(swap);

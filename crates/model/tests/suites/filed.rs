@@ -1,9 +1,7 @@
 //! A file behind the store: what does not compress has somewhere to go, and no byte is lost.
 
-#[allow(dead_code)]
-mod common;
-
-use common::{BASE, WINDOW};
+use crate::P;
+use crate::common::{BASE, WINDOW};
 use deckle_mm::{
     Charge, Env, FaultError, FaultMode, Item, Mm, PAGE_SIZE, Profile, Prot, SpaceId, ThpMode,
     Tunables,
@@ -16,7 +14,7 @@ use std::sync::Arc;
 
 struct FiledEnv;
 impl Env for FiledEnv {
-    type P = Model;
+    type P = Model<P>;
     type M = ModelMachine;
     type C = ModelCharge;
     type S = Ram<Heap, Handle>;
@@ -26,7 +24,7 @@ const PAGES: u64 = 2048;
 const LIMIT: u64 = 768;
 
 struct Bench {
-    model: Model,
+    model: Model<P>,
     mm: Mm<FiledEnv>,
     space: SpaceId,
 }
@@ -34,7 +32,7 @@ struct Bench {
 impl Bench {
     fn new(disk: &Arc<Disk>, thp: ThpMode) -> Bench {
         let machine = ModelMachine::single();
-        let model = Model::new(64 << 20, 1, 1);
+        let model = Model::of(64 << 20, 1, 1);
         model.attach(&machine);
         let config = Config {
             segment_bytes: 16 << 10,

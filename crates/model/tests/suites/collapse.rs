@@ -1,11 +1,8 @@
 //! Small pages that become a huge one: which blocks, what becomes of the pages, and who undoes
 //! whose work.
 
-#[allow(dead_code, unused_imports)]
-mod common;
-
-use common::hand::{BLOCK, byte_of};
-use common::{BASE, Rig};
+use crate::common::hand::{BLOCK, byte_of};
+use crate::common::{BASE, Rig};
 use deckle_mm::{
     Advice, Charge, CollapseError, FaultOrder, Item, Profile, Prot, SizeMode, Sizes, ThpMode,
     Tunables, Vpn,

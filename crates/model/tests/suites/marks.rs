@@ -1,11 +1,8 @@
 //! What a program tracks of its pages, soft-dirty and write-protection, through all that becomes
 //! of a page.
 
-#[allow(dead_code, unused_imports)]
-mod common;
-
-use common::Rig;
-use common::hand::{BLOCK, byte_of};
+use crate::common::Rig;
+use crate::common::hand::{BLOCK, byte_of};
 use deckle_mm::space::remap::Remap;
 use deckle_mm::{
     Advice, CollapseError, FaultError, Item, MapError, PageInfo, Profile, Prot, Sizes, SplitFlags,
@@ -137,6 +134,8 @@ fn r127_soft_dirty_and_write_protection_survive_the_zero_page() {
             let dirty = rig.dirty(start, 64);
             assert!((0..4).all(|i| dirty.contains(&i)) && !dirty.contains(&17));
             let there = rig.resident();
+            // Rights of a part may have made single pages of it, which are not split.
+            let large = rig.folio(start).order > 0;
             match how {
                 "shrinker" => {
                     rig.mm.shrink_underused(100, 10_000);
@@ -161,7 +160,7 @@ fn r127_soft_dirty_and_write_protection_survive_the_zero_page() {
                 }
             }
             rig.verify(&(how, huge));
-            if how != "shrinker" {
+            if how == "reclaim" || how != "shrinker" && large {
                 assert!(rig.resident() < there, "{how} {huge}: nothing was dropped");
             }
             let protected: Vec<u64> = (16..24).collect();
@@ -300,7 +299,7 @@ fn what_moves_is_dirty_and_stays_protected() {
         // A whole block, then to an odd place.
         for to in [3 * BLOCK, 5 * BLOCK + 3] {
             let from = rig.mm.mapped_parts(rig.space, start, 8 * BLOCK)[0].start;
-            let to = common::BASE.add(to);
+            let to = crate::common::BASE.add(to);
             let done = rig
                 .mm
                 .mremap(rig.space, from, BLOCK, BLOCK, Remap::Fixed(to));

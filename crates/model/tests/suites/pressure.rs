@@ -1,10 +1,7 @@
 //! `memory.high`, and the time that somebody waited for memory.
 
-#[allow(dead_code, unused_imports)]
-mod common;
-
-use common::Rig;
-use common::hand::{BLOCK, byte_of};
+use crate::common::Rig;
+use crate::common::hand::{BLOCK, byte_of};
 use deckle_mm::{Advice, Charge, FaultError, FaultMode, Item, Profile, ThpMode, Tunables};
 
 fn rig(swap: bool) -> Rig {

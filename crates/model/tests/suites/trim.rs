@@ -1,10 +1,7 @@
 //! What the shrinker learns from its splits, and what it does before memory is short; counters.
 
-#[allow(dead_code, unused_imports)]
-mod common;
-
-use common::hand::{BLOCK, byte_of};
-use common::{BASE, Rig};
+use crate::common::hand::{BLOCK, byte_of};
+use crate::common::{BASE, Rig};
 use deckle_mm::{Item, Profile, Prot, SizeItem, SizeMode, Sizes, ThpMode, Tunables, Vpn};
 
 fn tunables(max_ptes_none: u16) -> Tunables {

@@ -1,10 +1,7 @@
 //! Splitting folios: lists, references, flags, failures, pages of zeros.
 
-#[allow(dead_code, unused_imports)]
-mod common;
-
-use common::Rig;
-use common::hand::{BLOCK, byte_of};
+use crate::common::Rig;
+use crate::common::hand::{BLOCK, byte_of};
 use deckle_mm::reclaim::lru::Which;
 use deckle_mm::{
     Advice, Charge, Item, LockClass, Pfn, Profile, Prot, SizeItem, SizeMode, Sizes, SplitError,

@@ -1,11 +1,9 @@
 //! The swap cache: what comes back unchanged is not stored again, and no byte is lost whatever
 //! the store does.
 
-#[allow(dead_code)]
-mod common;
-
-use common::hand::byte_of;
-use common::{BASE, Program, Rig, WINDOW};
+use crate::P;
+use crate::common::hand::byte_of;
+use crate::common::{BASE, BELOW, Program, Rig, WINDOW};
 use deckle_mm::{
     Advice, Charge, Env, FaultError, FaultMode, Item, Mm, PAGE_SIZE, Profile, Prot, SpaceId, Store,
     StoreStop, ThpMode, Tunables, Vpn,
@@ -161,7 +159,7 @@ fn r148_r98_programs_that_read_more_than_they_write_lose_no_byte() {
         rig.charge.set_max(limit);
         rig.charge.set_high(limit - limit / 16);
         let mut program = Program::new(&rig, 0, seed, BASE, WINDOW / 6);
-        program.may_fork = rng.below(2) == 0;
+        program.may_fork = BELOW && rng.below(2) == 0;
         for step in 0..120 {
             let op = program.step();
             if step % 8 == 0 {
@@ -180,14 +178,14 @@ fn r148_r98_programs_that_read_more_than_they_write_lose_no_byte() {
 /// The model with the real store behind one that fails on purpose.
 struct FaultyEnv;
 impl Env for FaultyEnv {
-    type P = Model;
+    type P = Model<P>;
     type M = ModelMachine;
     type C = ModelCharge;
     type S = Faulty<Ram>;
 }
 
 struct Bench {
-    model: Model,
+    model: Model<P>,
     mm: Mm<FaultyEnv>,
     space: SpaceId,
 }
@@ -197,7 +195,7 @@ const PAGES: u64 = 256;
 impl Bench {
     fn new(seed: u64) -> Bench {
         let machine = ModelMachine::single();
-        let model = Model::new(16 << 20, 1, seed);
+        let model = Model::of(16 << 20, 1, seed);
         model.attach(&machine);
         let store = Faulty::new(Ram::new(Algorithm::Lz4));
         let charge = ModelCharge::unlimited();

@@ -1,10 +1,7 @@
 //! Memory that is locked moves when its program moves it, and stays locked.
 
-#[allow(dead_code, unused_imports)]
-mod common;
-
-use common::Rig;
-use common::hand::{BLOCK, byte_of};
+use crate::common::Rig;
+use crate::common::hand::{BLOCK, byte_of};
 use deckle_mm::space::remap::Remap;
 use deckle_mm::{Profile, SizeMode, Sizes, Tunables};
 

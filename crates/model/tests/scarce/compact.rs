@@ -1,10 +1,7 @@
 //! Pages that move to other frames, one by one and to form a free block.
 
-#[allow(dead_code, unused_imports)]
-mod common;
-
-use common::hand::{BLOCK, byte_of};
-use common::{BASE, Rig};
+use crate::common::hand::{BLOCK, byte_of};
+use crate::common::{BASE, Rig};
 use deckle_mm::{
     Advice, Charge, Item, MigrateError, Pfn, Profile, Prot, SizeMode, Sizes, ThpMode, Tunables, Vpn,
 };

@@ -1,10 +1,7 @@
 //! Faults on holes and zero entries (F1 and F2), rule by rule.
 
-#[allow(dead_code, unused_imports)]
-mod common;
-
-use common::hand::BLOCK;
-use common::{BASE, Rig};
+use crate::common::hand::BLOCK;
+use crate::common::{BASE, Rig};
 use deckle_mm::{
     Advice, Charge, FaultError, FaultMode, Item, Machine, Profile, Prot, Served, Site, Sizes,
     ThpMode, Tunables,

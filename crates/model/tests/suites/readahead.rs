@@ -1,10 +1,7 @@
 //! Readahead: who walks takes few faults, who jumps reads little.
 
-#[allow(dead_code, unused_imports)]
-mod common;
-
-use common::Rig;
-use common::hand::{BLOCK, byte_of};
+use crate::common::Rig;
+use crate::common::hand::{BLOCK, byte_of};
 use deckle_mm::{Advice, Item, Profile, ThpMode, Tunables, Vpn};
 use deckle_model::Rng;
 

@@ -1,10 +1,7 @@
 //! Page-out by advice, beside reclaim.
 
-#[allow(dead_code, unused_imports)]
-mod common;
-
-use common::Rig;
-use common::hand::{BLOCK, byte_of};
+use crate::common::Rig;
+use crate::common::hand::{BLOCK, byte_of};
 use deckle_mm::{Advice, Item, Profile, Tunables, Vpn};
 
 /// Huge pages with zeros and without, small pages of bytes and of zeros.

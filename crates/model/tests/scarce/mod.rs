@@ -1,0 +1,5 @@
+//! What matters where frames are scarce: compaction, capture, and blocks that come back whole.
+
+mod capture;
+mod compact;
+mod shatter;
