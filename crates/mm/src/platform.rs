@@ -266,6 +266,7 @@ pub trait Platform: Send + Sync {
     fn map_shared(&self, at: PageRun, frames: Pfn, prot: Prot) -> Result<Done, PlatformError>;
     /// Takes the pages away from the program; their bytes rest in `frames` after. Atomic for
     /// each page: a concurrent access sees the page or faults, no write is lost.
+    /// Of the pages that are away after an error no CPU holds a translation any more.
     ///
     /// Pre: the run was mapped with these frames and `prot`. A frame that another translation
     /// reaches still is not at rest before that one is gone, too.

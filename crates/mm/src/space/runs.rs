@@ -2,7 +2,7 @@
 
 use crate::env::Env;
 use crate::mm::Mm;
-use crate::platform::{Content, Flush, Platform, PlatformError, Prot, Stop};
+use crate::platform::{Content, Platform, PlatformError, Prot, Stop};
 use crate::space::Space;
 use crate::space::block::{HugeMap, Table};
 use crate::stat::Item;
@@ -127,12 +127,6 @@ impl<E: Env> Mm<E> {
                     }
                 }
             }
-        }
-        if tries > 0 && done > 0 {
-            // A call that stopped half-way returned no token for what it had done.
-            let pending = Some(PageRun { pages: done, ..run });
-            self.platform()
-                .flush(&mut core::iter::once(Flush { pending }));
         }
         (done, stop)
     }
