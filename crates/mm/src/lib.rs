@@ -52,9 +52,7 @@ pub use huge::trim::Trimmed;
 pub use inspect::FolioView;
 pub use machine::{LockClass, Machine, Site, Work};
 pub use mm::Mm;
-pub use platform::{
-    Content, Cow, Done, Flush, Harvest, Platform, PlatformError, Prot, Stop, Zones,
-};
+pub use platform::{Content, Cow, Done, Flush, Platform, PlatformError, Prot, Stop, Zones};
 pub use reclaim::oom::OomReport;
 pub use space::MapError;
 pub use space::advice::Advice;

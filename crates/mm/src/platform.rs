@@ -120,15 +120,6 @@ pub struct Flush {
     pub pending: Option<PageRun>,
 }
 
-/// What is known about accesses since the last harvest.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Harvest {
-    /// Pages accessed; `None` where the platform cannot tell.
-    pub accessed: Option<PageMask>,
-    /// Pages written; `None` where the platform cannot tell.
-    pub dirty: Option<PageMask>,
-}
-
 /// What the system has made of open pages (bit i: page i of the run).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Made {
@@ -173,8 +164,6 @@ pub fn runs_of(from: &[Option<Pfn>]) -> impl Iterator<Item = (u32, u32)> + '_ {
 pub trait Platform: Send + Sync {
     /// Who copies on write.
     const COW: Cow;
-    /// Whether `harvest` can tell accessed pages.
-    const HAS_ACCESSED: bool;
     /// Whether physical contiguity is scarce, so that watermarks and capture matter. False on
     /// live memory, where frame numbers are slots of a large range.
     const CONTIGUITY: bool;
@@ -329,12 +318,8 @@ pub trait Platform: Send + Sync {
     fn free_open(&self, at: PageRun) {
         let _ = at;
     }
-    /// Reads and clears the access information of the run.
-    fn harvest(&self, at: PageRun) -> Harvest;
     /// Gives the block's own table memory back. Pre: nothing of the block is mapped.
     fn release_block(&self, space: SpaceId, block: crate::units::BlockNr);
-    /// Whether the block is one huge mapping now, as a fact read from the system.
-    fn is_huge(&self, space: SpaceId, block: crate::units::BlockNr) -> bool;
     /// Waits until no CPU holds a translation that the tokens speak of.
     fn flush(&self, tokens: &mut dyn Iterator<Item = Flush>);
 

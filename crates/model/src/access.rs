@@ -56,14 +56,6 @@ impl State {
             let usable = if write { e.write && e.dirty } else { e.read };
             if usable {
                 self.counters.tlb_hits += 1;
-                if !e.accessed {
-                    // Only the bit is looked after here: the translation stays the cached
-                    // one, right or stale.
-                    self.tlbs[cpu].set_accessed(i);
-                    if let Some(pte) = self.spaces.get_mut(&space).and_then(|s| s.entry(vpn)) {
-                        pte.accessed = true;
-                    }
-                }
                 return Ok(e.frame(vpn));
             }
             // A missing right or a clean entry that is written: hardware walks again.
@@ -82,7 +74,6 @@ impl State {
         let entry = (self.spaces.get_mut(&space))
             .and_then(|s| s.entry(vpn))
             .expect("the entry was just found");
-        entry.accessed = true;
         entry.dirty |= write;
         let cached = Entry {
             space,
@@ -94,7 +85,6 @@ impl State {
             },
             read: entry.prot.read,
             write: entry.can_write(),
-            accessed: true,
             dirty: entry.dirty,
         };
         self.tlbs[cpu].insert(cached, &mut self.rng);

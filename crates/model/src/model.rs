@@ -10,7 +10,7 @@ use crate::table::{Block, Target};
 use crate::tlb::Tlb;
 use crate::violation::{Broken, Violation};
 use deckle_mm::units::bytes_to_pages;
-use deckle_mm::{BLOCK_PAGES, MAX_ORDER, PAGE_SIZE, PageRun, Pfn, Prot, SpaceId, Vpn};
+use deckle_mm::{BLOCK_PAGES, BlockNr, MAX_ORDER, PAGE_SIZE, PageRun, Pfn, Prot, SpaceId, Vpn};
 use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -61,8 +61,6 @@ pub struct Translation {
     pub prot: Prot,
     /// Write-protected.
     pub wp: bool,
-    /// Accessed bit (the block's, if huge).
-    pub accessed: bool,
     /// Dirty bit (the block's, if huge).
     pub dirty: bool,
     /// Part of a huge mapping.
@@ -253,6 +251,11 @@ impl<P: Profile> Model<P> {
     pub fn counters(&self) -> Counters {
         self.lock().counters
     }
+    /// Whether the block is one huge mapping.
+    pub fn is_huge(&self, space: SpaceId, block: BlockNr) -> bool {
+        let state = self.lock();
+        (state.spaces.get(&space)).is_some_and(|s| s.huge(block).is_some())
+    }
     /// What the page table says of a page; no TLB is asked and no bit is set.
     pub fn translation(&self, space: SpaceId, vpn: Vpn) -> Option<Translation> {
         let (pte, huge) = self.lock().lookup(space, vpn)?;
@@ -263,7 +266,6 @@ impl<P: Profile> Model<P> {
             },
             prot: pte.prot,
             wp: pte.wp,
-            accessed: pte.accessed,
             dirty: pte.dirty,
             huge,
         })

@@ -8,8 +8,8 @@ use crate::translate::{INVALID, stop};
 use crate::violation::Broken;
 use deckle_mm::platform::{FrameSpan, Made};
 use deckle_mm::{
-    BLOCK_PAGES, BlockNr, Content, Cow, Done, Flush, FrameRun, Harvest, PAGE_SIZE, PageMask,
-    PageRun, Pfn, Platform, PlatformError, Prot, SpaceId, Stop, Vpn, Zones,
+    BLOCK_PAGES, BlockNr, Content, Cow, Done, Flush, FrameRun, PAGE_SIZE, PageMask, PageRun, Pfn,
+    Platform, PlatformError, Prot, SpaceId, Stop, Vpn, Zones,
 };
 
 /// Frames that one operation on unmapped frames may take: a folio of the largest order.
@@ -159,7 +159,6 @@ impl<P: Profile> Model<P> {
 
 impl<P: Profile> Platform for Model<P> {
     const COW: Cow = P::COW;
-    const HAS_ACCESSED: bool = P::CONTIGUITY;
     const CONTIGUITY: bool = P::CONTIGUITY;
 
     fn zones(&self) -> Zones {
@@ -274,20 +273,9 @@ impl<P: Profile> Platform for Model<P> {
         self.turn("free_open");
         self.lock().free_open(at);
     }
-    fn harvest(&self, at: PageRun) -> Harvest {
-        self.turn("harvest");
-        match P::CONTIGUITY {
-            true => self.lock().harvest(at),
-            false => Harvest::default(),
-        }
-    }
     fn release_block(&self, space: SpaceId, block: BlockNr) {
         self.turn("release_block");
         self.lock().release_block(space, block);
-    }
-    fn is_huge(&self, space: SpaceId, block: BlockNr) -> bool {
-        let state = self.lock();
-        (state.spaces.get(&space)).is_some_and(|s| s.huge(block).is_some())
     }
     fn flush(&self, tokens: &mut dyn Iterator<Item = Flush>) {
         self.turn("flush");

@@ -7,8 +7,7 @@
 //! | [`RamCoreCow`] | scarce, one zone | the core | bare hardware |
 //!
 //! Where frames are slots, the kernel below has memory of its own: it makes pages where holes are
-//! left to it (`Platform::open`), an operation on a block may stop half-way, and nobody tells
-//! which pages were accessed.
+//! left to it (`Platform::open`), and an operation on a block may stop half-way.
 
 use deckle_mm::Cow;
 

@@ -18,7 +18,6 @@ pub(crate) struct Pte {
     pub prot: Prot,
     /// Write-protected for tracking or sharing.
     pub wp: bool,
-    pub accessed: bool,
     pub dirty: bool,
 }
 
@@ -28,7 +27,6 @@ impl Pte {
             target,
             prot,
             wp: false,
-            accessed: false,
             dirty: false,
         }
     }

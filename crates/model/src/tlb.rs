@@ -1,7 +1,7 @@
 //! The translations that one CPU has cached.
 //!
 //! An entry is used without a look at the page table. Only two things make a CPU walk again:
-//! a right that the entry lacks, and an accessed or dirty bit that it knows it must set. So a
+//! a right that the entry lacks, and a dirty bit that it knows it must set. So a
 //! translation that was taken away lives on here until it is flushed or happens to be
 //! replaced.
 
@@ -18,8 +18,6 @@ pub(crate) struct Entry {
     pub pfn: Option<Pfn>,
     pub read: bool,
     pub write: bool,
-    /// The page table's accessed bit is known to be set.
-    pub accessed: bool,
     /// The page table's dirty bit is known to be set.
     pub dirty: bool,
 }
@@ -54,9 +52,6 @@ impl Tlb {
         let i = (self.entries.iter()).position(|e| e.touches(space, vpn, 1))?;
         Some((i, self.entries[i]))
     }
-    pub fn set_accessed(&mut self, i: usize) {
-        self.entries[i].accessed = true;
-    }
     pub fn remove(&mut self, i: usize) {
         self.entries.swap_remove(i);
     }
@@ -72,15 +67,6 @@ impl Tlb {
     /// Drops every entry that covers a page of the run.
     pub fn flush(&mut self, space: SpaceId, start: Vpn, pages: u64) {
         self.entries.retain(|e| !e.touches(space, start, pages));
-    }
-    /// Makes the next use of pages of the run set its bits in the page table again.
-    pub fn forget_bits(&mut self, space: SpaceId, start: Vpn, pages: u64) {
-        for e in &mut self.entries {
-            if e.touches(space, start, pages) {
-                e.accessed = false;
-                e.dirty = false;
-            }
-        }
     }
     pub fn len(&self) -> usize {
         self.entries.len()

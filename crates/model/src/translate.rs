@@ -9,8 +9,8 @@ use crate::state::{Place, State};
 use crate::table::{Pte, Target};
 use crate::violation::Broken;
 use deckle_mm::{
-    BLOCK_ORDER, BLOCK_PAGES, BlockNr, Content, Done, Flush, FrameRun, Harvest, PAGE_SIZE,
-    PageMask, PageRun, Pfn, PlatformError, Prot, SpaceId, Stop, Vpn,
+    BLOCK_ORDER, BLOCK_PAGES, BlockNr, Content, Done, Flush, FrameRun, PAGE_SIZE, PageRun, Pfn,
+    PlatformError, Prot, SpaceId, Stop, Vpn,
 };
 use std::ops::Range;
 
@@ -463,44 +463,6 @@ impl State {
         Ok(Flush {
             pending: any.then_some(at),
         })
-    }
-
-    pub fn harvest(&mut self, at: PageRun) -> Harvest {
-        let (mut accessed, mut dirty) = (PageMask::EMPTY, PageMask::EMPTY);
-        let known = Harvest {
-            accessed: Some(accessed),
-            dirty: Some(dirty),
-        };
-        if !self.check_run("harvest", at) || !self.check_space("harvest", at.space) {
-            return known;
-        }
-        // A huge entry has one bit for all its pages: they are read before any is cleared.
-        for i in 0..at.pages {
-            if let Some((pte, _)) = self.lookup(at.space, at.start.add(i as u64)) {
-                if pte.accessed {
-                    accessed.set(i);
-                }
-                if pte.dirty {
-                    dirty.set(i);
-                }
-            }
-        }
-        let space = self.spaces.get_mut(&at.space).expect("checked above");
-        for i in 0..at.pages {
-            if let Some(pte) = space.entry(at.start.add(i as u64)) {
-                pte.accessed = false;
-                pte.dirty = false;
-            }
-        }
-        // Cached translations stay, stale ones too; only their next use sets the bits again,
-        // so that no write after this goes unnoticed.
-        for tlb in &mut self.tlbs {
-            tlb.forget_bits(at.space, at.start, at.pages as u64);
-        }
-        Harvest {
-            accessed: Some(accessed),
-            dirty: Some(dirty),
-        }
     }
 
     pub fn release_block(&mut self, space: SpaceId, block: BlockNr) {

@@ -330,10 +330,6 @@ impl Manager {
             30..=32 => self.discard(),
             33..=38 => self.zero(),
             39..=44 => self.write_protect(),
-            45 => {
-                let b = self.rng.below(3);
-                self.m.harvest(self.at(b * 512, BLOCK_PAGES));
-            }
             _ => self.access(),
         }
     }

@@ -131,28 +131,6 @@ fn a_clean_entry_does_not_write_after_the_unmap() {
 }
 
 #[test]
-fn harvest_tells_each_access_once_and_loses_no_write() {
-    let m = model();
-    m.map(run(0, 4), F0, Content::Zero, Prot::RW).unwrap();
-    read(&m, 0, 1).unwrap();
-    write(&m, 0, 2, 1).unwrap();
-    let h = m.harvest(run(0, 4));
-    let (a, d) = (h.accessed.unwrap(), h.dirty.unwrap());
-    assert_eq!((a.count(), d.count()), (2, 1));
-    assert!(a.get(1) && a.get(2) && d.get(2));
-    assert_eq!(m.harvest(run(0, 4)).accessed.unwrap().count(), 0);
-    // Through the cached entry: noticed all the same.
-    write(&m, 0, 2, 2).unwrap();
-    let h = m.harvest(run(2, 1));
-    assert!(h.accessed.unwrap().get(0) && h.dirty.unwrap().get(0));
-    // A huge mapping has one bit for all its pages.
-    m.map(run(512, BLOCK_PAGES), F0.add(512), Content::Zero, Prot::RW)
-        .unwrap();
-    write(&m, 0, 700, 1).unwrap();
-    assert_eq!(m.harvest(run(512, BLOCK_PAGES)).dirty.unwrap().count(), 512);
-}
-
-#[test]
 fn the_tlb_is_bounded_and_replaces_at_random() {
     let m = model();
     m.set_tlb_entries(8);

@@ -23,9 +23,7 @@ use std::fs::File;
 use std::ops::Range;
 use std::sync::Mutex;
 
-use deckle_mm::platform::{
-    Content, Cow, Done, Flush, Harvest, Made, PlatformError, Prot, Stop, Zones,
-};
+use deckle_mm::platform::{Content, Cow, Done, Flush, Made, PlatformError, Prot, Stop, Zones};
 use deckle_mm::{BlockNr, FrameRun, PageMask, PageRun, Pfn, Platform, SpaceId, Vpn};
 use deckle_uffd::{CopyMode, Pagemap, ProtectMode, Uffd};
 
@@ -170,6 +168,12 @@ impl LivePlatform {
         self.caps
     }
 
+    /// Whether the block is one huge mapping now, as a fact read from the system.
+    pub fn is_huge(&self, space: SpaceId, block: BlockNr) -> bool {
+        let found = self.span(space, block.start(), (BLOCK / PAGE) as u64);
+        found.is_ok_and(|(start, _)| self.is_whole(start))
+    }
+
     /// The page map of this process.
     pub(crate) fn pagemap(&self) -> &Pagemap {
         &self.pagemap
@@ -229,7 +233,6 @@ fn rights(prot: Prot) -> i32 {
 
 impl Platform for LivePlatform {
     const COW: Cow = Cow::Kernel;
-    const HAS_ACCESSED: bool = false;
     const CONTIGUITY: bool = false;
 
     fn zones(&self) -> Zones {
@@ -424,10 +427,6 @@ impl Platform for LivePlatform {
             .map(|(start, len)| self.free_lazily(start, len));
     }
 
-    fn harvest(&self, _at: PageRun) -> Harvest {
-        Harvest::default()
-    }
-
     fn release_block(&self, space: SpaceId, block: BlockNr) {
         let addr = block.start().addr() as usize;
         if self.is_going(addr, BLOCK) {
@@ -437,11 +436,6 @@ impl Platform for LivePlatform {
         if let Ok((start, _)) = self.span(space, block.start(), (BLOCK / PAGE) as u64) {
             self.clear_program_block(start);
         }
-    }
-
-    fn is_huge(&self, space: SpaceId, block: BlockNr) -> bool {
-        let found = self.span(space, block.start(), (BLOCK / PAGE) as u64);
-        found.is_ok_and(|(start, _)| self.is_whole(start))
     }
 
     fn flush(&self, tokens: &mut dyn Iterator<Item = Flush>) {
