@@ -68,6 +68,7 @@ impl ModelMachine {
             running: None,
             trace: Trace::default(),
             kicks: Vec::new(),
+            parked: 0,
             taken: BTreeMap::new(),
             closing: false,
             abort: None,
@@ -98,6 +99,11 @@ impl ModelMachine {
     /// Steps of the run so far, of all CPUs together: the only clock that the model has.
     pub fn steps(&self) -> u64 {
         self.lock().trace.steps()
+    }
+
+    /// How often a CPU was parked so far.
+    pub fn parked(&self) -> u64 {
+        self.lock().parked
     }
 
     /// How often locks of a class were taken so far.
@@ -317,6 +323,7 @@ impl Machine for ModelMachine {
         };
         if sched.abort.is_none() {
             sched.step(me, Event::Park);
+            sched.parked += 1;
             sched.cpus[me] = Cpu::Parked(word.as_ptr() as usize);
             sched.choose();
         }

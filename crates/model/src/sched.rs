@@ -77,6 +77,8 @@ pub(crate) struct Sched {
     pub running: Option<usize>,
     pub trace: Trace,
     pub kicks: Vec<Work>,
+    /// How often a CPU was parked, ever.
+    pub parked: u64,
     /// How often a lock of each class was taken, ever.
     pub taken: BTreeMap<LockClass, u64>,
     /// Set when the background CPUs are told that no more work can come.

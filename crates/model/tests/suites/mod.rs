@@ -18,4 +18,5 @@ mod stops;
 mod swap;
 mod trim;
 mod underused;
+mod waits;
 mod zap;
