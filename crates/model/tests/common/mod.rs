@@ -2,7 +2,9 @@
 
 use deckle_mm::platform::Stop;
 use deckle_mm::space::remap::Remap;
-use deckle_mm::{Advice, FaultError, FaultMode, MapError, PAGE_SIZE, PageRun, Platform, Prot, Vpn};
+use deckle_mm::{
+    Advice, BlockNr, FaultError, FaultMode, MapError, PAGE_SIZE, PageRun, Platform, Prot, Vpn,
+};
 use deckle_model::{Chance, Injection, Rng};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -42,6 +44,8 @@ pub struct Program<'a> {
     /// Whether it discards pages by calls that the manager does not see.
     pub unseen: bool,
     pub ooms: u64,
+    /// Mapped huge pages of which a part was given up.
+    pub parts: u64,
 }
 
 impl<'a> Program<'a> {
@@ -62,6 +66,7 @@ impl<'a> Program<'a> {
             may_fork: false,
             unseen: false,
             ooms: 0,
+            parts: 0,
         }
     }
 
@@ -81,6 +86,16 @@ impl<'a> Program<'a> {
             _ => (self.below(self.pages), 1 + self.below(700)),
         };
         (self.first.add(start), pages.min(self.pages - start))
+    }
+
+    /// Counts the huge mappings of which a part is about to be given up.
+    fn count_parts(&mut self, start: Vpn, pages: u64) {
+        let last = start.add(pages - 1);
+        let mut ends = vec![start.block(), last.block()];
+        ends.dedup();
+        let within = |b: &BlockNr| b.start() >= start && b.start().0 + 511 <= last.0;
+        let huge = |b: &BlockNr| self.rig.model.is_huge(self.rig.space, *b);
+        self.parts += ends.iter().filter(|b| !within(b) && huge(b)).count() as u64;
     }
 
     fn is_covered(&self, start: Vpn, pages: u64) -> bool {
@@ -229,6 +244,9 @@ impl<'a> Program<'a> {
         if self.unseen && self.below(6) == 0 {
             return self.discard_unseen(start, pages);
         }
+        if self.below(12) == 0 {
+            return self.take_block();
+        }
         match self.below(if self.may_fork { 26 } else { 22 }) {
             0 | 1 => {
                 let prot = if self.below(8) == 0 {
@@ -246,6 +264,7 @@ impl<'a> Program<'a> {
                 format!("mmap {start} {pages}")
             }
             2 => {
+                self.count_parts(start, pages);
                 mm.munmap(space, start, pages).unwrap();
                 for p in start.0..start.0 + pages {
                     self.mapped.remove(&p);
@@ -292,6 +311,7 @@ impl<'a> Program<'a> {
                 format!("read {start} {pages}")
             }
             13 => {
+                self.count_parts(start, pages);
                 let zap = || mm.madvise(space, start, pages, Advice::DontNeed);
                 let result = self.stopping(zap);
                 assert_eq!(result.is_ok(), self.is_covered(start, pages), "{result:?}");
@@ -368,6 +388,27 @@ impl<'a> Program<'a> {
         let done = work();
         self.rig.model.set_injection(Injection::default());
         done
+    }
+
+    /// A block anew, where huge pages are wanted, of which a few pages are written.
+    fn take_block(&mut self) -> String {
+        let start = self.first.add(self.below(self.pages / 512) * 512);
+        let (mm, space) = (&self.rig.mm, self.rig.space);
+        mm.mmap(space, Some(start), 512, 1, Prot::RW).unwrap();
+        let _ = mm.madvise(space, start, 512, Advice::HugePage);
+        for p in start.0..start.0 + 512 {
+            self.mapped.insert(p, Prot::RW);
+            self.known.remove(&p);
+        }
+        let tries = 1 + self.below(6);
+        for _ in 0..tries {
+            let (p, at) = (start.add(self.below(512)), self.below(4096) as u16);
+            let byte = self.below(255) as u8 + 1;
+            if !self.write(p, at, byte) {
+                break;
+            }
+        }
+        format!("a block {start}")
     }
 
     /// Maps a small range whose holes are left to the system from the beginning, if it may be.

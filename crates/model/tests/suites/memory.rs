@@ -7,7 +7,7 @@ use deckle_mm::{FaultOrder, Profile, SplitMode, ThpMode, Tunables};
 use deckle_model::{Counters, Profile as _, Rng};
 
 /// Runs one seed; what the machine did. On a failure the seed and the last operations are printed.
-pub fn run(seed: u64, steps: u32, forks: bool, unseen: bool) -> Counters {
+pub fn run(seed: u64, steps: u32, forks: bool, unseen: bool) -> (Counters, u64) {
     let mut rng = Rng::new(seed);
     let mut t = Tunables::of_profile([Profile::Deckle, Profile::Linux][rng.below(2) as usize]);
     t.thp = [ThpMode::Always, ThpMode::Madvise, ThpMode::Never][rng.below(3) as usize];
@@ -55,7 +55,7 @@ pub fn run(seed: u64, steps: u32, forks: bool, unseen: bool) -> Counters {
         last[from..].iter().for_each(|op| eprintln!("  {op}"));
         std::panic::resume_unwind(panic);
     }
-    rig.model.counters()
+    (rig.model.counters(), program.parts)
 }
 
 /// DECKLE_SEED=n replays one seed with ten times the steps.
@@ -65,11 +65,13 @@ pub fn seeds(from: u64, count: u64, steps: u32, forks: bool, unseen: bool) {
         run(seed, steps * 10, forks, unseen);
         return;
     }
-    let (mut made, mut written) = (0, 0);
+    let (mut made, mut written, mut parts) = (0, 0, 0);
     for seed in from..from + count * scale() {
-        let did = run(seed, steps, forks, unseen);
-        (made, written) = (made + did.made, written + did.written);
+        let (did, of_huge) = run(seed, steps, forks, unseen);
+        (made, written, parts) = (made + did.made, written + did.written, parts + of_huge);
     }
+    println!("{parts} huge pages were given up in part");
+    assert!(parts >= count / 6, "as good as none");
     // What a kernel with memory of its own does, it has done.
     println!("{made} pages were made, {written} written before they were protected");
     assert!([made, written].iter().all(|&n| (n > 0) != P::CONTIGUITY));
