@@ -1,8 +1,9 @@
-//! The tables R -> tests and P -> tests in ARCHITECTURE.md are what the tests' names say.
+//! The columns of tests in docs/requirements.md are what the tests' names say.
 //!
 //! A test that proves requirement 73 and pitfall 14 is called `r73_p14_what_it_shows`. The table
-//! is made of these names and of nothing else, so it cannot claim a test that is not there. What
-//! cannot exist here has a reason instead, in [`REASONS`].
+//! column is made of these names and of nothing else, so it cannot claim a test that is not there.
+//! What cannot exist here has a reason instead, in [`REASONS`]. What a requirement asks is written
+//! there by hand, and kept.
 
 mod source;
 
@@ -11,7 +12,7 @@ use std::fmt::Write;
 
 use source::{File, files, root};
 
-const MAP: &str = "ARCHITECTURE.md";
+const MAP: &str = "docs/requirements.md";
 const BEGIN: &str = "<!-- requirements: generated -->\n";
 const END: &str = "<!-- end -->";
 const UPDATE: &str = "DECKLE_UPDATE=1 cargo test -p deckle --test requirements";
@@ -129,8 +130,25 @@ fn name_at(text: &str) -> Option<String> {
     (end > 0).then(|| text[..end].to_owned())
 }
 
+/// What each requirement asks, as the tables in `text` say.
+fn texts(text: &str) -> BTreeMap<(char, u32), String> {
+    let row = |line: &str| {
+        let mut cells = line.strip_prefix("| ")?.split(" | ");
+        let (id, asks) = (cells.next()?, cells.next()?);
+        let (letter, _, _) = *SERIES
+            .iter()
+            .find(|(_, column, _)| id.starts_with(column))?;
+        Some(((letter, id[1..].parse().ok()?), asks.to_owned()))
+    };
+    text.lines().filter_map(row).collect()
+}
+
 /// Both tables.
-fn tables(files: &[File], reasons: &[(char, u32, &str)]) -> String {
+fn tables(
+    files: &[File],
+    reasons: &[(char, u32, &str)],
+    texts: &BTreeMap<(char, u32), String>,
+) -> String {
     let mut found: BTreeMap<(char, u32), Tests> = BTreeMap::new();
     for file in files {
         let Some(of) = file.of_crate() else { continue };
@@ -141,55 +159,41 @@ fn tables(files: &[File], reasons: &[(char, u32, &str)]) -> String {
             }
         }
     }
-    for (letter, number, _) in reasons {
-        // A row of its own, with tests or without.
-        found.entry((*letter, *number)).or_default();
-    }
     let mut text = String::new();
     for (letter, column, last) in SERIES {
-        let _ = write!(text, "\n| {column} | tests |\n|---|---|\n");
-        let of_series = found.iter().filter(|((l, _), _)| *l == letter);
-        let mut missing: BTreeSet<u32> = (1..=last).collect();
-        for ((_, number), tests) in of_series {
-            let known = missing.remove(number);
-            assert!(
-                known,
-                "there is no {column}{number}, but {tests:?} names it"
+        let _ = write!(
+            text,
+            "\n| {column} | what it asks | tests |\n|---|---|---|\n"
+        );
+        let of_series = found.keys().filter(|(l, _)| *l == letter);
+        if let Some((_, n)) = of_series.clone().find(|(_, n)| !(1..=last).contains(n)) {
+            panic!(
+                "there is no {column}{n}, but {:?} names it",
+                found[&(letter, *n)]
             );
-            let mut cells: Vec<String> = (tests.iter())
+        }
+        for number in 1..=last {
+            let asks = (texts.get(&(letter, number)))
+                .unwrap_or_else(|| panic!("{MAP} does not say what {column}{number} asks"));
+            let tests = found.get(&(letter, number));
+            let mut cells: Vec<String> = (tests.into_iter().flatten())
                 .map(|(of, names)| {
                     let names: Vec<String> = names.iter().map(|n| format!("`{n}`")).collect();
                     format!("{of}: {}", names.join(", "))
                 })
                 .collect();
-            let mine = |r: &&(char, u32, &str)| (r.0, r.1) == (letter, *number);
+            let mine = |r: &&(char, u32, &str)| (r.0, r.1) == (letter, number);
             if let Some((_, _, why)) = reasons.iter().find(mine) {
                 let part = if cells.is_empty() { "" } else { "in part " };
                 cells.push(format!("*{part}not here*: {why}"));
             }
-            let _ = writeln!(text, "| {column}{number} | {} |", cells.join("; "));
-        }
-        if !missing.is_empty() {
-            let _ = write!(text, "\nNo test yet: {}.\n", runs(column, &missing));
+            if cells.is_empty() {
+                cells.push("**none yet**".into());
+            }
+            let _ = writeln!(text, "| {column}{number} | {asks} | {} |", cells.join("; "));
         }
     }
     text + "\n"
-}
-
-/// Numbers in words: `R1 to R3, R7`.
-fn runs(column: &str, numbers: &BTreeSet<u32>) -> String {
-    let mut runs: Vec<(u32, u32)> = Vec::new();
-    for &n in numbers {
-        match runs.last_mut() {
-            Some((_, last)) if *last + 1 == n => *last = n,
-            _ => runs.push((n, n)),
-        }
-    }
-    let words = runs.iter().map(|&(first, last)| match last - first {
-        0 => format!("{column}{first}"),
-        _ => format!("{column}{first} to {column}{last}"),
-    });
-    words.collect::<Vec<_>>().join(", ")
 }
 
 /// `text` with what stands between the markers replaced.
@@ -203,7 +207,7 @@ fn with_section(text: &str, section: &str) -> Option<String> {
 fn requirements_table_is_what_the_tests_say() {
     let path = root().join(MAP);
     let text = std::fs::read_to_string(&path).unwrap();
-    let section = tables(&files("rs"), REASONS);
+    let section = tables(&files("rs"), REASONS, &texts(&text));
     let should = with_section(&text, &section)
         .unwrap_or_else(|| panic!("{MAP} has no section from {BEGIN:?} to {END:?}"));
     if text == should {
@@ -255,24 +259,30 @@ fn names_of_tests_are_found_and_read() {
         file("crates/lab/tests/b.rs", "#[test]\nfn r98_five() {}\n"),
         file("README.md", "#[test]\nfn r99_six() {}\n"),
     ];
-    let table = tables(&files, &[('r', 4, "half of it"), ('r', 7, "no such thing")]);
+    let mut asks: BTreeMap<_, _> = (SERIES.iter())
+        .flat_map(|&(letter, _, last)| (1..=last).map(move |n| ((letter, n), "it".into())))
+        .collect();
+    asks.insert(('r', 98), "zeros go".into());
+    let reasons = [('r', 4, "half of it"), ('r', 7, "no such thing")];
+    let table = tables(&files, &reasons, &asks);
+    assert_eq!(texts(&table), asks, "what is written by hand is kept");
     assert!(
-        table.contains("\n| R4 | mm: `r4_same_line`; *in part not here*: half of it |\n"),
+        table.contains("\n| R4 | it | mm: `r4_same_line`; *in part not here*: half of it |\n"),
         "{table}"
     );
     assert!(
-        table.contains("\n| R7 | *not here*: no such thing |\n"),
+        table.contains("\n| R7 | it | *not here*: no such thing |\n"),
         "{table}"
     );
     assert!(
-        table.contains("\n| R98 | lab: `r98_five`; mm: `r98_r110_p14_one` |\n"),
+        table.contains("\n| R98 | zeros go | lab: `r98_five`; mm: `r98_r110_p14_one` |\n"),
         "{table}"
     );
-    assert!(table.contains("\n| P30 | mm: `p30_three` |\n"), "{table}");
     assert!(
-        table.contains("\nNo test yet: R1 to R3, R6, R8 to R97, R99"),
+        table.contains("\n| P30 | it | mm: `p30_three` |\n"),
         "{table}"
     );
+    assert!(table.contains("\n| R99 | it | **none yet** |\n"), "{table}");
     assert!(!table.contains("r99") && !table.contains("p31"), "{table}");
 }
 

@@ -6,7 +6,7 @@ mod trim;
 
 use common::{PAGE, case, pss_anon};
 use deckle_live::{Capability, Die, Limit, LiveConfig, Pager, Region, Service};
-use deckle_mm::{Advice, BlockNr, Charge, CollapseError, Item, Platform, SplitFlags, ThpMode};
+use deckle_mm::{Advice, BlockNr, Charge, CollapseError, Item, SplitFlags, ThpMode};
 use deckle_mm::{Tunables, Vpn};
 use std::io::Write;
 use std::sync::Arc;

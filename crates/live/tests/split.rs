@@ -7,7 +7,7 @@ mod trim;
 
 use common::{PAGE, case};
 use deckle_live::{Capability, Die, Limit, LiveConfig, Pager, Region, Service};
-use deckle_mm::{Advice, BlockNr, Item, Platform, SizeItem, SizeMode, Sizes, SplitFlags};
+use deckle_mm::{Advice, BlockNr, Item, SizeItem, SizeMode, Sizes, SplitFlags};
 use deckle_mm::{SplitMode, ThpMode, Tunables, Vpn};
 use std::io::Write;
 use std::sync::Arc;

@@ -223,7 +223,7 @@ pub trait Platform: Send + Sync {
     ///
     /// Pre: no translation exists for the run (zero mappings dropped), the frames are owned
     /// and unmapped. A run of a whole block with 512 frames aligned to a block becomes one
-    /// huge mapping where the system allows; [`Platform::is_huge`] tells.
+    /// huge mapping where the system allows.
     /// Post: pages done hold `content`, have rights `prot`; their frames hold nothing at rest.
     /// But bytes come back only to a page that is remembered ([`Platform::forgotten`]); another
     /// one holds zeros. `Exists`: the system has a page there that the core does not know of.

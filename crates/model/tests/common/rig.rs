@@ -142,8 +142,8 @@ impl Rig {
             panic!("after {when:?}:\n{}", lines.join("\n"));
         }
         self.model.assert_clean();
-        // Bytes rest in the frames of inactive pages and nowhere else: what nobody owns costs memory.
-        // On bare hardware a frame has some until somebody fills it.
+        // Bytes rest in the frames of inactive pages and nowhere else: what nobody owns costs
+        // memory. On bare hardware a frame has some until somebody fills it.
         let rests = |&(_, state): &(Pfn, FrameState)| state == FrameState::Resting;
         let resting = self.model.used_frames().into_iter().filter(rests).count() as u64;
         let inactive = self.mm.stats().get(Item::NrInactive);
