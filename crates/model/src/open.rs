@@ -22,6 +22,11 @@ impl State {
         pfn.0 >= self.own.start
     }
 
+    /// Whether the system has made the page by itself.
+    pub fn is_made(&self, pte: Pte) -> bool {
+        matches!(pte.target, Target::Frame(pfn) if self.is_own(pfn))
+    }
+
     /// A frame of the system's that holds nothing and that no CPU can reach; zeros from now on.
     fn own_frame(&mut self) -> Option<Pfn> {
         let (frames, from) = (self.own.clone(), self.own_next);
@@ -84,8 +89,7 @@ impl State {
             let page = (at.space, vpn);
             // What the system has made itself may be left to it again.
             let (there, _) = self.lookup(at.space, vpn).unzip();
-            let made = |pte: Pte| matches!(pte.target, Target::Frame(pfn) if self.is_own(pfn));
-            if there.is_some_and(|pte| !made(pte)) {
+            if there.is_some_and(|pte| !self.is_made(pte)) {
                 let place = Place::page(at.space, vpn);
                 self.broken("open", Broken::MapOverTranslation, place);
             }

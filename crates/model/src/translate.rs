@@ -229,8 +229,7 @@ impl State {
             self.broken(op, Broken::NotMapped, place);
             return Err(INVALID);
         };
-        let made = matches!(pte.target, Target::Frame(own) if self.is_own(own));
-        if made {
+        if self.is_made(pte) {
             self.check_empty(op, pfn)?;
         } else if pte.target != Target::Frame(pfn) {
             self.broken(op, Broken::WrongFrame, place);
