@@ -2,8 +2,8 @@
 
 use super::{BASE, Rig, WINDOW};
 use deckle_mm::{
-    Advice, FaultError, FaultMode, FolioView, Item, PAGE_SIZE, Prot, Served, SplitError,
-    SplitFlags, Vpn,
+    Advice, FaultError, FaultMode, FolioView, Item, PAGE_SIZE, Profile, Prot, Served, SplitError,
+    SplitFlags, Tunables, Vpn,
 };
 use deckle_model::Rng;
 
@@ -125,4 +125,25 @@ impl Rig {
 /// What subpage `i` of [`Rig::huge`] holds if it is live.
 pub fn byte_of(i: u64) -> u8 {
     1 + (i % 200) as u8
+}
+
+/// The profile `deckle`, and how many zero pages leave a huge page alone.
+pub fn tunables(max_ptes_none: u16) -> Tunables {
+    Tunables {
+        max_ptes_none,
+        ..Tunables::of_profile(Profile::Deckle)
+    }
+}
+
+/// Splits all that is underused; how many pages came free.
+pub fn shrink(rig: &Rig) -> u64 {
+    rig.mm.shrink_underused(100, 100_000)
+}
+
+/// Reads subpages as a program does; the live ones of [`Rig::huge`] hold their bytes.
+pub fn intact(rig: &Rig, start: Vpn, live: impl Fn(u64) -> bool) {
+    for i in 0..BLOCK {
+        let byte = if live(i) { byte_of(i) } else { 0 };
+        assert!(rig.holds(start.add(i), byte), "page {i}");
+    }
 }

@@ -1,16 +1,15 @@
 //! How a huge page is taken apart where that takes frames.
 
-use crate::common::hand::{BLOCK, byte_of};
+use crate::common::hand::{BLOCK, intact, tunables};
 use crate::common::{BASE, Rig};
-use deckle_mm::{Profile, SplitMode, Tunables};
+use deckle_mm::{SplitMode, Tunables};
 
 #[test]
 fn r141_without_frames_to_move_to_a_huge_page_is_split_where_it_is() {
     for split_mode in [SplitMode::Auto, SplitMode::Shatter] {
         let t = Tunables {
             split_mode,
-            max_ptes_none: 409,
-            ..Tunables::of_profile(Profile::Deckle)
+            ..tunables(409)
         };
         let rig = Rig::new(8, 1, 1, true, t);
         (0..4).for_each(|k| assert_eq!(rig.huge(k * BLOCK, 0..10), BASE.add(k * BLOCK)));
@@ -23,14 +22,7 @@ fn r141_without_frames_to_move_to_a_huge_page_is_split_where_it_is() {
         assert_eq!(rig.mm.shrink_underused(1, 1), 502);
         let moved = rig.folio(BASE.add(BLOCK)).frame;
         assert!(!(next.0..next.0 + 512).contains(&moved.0));
-        for i in 0..4 * BLOCK {
-            let byte = if i % BLOCK < 10 {
-                byte_of(i % BLOCK)
-            } else {
-                0
-            };
-            assert!(rig.holds(BASE.add(i), byte), "page {i}");
-        }
+        (0..4).for_each(|k| intact(&rig, BASE.add(k * BLOCK), |i| i < 10));
         rig.verify(&split_mode);
     }
 }

@@ -1,19 +1,17 @@
 //! Small pages that become a huge one: which blocks, what becomes of the pages, and who undoes
 //! whose work.
 
-use crate::common::hand::{BLOCK, byte_of};
+use crate::common::hand::{self, BLOCK, byte_of};
 use crate::common::{BASE, Rig};
 use deckle_mm::{
-    Advice, Charge, CollapseError, FaultOrder, Item, Profile, Prot, SizeMode, Sizes, ThpMode,
-    Tunables, Vpn,
+    Advice, Charge, CollapseError, FaultOrder, Item, Prot, SizeMode, Sizes, ThpMode, Tunables, Vpn,
 };
 use deckle_model::{Chance, Injection};
 
 fn tunables(max_ptes_none: u16) -> Tunables {
     Tunables {
-        max_ptes_none,
         khugepaged_scan_sleep: 1,
-        ..Tunables::of_profile(Profile::Deckle)
+        ..hand::tunables(max_ptes_none)
     }
 }
 
@@ -47,10 +45,7 @@ fn small(rig: &Rig, at: u64, live: u64) -> Vpn {
 }
 
 fn intact(rig: &Rig, start: Vpn, live: u64) {
-    for i in 0..BLOCK {
-        let byte = if i < live { byte_of(i) } else { 0 };
-        assert!(rig.holds(start.add(i), byte), "page {i}");
-    }
+    hand::intact(rig, start, |i| i < live);
 }
 
 #[test]

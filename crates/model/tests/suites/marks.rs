@@ -2,19 +2,12 @@
 //! of a page.
 
 use crate::common::Rig;
-use crate::common::hand::{BLOCK, byte_of};
+use crate::common::hand::{BLOCK, byte_of, tunables};
 use deckle_mm::space::remap::Remap;
 use deckle_mm::{
-    Advice, CollapseError, FaultError, Item, MapError, PageInfo, Profile, Prot, Sizes, SplitFlags,
+    Advice, CollapseError, FaultError, Item, MapError, PageInfo, Prot, Sizes, SplitFlags,
     SplitMode, ThpMode, Tunables, Vpn,
 };
-
-fn tunables(max_ptes_none: u16) -> Tunables {
-    Tunables {
-        max_ptes_none,
-        ..Tunables::of_profile(Profile::Deckle)
-    }
-}
 
 /// No huge pages: folios of 64 KiB.
 fn small() -> Tunables {

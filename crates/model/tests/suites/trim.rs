@@ -1,30 +1,11 @@
 //! What the shrinker learns from its splits, and what it does before memory is short; counters.
 
-use crate::common::hand::{BLOCK, byte_of};
+use crate::common::hand::{BLOCK, intact, shrink, tunables};
 use crate::common::{BASE, Rig};
-use deckle_mm::{Item, Profile, Prot, SizeItem, SizeMode, Sizes, ThpMode, Tunables, Vpn};
-
-fn tunables(max_ptes_none: u16) -> Tunables {
-    Tunables {
-        max_ptes_none,
-        ..Tunables::of_profile(Profile::Deckle)
-    }
-}
+use deckle_mm::{Item, Profile, Prot, SizeItem, SizeMode, Sizes, ThpMode, Tunables};
 
 fn rig(t: Tunables) -> Rig {
     Rig::new(64, 1, 1, true, t)
-}
-
-fn shrink(rig: &Rig) -> u64 {
-    rig.mm.shrink_underused(100, 100_000)
-}
-
-/// Reads subpages as a program does; the live ones of [`Rig::huge`] hold their bytes.
-fn intact(rig: &Rig, start: Vpn, live: impl Fn(u64) -> bool) {
-    for i in 0..BLOCK {
-        let byte = if live(i) { byte_of(i) } else { 0 };
-        assert!(rig.holds(start.add(i), byte), "page {i}");
-    }
 }
 
 #[test]

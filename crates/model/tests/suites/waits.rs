@@ -1,7 +1,7 @@
 //! Whoever meets a block that is in work waits, and goes on when the work is done.
 
 use crate::common::Rig;
-use crate::common::hand::{BLOCK, byte_of};
+use crate::common::hand::{BLOCK, byte_of, shrink};
 use deckle_mm::{Advice, Prot, SplitFlags, SplitMode, Tunables, Vpn};
 use deckle_model::{Rng, cpu};
 
@@ -80,7 +80,7 @@ fn r53_r98_whoever_meets_a_block_in_work_waits_for_its_end_and_no_longer() {
             let _ = rig.mm.madvise(rig.space, start, BLOCK, Advice::PageOut);
         });
         meet("split underused", mode, huge, |rig, _| {
-            rig.mm.shrink_underused(100, 100_000);
+            shrink(rig);
         });
         meet("split", mode, huge, |rig, start| {
             let _ = (rig.mm).split_page(rig.space, start, 0, SplitFlags::DROP_ZERO);
