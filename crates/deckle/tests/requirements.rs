@@ -1,9 +1,9 @@
 //! The columns of tests in docs/requirements.md are what the tests' names say.
 //!
-//! A test that proves requirement 73 and pitfall 14 is called `r73_p14_what_it_shows`. The table
-//! column is made of these names and of nothing else, so it cannot claim a test that is not there.
-//! What cannot exist here has a reason instead, in [`REASONS`]. What a requirement asks is written
-//! there by hand, and kept.
+//! A test that proves requirement 73 and pitfall 14 is called `r73_p14_what_it_shows`. The column
+//! is made of these names and of nothing else, so it cannot claim a test that is not there. What
+//! cannot exist here has a reason instead, in [`REASONS`]. What a requirement asks is written by
+//! hand, and kept.
 
 mod source;
 
