@@ -180,4 +180,28 @@ impl<E: Env> Mm<E> {
         }
         order_pages(order) as u64
     }
+
+    /// The first of the frames that has failed.
+    pub(crate) fn bad_frame(&self, frames: FrameRun) -> Option<Pfn> {
+        if !self
+            .zone_of(frames.start)
+            .has_bad(frames.start, frames.pages)
+        {
+            return None;
+        }
+        (0..frames.pages)
+            .map(|k| frames.start.add(k))
+            .find(|&p| self.meta(p).has(Flags::BAD))
+    }
+
+    /// A frame has failed (memory failure): nothing is copied from it any more, its folio is
+    /// neither split nor ever used again. False: it is part of no folio.
+    pub fn poison(&self, pfn: Pfn) -> bool {
+        self.zone_of(pfn).mark_bad(pfn).is_ok()
+    }
+}
+
+/// The page where the first page of folio `head` would lie if `pfn` lies at `page`.
+pub(crate) fn first_page(page: Vpn, pfn: Pfn, head: Pfn) -> Vpn {
+    Vpn(page.0.wrapping_sub(u64::from(pfn.0 - head.0)))
 }

@@ -246,6 +246,12 @@ impl Tunables {
         }
         Ok(())
     }
+
+    /// Whether the shrinker runs at all: it is on, and the threshold can be passed. Linux
+    /// 6.18 takes 511 as off; profile `deckle` scans then too, since 512 zeros are more.
+    pub fn shrinks(&self) -> bool {
+        self.shrink_underused && !(self.profile == Profile::Linux && self.max_ptes_none >= 511)
+    }
 }
 
 impl Default for Tunables {

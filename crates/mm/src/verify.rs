@@ -18,7 +18,7 @@
 
 use crate::charge::Charge;
 use crate::env::Env;
-use crate::folio::order_of;
+use crate::folio::{first_page, order_of};
 use crate::frame::Flags;
 use crate::mm::Mm;
 use crate::platform::{Cow, Platform};
@@ -26,7 +26,6 @@ use crate::reclaim::lru::Which;
 use crate::space::block::BlockState;
 use crate::space::entry::Kind;
 use crate::space::open;
-use crate::space::rmap::first_page;
 use crate::stat::{Item, SizeItem};
 use crate::store::Store;
 use crate::units::{BLOCK_ORDER, BLOCK_PAGES, Pfn, Slot, SpaceId, Vpn, order_pages};

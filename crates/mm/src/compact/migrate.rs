@@ -9,9 +9,11 @@ use crate::machine::{Machine, Site};
 use crate::mm::Mm;
 use crate::platform::Platform;
 use crate::space::block::{BlockState, HugeMap};
+use crate::space::busy::Busy;
 use crate::space::entry::{Entry, Kind};
 use crate::space::{BlockRef, Space};
 use crate::stat::Item;
+use crate::sync::Guard;
 use crate::units::{
     BLOCK_PAGES, BlockNr, FrameRun, PageMask, PageRun, Pfn, SpaceId, Vpn, order_pages,
 };
@@ -80,6 +82,7 @@ enum Was {
 
 /// A folio whose entries are busy and which has no reference left.
 struct Taken {
+    busy: Busy,
     head: Pfn,
     order: u8,
     first: u32,
@@ -192,15 +195,14 @@ impl<E: Env> Mm<E> {
         let space = self.space(id).map_err(|_| MigrateError::Busy)?;
         let nr = page.block();
         let block = space.block_if_any(self, nr).ok_or(MigrateError::Busy)?;
-        let mut state = block.try_lock(self).ok_or(MigrateError::Busy)?;
+        let state = block.try_lock(self).ok_or(MigrateError::Busy)?;
         if meta.owner() != Some((id, page)) || self.is_held(head) {
             return Err(MigrateError::Pinned);
         }
-        let taken = self.take_for_move(&space, nr, &mut state, head, page.index())?;
-        drop(state);
+        let taken = self.take_for_move(&space, &block, state, head, page)?;
         self.machine().preempt(Site::Relock);
         if drop_zero && self.is_zero_page(&space, &taken) {
-            self.drop_taken(&block, &taken);
+            self.drop_taken(taken);
             return Ok(Migrated {
                 zeros: 1,
                 ..Migrated::default()
@@ -216,15 +218,16 @@ impl<E: Env> Mm<E> {
         self.machine().preempt(Site::Relock);
         match moved {
             Ok(new) => {
-                self.show_taken(&space, &block, nr, &taken, Some(new));
-                self.free_moved(head, taken.order, &taken.live);
+                let (order, live) = (taken.order, taken.live);
+                self.show_taken(&space, nr, taken, Some(new));
+                self.free_moved(head, order, &live);
                 Ok(Migrated {
-                    moved: taken.live.count(),
+                    moved: live.count(),
                     ..Migrated::default()
                 })
             }
             Err(why) => {
-                self.show_taken(&space, &block, nr, &taken, None);
+                self.show_taken(&space, nr, taken, None);
                 Err(why)
             }
         }
@@ -235,16 +238,17 @@ impl<E: Env> Mm<E> {
     fn take_for_move(
         &self,
         space: &Space,
-        nr: BlockNr,
-        state: &mut BlockState,
+        block: &BlockRef,
+        mut state: Guard<'_, BlockState, E::M>,
         head: Pfn,
-        first: u32,
+        page: Vpn,
     ) -> Result<Taken, MigrateError> {
+        let (nr, first) = (page.block(), page.index());
         let order = order_of(self.meta(head));
         let pages = order_pages(order);
         let (mut live, mut mapped) = (PageMask::EMPTY, PageMask::EMPTY);
         let mut refs = 0;
-        let was = match state {
+        let was = match &mut *state {
             BlockState::Busy => return Err(MigrateError::Busy),
             BlockState::Huge(h) if h.pfn == head => {
                 if h.shared {
@@ -293,7 +297,7 @@ impl<E: Env> Mm<E> {
                         if !was.marks().any() {
                             table.set(first + k, was.unguarded());
                         }
-                        self.map_again(space, nr, state, first, &back);
+                        self.map_again(space, nr, &mut state, first, &back);
                         return Err(MigrateError::Pinned);
                     }
                     self.moved_out(1);
@@ -309,21 +313,20 @@ impl<E: Env> Mm<E> {
             return Err(MigrateError::Busy);
         }
         if !self.freeze_folio(head, refs + 1) {
-            self.map_again(space, nr, state, first, &mapped);
+            self.map_again(space, nr, &mut state, first, &mapped);
             return Err(MigrateError::Referenced);
         }
         let queued = self.meta(head).has(Flags::QUEUED);
         self.unqueue(head);
-        match (&was, &mut *state) {
-            (Was::Huge(_), state) => *state = BlockState::Busy,
+        let busy = match (&was, &mut *state) {
             (Was::Entries(list), BlockState::Table(table)) => {
-                for (k, e) in list {
-                    table.set(first + k, e.with(Kind::Busy));
-                }
+                let pages = list.iter().map(|(k, _)| first + k).collect();
+                Busy::entries(block, table, pages)
             }
-            _ => {}
-        }
+            _ => Busy::block(block, state).0,
+        };
         Ok(Taken {
+            busy,
             head,
             order,
             first,
@@ -349,23 +352,22 @@ impl<E: Env> Mm<E> {
     }
 
     /// The page becomes a zero entry, and its folio goes.
-    fn drop_taken(&self, block: &BlockRef, taken: &Taken) {
+    fn drop_taken(&self, taken: Taken) {
         self.platform().release(FrameRun::new(taken.head, 1));
-        let mut state = block.lock(self);
-        if let (Some(table), Was::Entries(list)) = (state.table(), &taken.was) {
-            let kind = Kind::Zero {
-                mapped: false,
-                dropped: true,
-            };
-            for (k, e) in list {
-                table.set(taken.first + k, e.with(kind));
+        taken.busy.end_by(self, |state| {
+            if let (Some(table), Was::Entries(list)) = (state.table(), &taken.was) {
+                let kind = Kind::Zero {
+                    mapped: false,
+                    dropped: true,
+                };
+                for (k, e) in list {
+                    table.set(taken.first + k, e.with(kind));
+                }
             }
-        }
-        self.stats().sub(Item::NrInactive, 1);
-        self.stats().add(Item::NrZero, 1);
-        self.meta(taken.head).unfreeze(1);
-        block.settled(self);
-        drop(state);
+            self.stats().sub(Item::NrInactive, 1);
+            self.stats().add(Item::NrZero, 1);
+            self.meta(taken.head).unfreeze(1);
+        });
         self.end_isolation(taken.head, taken.order);
     }
 
@@ -390,42 +392,35 @@ impl<E: Env> Mm<E> {
     }
 
     /// Maps what was taken again: in its new frames, or if there are none where it was.
-    fn show_taken(
-        &self,
-        space: &Space,
-        block: &BlockRef,
-        nr: BlockNr,
-        taken: &Taken,
-        new: Option<Pfn>,
-    ) {
+    fn show_taken(&self, space: &Space, nr: BlockNr, taken: Taken, new: Option<Pfn>) {
         let head = new.unwrap_or(taken.head);
-        let mut state = block.lock(self);
-        match &taken.was {
-            Was::Huge(h) => *state = BlockState::Huge(HugeMap { pfn: head, ..*h }),
-            Was::Entries(list) => {
-                if let Some(table) = state.table() {
-                    for (k, e) in list {
-                        table.set(taken.first + k, e.with_frame(head.add(*k)));
+        taken.busy.end_by(self, |state| {
+            match &taken.was {
+                Was::Huge(h) => *state = BlockState::Huge(HugeMap { pfn: head, ..*h }),
+                Was::Entries(list) => {
+                    if let Some(table) = state.table() {
+                        for (k, e) in list {
+                            table.set(taken.first + k, e.with_frame(head.add(*k)));
+                        }
                     }
                 }
             }
-        }
-        match new {
-            Some(new) => {
-                let page = nr.start().add(u64::from(taken.first));
-                self.meta(new).set_owner(space.id, page);
-                self.meta(new).set_refs(taken.refs);
-                self.inherit(taken.head, new, taken.queued);
-            }
-            None => {
-                self.meta(head).unfreeze(taken.refs + 1);
-                if taken.queued {
-                    self.requeue(head);
+            match new {
+                Some(new) => {
+                    let page = nr.start().add(u64::from(taken.first));
+                    self.meta(new).set_owner(space.id, page);
+                    self.meta(new).set_refs(taken.refs);
+                    self.inherit(taken.head, new, taken.queued);
+                }
+                None => {
+                    self.meta(head).unfreeze(taken.refs + 1);
+                    if taken.queued {
+                        self.requeue(head);
+                    }
                 }
             }
-        }
-        self.map_again(space, nr, &mut state, taken.first, &taken.mapped);
-        block.settled(self);
+            self.map_again(space, nr, state, taken.first, &taken.mapped);
+        });
     }
 
     /// A folio takes the place of another on the lists.

@@ -17,6 +17,7 @@ use crate::mm::Mm;
 use crate::platform::{Cow, Platform, Prot};
 use crate::reclaim::lru::Which;
 use crate::space::block::{BlockState, HugeMap, Table};
+use crate::space::busy::Busy;
 use crate::space::entry::Kind;
 use crate::space::fault::{FaultError, FaultMode};
 use crate::space::marks::Marks;
@@ -326,19 +327,16 @@ impl<E: Env> Mm<E> {
         if E::P::COW == Cow::Kernel {
             self.hide_zeros(space.id, table, run.start, run.pages);
         }
-        let BlockState::Table(mut old) = core::mem::replace(&mut *state, BlockState::Busy) else {
-            return None;
-        };
-        drop(state);
-        let from: Vec<_> = (0..BLOCK_PAGES).map(|k| old.get(k).frame()).collect();
+        let from: Vec<_> = (0..BLOCK_PAGES).map(|k| table.get(k).frame()).collect();
+        let (busy, old) = Busy::block(block, state);
         let copied = self.platform().gather(new, &from).is_ok();
         self.machine().preempt(Site::Relock);
-        let mut state = block.lock(self);
         if !copied {
             self.platform().release(FrameRun::folio(new, BLOCK_ORDER));
-            *state = BlockState::Table(old);
-            self.map_again(space, nr, &mut state, 0, &found.mapped);
-            block.settled(self);
+            busy.end_by(self, |state| {
+                *state = old;
+                self.map_again(space, nr, state, 0, &found.mapped);
+            });
             return Some(Err(CollapseError::NoMemory));
         }
         if E::P::COW == Cow::Core {
@@ -360,29 +358,17 @@ impl<E: Env> Mm<E> {
                 uffd_wp: false,
             },
         };
-        self.map_huge_again(space, nr, &mut h);
-        *state = BlockState::Huge(h);
-        self.lru_add(new, Which::Active);
-        self.queue_new(new);
-        // The old pages are nobody's now.
-        self.drop_entries(run, &mut old);
-        block.settled(self);
-        Some(Ok(()))
-    }
-
-    /// Makes the pages of the block its own that only seem to be shared. Block locked.
-    pub(crate) fn claim_shared(&self, space: &Space, nr: BlockNr, table: &mut Table) {
-        if E::P::COW == Cow::Kernel {
-            return;
-        }
-        let mut last = None;
-        for k in 0..BLOCK_PAGES {
-            let head = table.get(k).frame().map(|p| self.head_of(p));
-            if table.get(k).shared() && head != last {
-                self.claim_entries(space, nr, table, k);
+        busy.end_by(self, |state| {
+            self.map_huge_again(space, nr, &mut h);
+            *state = BlockState::Huge(h);
+            self.lru_add(new, Which::Active);
+            self.queue_new(new);
+            // The old pages are nobody's now.
+            if let BlockState::Table(mut old) = old {
+                self.drop_entries(run, &mut old);
             }
-            last = head;
-        }
+        });
+        Some(Ok(()))
     }
 
     /// Whether a mapped page is one that is copied where it is: unmapping it is no caller's.

@@ -42,19 +42,19 @@ impl<E: Env> Mm<E> {
         let nr = page.block();
         let block = space.block_if_any(self, nr).ok_or(SplitError::NoFolio)?;
         let taken = self.take_huge(&space, &block, nr, None);
-        let (h, was_mapped) = taken.map_err(|later| match later {
+        let taken = taken.map_err(|later| match later {
             true => SplitError::Busy,
             false => SplitError::NoFolio,
         })?;
-        let zero = self.platform().scan_zero(FrameRun::new(h.pfn, BLOCK_PAGES));
+        let zero = self
+            .platform()
+            .scan_zero(FrameRun::new(taken.h.pfn, BLOCK_PAGES));
         if zero.count() < least {
-            self.give_huge_back(&space, &block, nr, h, was_mapped);
+            self.give_huge_back(&space, nr, taken);
             return Ok(0);
         }
-        let table = self.shatter(&space, nr, h, zero, PageMask::EMPTY, None);
-        let mut state = block.lock(self);
-        *state = BlockState::Table(table);
-        block.settled(self);
+        let table = self.shatter(&space, nr, taken.h, zero, PageMask::EMPTY, None);
+        taken.busy.end(self, BlockState::Table(table));
         Ok(zero.count())
     }
 

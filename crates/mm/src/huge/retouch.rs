@@ -19,7 +19,7 @@
 
 use crate::env::Env;
 use crate::mm::Mm;
-use crate::space::block::Block;
+use crate::space::block::{Block, PROGRAM};
 use crate::stat::Item;
 use crate::tunables::{Profile, Tunables};
 use crate::units::{BLOCK_ORDER, BLOCK_PAGES, order_pages};
@@ -31,9 +31,6 @@ const SOON: u32 = 8;
 const WINDOW: u64 = 512;
 /// Share of dropped pages, in per cent, that raises the threshold all the way.
 const TOO_MANY: u32 = 50;
-
-/// In place of the pass: the program's doing, not the shrinker's.
-const PROGRAM: u32 = u32::MAX;
 
 /// Pages that come back one by one.
 const ONE_BY_ONE: u32 = 4;
@@ -96,14 +93,6 @@ impl<E: Env> Mm<E> {
         block.shrunk.store(self.retouch.pass.load(Relaxed), Relaxed);
         block.back.store(0, Relaxed);
         self.retouch.dropped.fetch_add(u64::from(pages), Relaxed);
-    }
-
-    /// A huge page was taken apart because the program has changed a part of it.
-    pub(crate) fn broken(&self, block: &Block) {
-        if self.tunables().shrinks() {
-            block.shrunk.store(PROGRAM, Relaxed);
-            block.back.store(0, Relaxed);
-        }
     }
 
     /// The order of what a write brings back of a block that was taken apart; 0 for others.

@@ -14,14 +14,16 @@ use crate::machine::{Machine, Site};
 use crate::mm::Mm;
 use crate::platform::{Content, Cow, Platform, PlatformError, Stop};
 use crate::reclaim::lru::Which;
-use crate::space::block::{BlockState, HugeMap, Table};
+use crate::space::block::{Block, BlockState, HugeMap, PROGRAM, Table};
+use crate::space::busy::Busy;
 use crate::space::entry::{Entry, Kind};
 use crate::space::{BlockRef, Space};
 use crate::stat::{Item, SizeItem};
 use crate::units::{
-    BLOCK_ORDER, BLOCK_PAGES, BlockNr, FrameRun, PageMask, PageRun, Pfn, order_pages,
+    BLOCK_ORDER, BLOCK_PAGES, BlockNr, FrameRun, PageMask, PageRun, Pfn, Vpn, order_pages,
 };
 use alloc::boxed::Box;
+use core::sync::atomic::Ordering::Relaxed;
 
 impl<E: Env> Mm<E> {
     /// Unmaps a huge page, if it is mapped; a shared one is no caller's. Block locked (or busy).
@@ -143,8 +145,7 @@ impl<E: Env> Mm<E> {
         // What others hold too is not copied for that.
         let parked = !h.shared && self.unmap_huge(space, nr, h).is_ok();
         let h = *h;
-        *state = BlockState::Busy;
-        drop(state);
+        let (busy, _) = Busy::block(block, state);
         let table = if parked {
             // The copy is spared for pages of zeros, but not where they must be resident.
             let zero = match h.locked || space.forbids_zero() {
@@ -155,9 +156,7 @@ impl<E: Env> Mm<E> {
         } else {
             self.split_mapped(space, nr, h)
         };
-        let mut state = block.lock(self);
-        *state = BlockState::Table(table);
-        block.settled(self);
+        busy.end(self, BlockState::Table(table));
     }
 
     /// Splits a resident huge page where it is into the largest folios that pages of `doomed`
@@ -383,5 +382,27 @@ impl<E: Env> Mm<E> {
         // drops it.
         while !self.freeze_folio(head, refs + u32::from(list.is_some())) {}
         self.split_frozen(head, &keep, 0, list);
+    }
+
+    /// Makes tables of huge pages that the range cuts.
+    pub(crate) fn break_edges(&self, space: &Space, start: Vpn, pages: u64) {
+        let last = start.add(pages.saturating_sub(1));
+        for (page, cut) in [
+            (start, start.index() > 0 || pages < u64::from(BLOCK_PAGES)),
+            (last, last.index() != BLOCK_PAGES - 1),
+        ] {
+            if cut && pages > 0 {
+                let block = space.block(self, page.block());
+                self.break_huge(space, &block, page.block(), PageMask::EMPTY);
+            }
+        }
+    }
+
+    /// A huge page was taken apart because the program has changed a part of it.
+    pub(crate) fn broken(&self, block: &Block) {
+        if self.tunables().shrinks() {
+            block.shrunk.store(PROGRAM, Relaxed);
+            block.back.store(0, Relaxed);
+        }
     }
 }

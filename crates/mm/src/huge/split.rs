@@ -199,7 +199,7 @@ impl<E: Env> Mm<E> {
             i += pages;
         }
         drop(lru);
-        split.freed = self.free_parts(&dead[..split.parts as usize], list);
+        split.freed = self.free_parts(&dead[..split.parts as usize]);
         if isolated {
             self.isolation_ended(split.freed);
         }
@@ -212,18 +212,15 @@ impl<E: Env> Mm<E> {
     }
 
     /// Frees what nobody uses of a folio that was split, single frames under one lock, and
-    /// returns its charge (R8, R9). A part that somebody got hold of meanwhile goes to the
-    /// isolated ones, or with its last reference. Entries of no pages are skipped.
-    fn free_parts(&self, parts: &[(Pfn, u32)], mut list: Option<&mut Isolated>) -> u32 {
+    /// returns its charge (R8, R9). No entry and no list leads to them, so nobody can have got
+    /// hold of one. Entries of no pages are skipped.
+    fn free_parts(&self, parts: &[(Pfn, u32)]) -> u32 {
         let mut single = [Pfn(0); BLOCK_PAGES as usize];
         let (mut singles, mut freed) = (0, 0);
         for &(p, pages) in parts.iter().filter(|part| part.1 > 0) {
             let meta = self.meta(p);
             if !meta.freeze(1) {
-                match &mut list {
-                    Some(list) => list.0.push(p),
-                    None => self.put_folio(p, 1),
-                }
+                debug_assert!(false, "somebody holds {p}, which nobody can reach");
                 continue;
             }
             meta.clear_owner();

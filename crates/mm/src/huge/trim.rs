@@ -6,6 +6,7 @@
 //! underused are tested in full and taken apart as the shrinker does it.
 
 use crate::env::Env;
+use crate::huge::underused::Taken;
 use crate::mm::Mm;
 use crate::platform::Platform;
 use crate::space::block::{BlockState, HugeMap};
@@ -97,17 +98,17 @@ impl<E: Env> Mm<E> {
 
     fn look_at(&self, space: &Space, block: &BlockRef, first: Vpn, done: &mut Trimmed) {
         let nr = first.block();
-        let Ok((h, was_mapped)) = self.take_huge(space, block, nr, None) else {
+        let Ok(taken) = self.take_huge(space, block, nr, None) else {
             return;
         };
         done.looked += 1;
-        let zeros = self.sample(&h);
+        let zeros = self.sample(&taken.h);
         let t = self.tunables();
         let likely = zeros * STRIDE > u32::from(t.max_ptes_none);
         if likely && self.over_budget(&t) {
-            done.freed += self.end_if_underused(space, block, nr, h, was_mapped);
+            done.freed += self.end_if_underused(space, block, nr, taken);
         } else {
-            self.give_huge_back(space, block, nr, h, was_mapped);
+            self.give_huge_back(space, nr, taken);
         }
     }
 
@@ -132,19 +133,10 @@ impl<E: Env> Mm<E> {
     }
 
     /// Ends what [`Mm::take_huge`] began without a change: a page that was mapped is again.
-    pub(crate) fn give_huge_back(
-        &self,
-        space: &Space,
-        block: &BlockRef,
-        nr: BlockNr,
-        mut h: HugeMap,
-        was_mapped: bool,
-    ) {
-        if was_mapped {
-            self.map_huge_again(space, nr, &mut h);
+    pub(crate) fn give_huge_back(&self, space: &Space, nr: BlockNr, mut taken: Taken) {
+        if taken.was_mapped {
+            self.map_huge_again(space, nr, &mut taken.h);
         }
-        let mut state = block.lock(self);
-        *state = BlockState::Huge(h);
-        block.settled(self);
+        taken.busy.end(self, BlockState::Huge(taken.h));
     }
 }

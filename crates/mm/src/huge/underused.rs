@@ -14,9 +14,10 @@ use crate::mm::Mm;
 use crate::platform::Platform;
 use crate::reclaim::direct::Who;
 use crate::space::block::{BlockState, HugeMap};
+use crate::space::busy::Busy;
 use crate::space::{BlockRef, Space};
 use crate::stat::Item;
-use crate::tunables::{Profile, Tunables};
+use crate::tunables::Profile;
 use crate::units::{BLOCK_PAGES, BlockNr, FrameRun, PageMask, Pfn};
 
 /// Huge pages that one pass in profile `deckle` looks at.
@@ -30,12 +31,12 @@ enum Verdict {
     Underused(PageMask),
 }
 
-impl Tunables {
-    /// Whether the shrinker runs at all: it is on, and the threshold can be passed. Linux
-    /// 6.18 takes 511 as off; profile `deckle` scans then too, since 512 zeros are more.
-    pub fn shrinks(&self) -> bool {
-        self.shrink_underused && !(self.profile == Profile::Linux && self.max_ptes_none >= 511)
-    }
+/// A huge page that was unmapped to be looked at; its block is busy.
+pub(crate) struct Taken {
+    pub busy: Busy,
+    /// Unmapped.
+    pub h: HugeMap,
+    pub was_mapped: bool,
 }
 
 impl<E: Env> Mm<E> {
@@ -129,13 +130,13 @@ impl<E: Env> Mm<E> {
         };
         let block = space.block(self, nr);
         let taken = self.take_huge(&space, &block, nr, Some(pfn));
-        if taken.is_err_and(|later| later) {
+        if matches!(taken, Err(true)) {
             self.requeue(pfn);
         }
         // From here on the busy mark keeps the folio; a split must find no other reference.
         self.put_folio(pfn, 1);
         match taken {
-            Ok((h, was_mapped)) => self.end_if_underused(&space, &block, nr, h, was_mapped),
+            Ok(taken) => self.end_if_underused(&space, &block, nr, taken),
             Err(_) => 0,
         }
     }
@@ -149,7 +150,7 @@ impl<E: Env> Mm<E> {
         block: &BlockRef,
         nr: BlockNr,
         pfn: Option<Pfn>,
-    ) -> Result<(HugeMap, bool), bool> {
+    ) -> Result<Taken, bool> {
         let mut state = block.try_lock(self).ok_or(true)?;
         let h = match &mut *state {
             BlockState::Busy => return Err(true),
@@ -168,8 +169,12 @@ impl<E: Env> Mm<E> {
         let was_mapped = h.mapped;
         self.unmap_huge(space, nr, h).map_err(|_| false)?;
         let h = *h;
-        *state = BlockState::Busy;
-        Ok((h, was_mapped))
+        let (busy, _) = Busy::block(block, state);
+        Ok(Taken {
+            busy,
+            h,
+            was_mapped,
+        })
     }
 
     /// Ends what [`Mm::take_huge`] began: takes the page apart if it is underused, else gives
@@ -179,20 +184,18 @@ impl<E: Env> Mm<E> {
         space: &Space,
         block: &BlockRef,
         nr: BlockNr,
-        h: HugeMap,
-        was_mapped: bool,
+        taken: Taken,
     ) -> u64 {
+        let h = taken.h;
         let max_none = self.underused_threshold(&self.tunables());
         let Verdict::Underused(zero) = self.test_underused(h.pfn, max_none) else {
-            self.give_huge_back(space, block, nr, h, was_mapped);
+            self.give_huge_back(space, nr, taken);
             return 0;
         };
         self.stats().add(Item::ThpUnderusedSplitPage, 1);
         let table = self.shatter(space, nr, h, zero, PageMask::EMPTY, None);
         self.shrunk(block, zero.count());
-        let mut state = block.lock(self);
-        *state = BlockState::Table(table);
-        block.settled(self);
+        taken.busy.end(self, BlockState::Table(table));
         u64::from(zero.count())
     }
 

@@ -15,6 +15,7 @@ use crate::mm::Mm;
 use crate::platform::{Cow, Platform};
 use crate::reclaim::leaving::Leaving;
 use crate::space::block::{BlockState, HugeMap, HugeSwap, Table};
+use crate::space::busy::Busy;
 use crate::space::entry::{Entry, Kind};
 use crate::space::{BlockRef, Space};
 use crate::stat::Item;
@@ -49,6 +50,22 @@ impl Fate {
         match self.old.binary_search_by_key(&k, |&(i, _)| i) {
             Ok(at) => self.old[at].1,
             Err(_) => self.first.add(self.fresh.rank(k)),
+        }
+    }
+
+    /// What page `k` of the folio at `head` is now.
+    pub fn kind(&self, head: Pfn, k: u32) -> Kind {
+        if self.zero.get(k) {
+            Kind::Zero {
+                mapped: false,
+                dropped: true,
+            }
+        } else if self.stored.get(k) {
+            Kind::Swapped(self.slot(k))
+        } else if self.kept.get(k) {
+            Kind::Inactive(head.add(k))
+        } else {
+            Kind::None
         }
     }
 }
@@ -178,8 +195,7 @@ impl<E: Env> Mm<E> {
             return self.keep_active(pfn);
         }
         let h: HugeMap = *h;
-        *state = BlockState::Busy;
-        drop(state);
+        let (busy, _) = Busy::block(block, state);
         let mut fate = self.put_away(space.forbids_zero(), pfn, BLOCK_PAGES, PageMask::FULL);
         let kept = fate.kept.count();
         let mut list = Isolated::default();
@@ -223,10 +239,7 @@ impl<E: Env> Mm<E> {
         };
         self.count_out(&fate);
         self.machine().preempt(Site::Relock);
-        let mut state = block.lock(self);
-        *state = new;
-        block.settled(self);
-        drop(state);
+        busy.end(self, new);
         self.putback_list(list);
         self.putback(pfn);
         freed
@@ -285,16 +298,18 @@ impl<E: Env> Mm<E> {
                     if e.lazy() {
                         lazy.set(k);
                     }
-                    table.set(i + k, e.with(Kind::Busy));
                 }
                 _ => stay.set(k),
             }
         }
-        drop(state);
         let held = stay.count();
         if mine == PageMask::EMPTY {
+            drop(state);
             return self.keep_active(pfn);
         }
+        let marked = (0..pages).filter(|&k| mine.get(k)).map(|k| i + k);
+        let busy = Busy::entries(block, table, marked.collect());
+        drop(state);
         let mut look = mine;
         (0..pages)
             .filter(|&k| lazy.get(k))
@@ -321,36 +336,22 @@ impl<E: Env> Mm<E> {
             runs.for_each(|run| self.platform().release(run));
         }
         self.machine().preempt(Site::Relock);
-        let mut state = block.lock(self);
-        if let Some(table) = state.table() {
+        let mut list = Isolated::default();
+        busy.end_by(self, |state| {
+            let Some(table) = state.table() else { return };
             for k in (0..pages).filter(|&k| mine.get(k)) {
-                let e = table.get(i + k);
-                let kind = if fate.zero.get(k) {
-                    Kind::Zero {
-                        mapped: false,
-                        dropped: true,
-                    }
-                } else if fate.stored.get(k) {
-                    Kind::Swapped(fate.slot(k))
-                } else if fate.kept.get(k) {
-                    Kind::Inactive(pfn.add(k))
-                } else {
-                    Kind::None
-                };
-                table.set(i + k, e.with(kind));
+                let kind = fate.kind(pfn, k);
+                table.set(i + k, table.get(i + k).with(kind));
                 if fate.kept.get(k) {
                     stay.set(k);
                 }
             }
-        }
-        let mut list = Isolated::default();
-        if gone > 0 && stay != PageMask::EMPTY {
-            self.meta(pfn).set(Flags::ACTIVE);
-            let refs = mine.count() + held;
-            self.split_owned(pfn, stay, refs, Some(&mut list));
-        }
-        block.settled(self);
-        drop(state);
+            if gone > 0 && stay != PageMask::EMPTY {
+                self.meta(pfn).set(Flags::ACTIVE);
+                let refs = mine.count() + held;
+                self.split_owned(pfn, stay, refs, Some(&mut list));
+            }
+        });
         if whole {
             return gone as u64;
         }

@@ -3,6 +3,7 @@
 pub mod contig;
 pub mod direct;
 pub mod evict;
+mod forked;
 mod high;
 mod leaving;
 pub mod lru;
@@ -11,4 +12,5 @@ pub mod pageout;
 pub(crate) mod places;
 pub mod refault;
 mod rejected;
+mod shared;
 mod writeback;

@@ -132,9 +132,10 @@ impl<E: Env> Mm<E> {
     }
 
     fn drop_zeros_of_huge(&self, space: &Space, block: &BlockRef, nr: BlockNr) -> u64 {
-        let Ok((h, _)) = self.take_huge(space, block, nr, None) else {
+        let Ok(taken) = self.take_huge(space, block, nr, None) else {
             return 0;
         };
+        let h = taken.h;
         let zero = self.platform().scan_zero(FrameRun::new(h.pfn, BLOCK_PAGES));
         let new = if zero == PageMask::EMPTY {
             // The next touch takes it back.
@@ -143,9 +144,7 @@ impl<E: Env> Mm<E> {
             self.stats().add(Item::ThpOomSplitPage, 1);
             BlockState::Table(self.shatter(space, nr, h, zero, PageMask::EMPTY, None))
         };
-        let mut state = block.lock(self);
-        *state = new;
-        block.settled(self);
+        taken.busy.end(self, new);
         zero.count() as u64
     }
 }

@@ -1,42 +1,32 @@
-//! Eviction of a folio that several spaces may map.
+//! The entries of a folio that several spaces may map, taken at all its places at once.
 //!
-//! Its entries are marked busy place by place, each under its block's lock alone, which is only
-//! tried. If these are all references that there are, but for the isolation, nobody can reach
-//! the folio or keep it: it is unmapped everywhere, and its pages go the way of any other. Each
-//! space gets its own zero and swapped entries, and its own resident pages fall (R103); a stored
-//! page has a user for each. If somebody holds more, or a lock is not to be had, or one space
-//! has locked the page, everything is put back as it was.
+//! They are marked busy place by place, each under its block's lock alone, which is only tried.
+//! If a lock is not to be had, or one space has locked the page, everything is put back as it was.
 
 use crate::env::Env;
-use crate::folio::order_of;
-use crate::frame::Flags;
-use crate::huge::isolated::Isolated;
-use crate::machine::{Machine, Site};
+use crate::folio::{first_page, order_of};
 use crate::mm::Mm;
-use crate::platform::{Platform, PlatformError};
-use crate::reclaim::evict::Fate;
-use crate::space::block::{BlockState, HugeMap, HugeSwap, Table};
+use crate::platform::PlatformError;
+use crate::space::block::{BlockState, HugeMap};
+use crate::space::busy::Busy;
 use crate::space::entry::{Entry, Kind};
-use crate::space::rmap::{Place, first_page};
+use crate::space::rmap::Place;
 use crate::space::{BlockRef, Space};
-use crate::stat::Item;
-use crate::units::{BLOCK_PAGES, BlockNr, FrameRun, PageMask, PageRun, Pfn, Vpn, order_pages};
-use alloc::boxed::Box;
+use crate::units::{BLOCK_PAGES, BlockNr, PageMask, PageRun, Pfn, Vpn, order_pages};
 use alloc::sync::Arc;
-use alloc::vec;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
 /// The entries of a folio in one block, which are busy and ours.
 pub(crate) struct Part {
-    space: Arc<Space>,
-    block: BlockRef,
-    nr: BlockNr,
-    was: Was,
+    pub space: Arc<Space>,
+    pub busy: Busy,
+    pub nr: BlockNr,
+    pub was: Was,
 }
 
 /// What they were before.
-enum Was {
+pub(crate) enum Was {
     Huge(HugeMap),
     /// Index in the block, and entry; by index.
     Entries(Vec<(u32, Entry)>),
@@ -101,54 +91,6 @@ impl Part {
 }
 
 impl<E: Env> Mm<E> {
-    /// Evicts an isolated folio that forks have shared and ends its isolation; returns the
-    /// pages it freed.
-    pub(super) fn reclaim_forked(&self, head: Pfn) -> u64 {
-        if self.meta(head).has(Flags::REJECTED) {
-            return self.keep_active(head);
-        }
-        let Some(mut parts) = self.take_places(head) else {
-            self.putback(head);
-            return 0;
-        };
-        let refs: u32 = parts.iter().map(Part::refs).sum();
-        let pages = order_pages(order_of(self.meta(head)));
-        let alone = self.meta(head).refs() == refs + 1
-            && self.bad_frame(FrameRun::new(head, pages)).is_none();
-        if !alone || self.unmap_parts(head, &mut parts).is_err() {
-            self.give_back_parts(parts);
-            self.stats().add(Item::NrPinned, u64::from(pages));
-            return self.keep_active(head);
-        }
-        let mut look = PageMask::EMPTY;
-        for part in &parts {
-            for (_, e) in part.entries() {
-                if let Some(p) = e.frame() {
-                    look.set(p.0 - head.0);
-                }
-            }
-        }
-        let zero_stays = parts.iter().any(|part| part.space.forbids_zero());
-        let fate = self.put_away(zero_stays, head, pages, look);
-        let gone = look.count() - fate.kept.count();
-        if gone == 0 {
-            self.show_parts(head, &parts, PageMask::FULL);
-            self.give_back_parts(parts);
-            return self.keep_active(head);
-        }
-        self.show_parts(head, &parts, fate.kept);
-        let mut list = Isolated::default();
-        let users = self.settle_frames(head, pages, &fate, look, &parts, &mut list);
-        self.count_out(&fate);
-        self.machine().preempt(Site::Relock);
-        for part in parts {
-            self.write_fate(head, &fate, &users, part);
-        }
-        self.putback_list(list);
-        self.putback(head);
-        u64::from(gone)
-    }
-
     /// Marks every entry of a folio busy, or none.
     pub(crate) fn take_places(&self, head: Pfn) -> Option<Vec<Part>> {
         let pages = u64::from(order_pages(order_of(self.meta(head))));
@@ -195,14 +137,13 @@ impl<E: Env> Mm<E> {
             self.contended.fetch_add(1, Ordering::Relaxed);
             return Err(());
         };
-        let was = match &mut *state {
+        let (busy, was) = match &mut *state {
             BlockState::Huge(h) if h.pfn == head => {
                 if h.locked || !h.mapped {
                     return Err(());
                 }
                 let h = *h;
-                *state = BlockState::Busy;
-                Was::Huge(h)
+                (Busy::block(block, state).0, Was::Huge(h))
             }
             BlockState::Table(table) => {
                 let mut list = Vec::new();
@@ -223,18 +164,15 @@ impl<E: Env> Mm<E> {
                 if list.iter().any(|(_, e)| stays(e)) {
                     return Err(());
                 }
-                for (k, e) in &list {
-                    table.set(*k, e.with(Kind::Busy));
-                }
-                Was::Entries(list)
+                let pages = list.iter().map(|(k, _)| *k).collect();
+                (Busy::entries(block, table, pages), Was::Entries(list))
             }
             BlockState::Busy => return Err(()),
             _ => return Ok(None),
         };
-        drop(state);
         Ok(Some(Part {
             space: space.clone(),
-            block: block.clone(),
+            busy,
             nr,
             was,
         }))
@@ -274,127 +212,15 @@ impl<E: Env> Mm<E> {
     /// The entries are what they were.
     pub(crate) fn give_back_parts(&self, parts: Vec<Part>) {
         for part in parts {
-            let mut state = part.block.lock(self);
-            match part.was {
+            part.busy.end_by(self, |state| match part.was {
                 Was::Huge(h) => *state = BlockState::Huge(h),
                 Was::Entries(list) => {
                     if let Some(table) = state.table() {
                         list.into_iter().for_each(|(k, e)| table.set(k, e));
                     }
                 }
-            }
-            part.block.settled(self);
+            });
         }
-    }
-
-    /// Frees the frames of what is gone; what is kept becomes folios of one page each. Returns
-    /// how many entries each page has.
-    fn settle_frames(
-        &self,
-        head: Pfn,
-        pages: u32,
-        fate: &Fate,
-        look: PageMask,
-        parts: &[Part],
-        list: &mut Isolated,
-    ) -> Vec<u32> {
-        let refs: u32 = parts.iter().map(Part::refs).sum();
-        let mut gone = look;
-        (0..pages)
-            .filter(|&k| fate.kept.get(k))
-            .for_each(|k| gone.clear(k));
-        for (start, len) in gone.runs(pages) {
-            self.platform().release(FrameRun::new(head.add(start), len));
-        }
-        let mut users = vec![0u32; pages as usize];
-        let mut homes: Vec<Vec<Place>> = (0..pages).map(|_| Vec::new()).collect();
-        for part in parts {
-            for (k, e) in part.entries() {
-                let Some(p) = e.frame() else { continue };
-                let i = p.0 - head.0;
-                users[i as usize] += 1;
-                if fate.kept.get(i) {
-                    homes[i as usize].push(Place {
-                        space: part.space.id,
-                        first: part.nr.start().add(u64::from(k)),
-                        refs: 1,
-                        huge: false,
-                    });
-                }
-            }
-        }
-        for k in (0..pages).filter(|&k| fate.stored.get(k)) {
-            let more = users[k as usize] - 1;
-            self.share_swapped(fate.slot(k), 1, more);
-        }
-        self.rmap_clear(head);
-        if fate.kept == PageMask::EMPTY {
-            self.put_folio(head, refs);
-            return users;
-        }
-        self.meta(head).set(Flags::ACTIVE);
-        self.split_owned(head, fate.kept, refs, Some(list));
-        for (k, places) in homes.into_iter().enumerate() {
-            let p = head.add(k as u32);
-            match places[..] {
-                [] => {}
-                [one] => self.meta(p).set_owner(one.space, one.first),
-                _ => {
-                    self.meta(p).add_refs(places.len() as u32 - 1);
-                    self.rmap_set(p, places);
-                }
-            }
-        }
-        users
-    }
-
-    /// Writes what became of the pages into the entries of one block.
-    fn write_fate(&self, head: Pfn, fate: &Fate, users: &[u32], part: Part) {
-        let entries = part.entries();
-        let mut state = part.block.lock(self);
-        if let (Was::Huge(h), true) = (&part.was, fate.kept == PageMask::EMPTY) {
-            let (zero, prot, marks) = (fate.zero, h.prot, h.marks);
-            let stored = fate.stored.count();
-            self.stats().sub(Item::NrAnon, u64::from(BLOCK_PAGES));
-            self.stats().add(Item::NrZero, u64::from(zero.count()));
-            self.stats().add(Item::NrSwapped, u64::from(stored));
-            let first = fate.first;
-            *state = BlockState::HugeSwapped(Box::new(HugeSwap {
-                zero,
-                first,
-                prot,
-                marks,
-            }));
-            part.block.settled(self);
-            return;
-        }
-        if let Was::Huge(_) = part.was {
-            *state = BlockState::Table(Table::new());
-        }
-        if let Some(table) = state.table() {
-            for (k, e) in entries {
-                let Some(p) = e.frame() else { continue };
-                let i = p.0 - head.0;
-                let kind = if fate.zero.get(i) {
-                    self.stats().add(Item::NrZero, 1);
-                    Kind::Zero {
-                        mapped: false,
-                        dropped: true,
-                    }
-                } else if fate.stored.get(i) {
-                    self.stats().add(Item::NrSwapped, 1);
-                    Kind::Swapped(fate.slot(i))
-                } else {
-                    // Every reference was here: with one entry the page is this space's own.
-                    let shared = e.shared() && users[i as usize] > 1;
-                    table.set(k, e.guard(shared));
-                    continue;
-                };
-                self.stats().sub(Item::NrAnon, 1);
-                table.set(k, e.with(kind));
-            }
-        }
-        part.block.settled(self);
     }
 }
 

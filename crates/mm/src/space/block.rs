@@ -228,10 +228,13 @@ impl Block {
     }
 
     /// Says that busy marks went; called with the lock held, after the entries were written.
-    pub fn settled<E: Env>(&self, mm: &Mm<E>) {
+    pub(super) fn settled<E: Env>(&self, mm: &Mm<E>) {
         self.seq.fetch_add(1, Ordering::SeqCst);
         if self.waiting.load(Ordering::SeqCst) > 0 {
             mm.machine().unpark(&self.seq, u32::MAX);
         }
     }
 }
+
+/// In place of the pass: the program's doing, not the shrinker's.
+pub(crate) const PROGRAM: u32 = u32::MAX;

@@ -7,12 +7,13 @@
 //! reverse map.
 
 use crate::env::Env;
-use crate::folio::order_of;
+use crate::folio::{first_page, order_of};
 use crate::mm::Mm;
 use crate::platform::{Platform, PlatformError, Stop};
 use crate::space::block::{BlockState, Table};
+use crate::space::busy::Busy;
 use crate::space::entry::{Entry, Kind};
-use crate::space::rmap::{Place, first_page};
+use crate::space::rmap::Place;
 use crate::space::{BlockRef, Space};
 use crate::units::{BLOCK_PAGES, PageRun, Pfn, SpaceId, Vpn, order_pages};
 use alloc::vec;
@@ -59,29 +60,27 @@ impl<E: Env> Mm<E> {
             return Ok(false);
         };
         let loads = self.held_runs(table, i, n);
+        if loads.is_empty() {
+            return Ok(false);
+        }
         for load in &loads {
             self.list_place(space.id, from.block().start(), table, load);
-            for k in load.k..load.k + load.pages {
-                table.set(k, table.get(k).with(Kind::Busy));
-            }
         }
+        let pages = loads.iter().flat_map(|l| l.k..l.k + l.pages);
+        let busy = Busy::entries(source, table, pages.collect());
         drop(state);
-        for (at, load) in loads.iter().enumerate() {
-            if let Err(e) = self.carry(space, source, from, to, load) {
-                let mut state = source.lock(self);
-                if let Some(table) = state.table() {
-                    loads[at..].iter().for_each(|l| put_back(table, l));
-                }
-                source.settled(self);
-                return Err(e);
+        let (mut moved, mut done) = (0, Ok(()));
+        while moved < loads.len() && done.is_ok() {
+            done = self.carry(space, &busy, from, to, &loads[moved]);
+            moved += usize::from(done.is_ok());
+        }
+        busy.end_by(self, |state| {
+            if let Some(table) = state.table() {
+                loads[moved..].iter().for_each(|l| put_back(table, l));
             }
-        }
-        if !loads.is_empty() {
-            let mut state = source.lock(self);
             state.tidy();
-            source.settled(self);
-        }
-        Ok(!loads.is_empty())
+        });
+        done.map(|()| true)
     }
 
     /// Held pages among `i..i + n`, in runs of one folio with equal marks.
@@ -143,7 +142,7 @@ impl<E: Env> Mm<E> {
     fn carry(
         &self,
         space: &Space,
-        source: &BlockRef,
+        source: &Busy,
         from: Vpn,
         to: Vpn,
         load: &Load,
@@ -181,11 +180,11 @@ impl<E: Env> Mm<E> {
         drop(state);
         let token = self.platform().discard(old);
         self.platform().flush(&mut core::iter::once(token));
-        let mut state = source.lock(self);
-        if let Some(table) = state.table() {
-            (load.k..load.k + n).for_each(|k| table.set(k, Entry::NONE));
-        }
-        drop(state);
+        source.note(self, |state| {
+            if let Some(table) = state.table() {
+                (load.k..load.k + n).for_each(|k| table.set(k, Entry::NONE));
+            }
+        });
         self.rmap_del(head, space.id, first_page(old.start, pfn, head), n);
         self.put_folio(head, n);
         Ok(())

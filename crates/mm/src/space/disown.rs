@@ -184,12 +184,4 @@ impl<E: Env> Mm<E> {
         };
         space.contains(start, pages) && space.parts(self, start, pages).any(away)
     }
-
-    /// The VMAs of a range, cut at its edges, by address.
-    pub fn mapped_parts(&self, id: SpaceId, start: Vpn, pages: u64) -> Vec<Vma> {
-        let Ok(space) = self.space(id) else {
-            return Vec::new();
-        };
-        space.read_vmas(self, |t| t.range(start, pages).collect())
-    }
 }

@@ -11,14 +11,15 @@
 //! and the parent's pages are exclusive again as far as that is proven.
 
 use crate::env::Env;
-use crate::folio::order_of;
+use crate::folio::{first_page, order_of};
 use crate::mm::Mm;
 use crate::platform::{Content, Cow, Platform, PlatformError, Prot, Stop};
 use crate::reclaim::lru::Which;
 use crate::space::block::{BlockState, HugeMap, HugeSwap, Table};
+use crate::space::busy::Busy;
 use crate::space::entry::{Entry, Kind};
 use crate::space::marks::Marks;
-use crate::space::rmap::{Place, first_page};
+use crate::space::rmap::Place;
 use crate::space::vma::{OnFork, Vma};
 use crate::space::{BlockRef, MapError, Space};
 use crate::stat::Item;
@@ -140,12 +141,11 @@ impl<E: Env> Mm<E> {
     }
 
     fn fork_block(&self, fork: &Fork<'_>, block: &BlockRef) -> Result<(), MapError> {
-        let mut state = self.lock_settled(block, 0, BLOCK_PAGES);
+        let state = self.lock_settled(block, 0, BLOCK_PAGES);
         if matches!(&*state, BlockState::Empty) {
             return Ok(());
         }
-        let mut ours = core::mem::replace(&mut *state, BlockState::Busy);
-        drop(state);
+        let (busy, mut ours) = Busy::block(block, state);
         let mut theirs = BlockState::Empty;
         let done = self.fork_state(fork, &mut ours, &mut theirs);
         if !matches!(theirs, BlockState::Empty) {
@@ -154,9 +154,7 @@ impl<E: Env> Mm<E> {
             *state = theirs;
             state.tidy();
         }
-        let mut state = block.lock(self);
-        *state = ours;
-        block.settled(self);
+        busy.end(self, ours);
         done
     }
 

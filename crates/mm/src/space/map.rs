@@ -3,11 +3,10 @@
 use crate::charge::Charge;
 use crate::env::Env;
 use crate::mm::Mm;
-use crate::platform::{Platform, Prot};
-use crate::space::block::BlockState;
+use crate::platform::Prot;
 use crate::space::fault::{FaultError, FaultMode};
 use crate::space::vma::{OnFork, Search, ThpAdvice, Vma};
-use crate::space::{BlockRef, MapError, Space};
+use crate::space::{MapError, Space};
 use crate::units::{SpaceId, Vpn};
 use alloc::vec::Vec;
 
@@ -113,36 +112,6 @@ impl<E: Env> Mm<E> {
         Ok(())
     }
 
-    /// Rights for a range that was not mapped; without access again if that is refused.
-    pub(crate) fn protect_new(
-        &self,
-        space: &Space,
-        start: Vpn,
-        pages: u64,
-        prot: Prot,
-    ) -> Result<(), MapError> {
-        let done = self.protect_range(space, start, pages, prot);
-        if done.is_err() {
-            let _ = self.protect_range(space, start, pages, Prot::NONE);
-        }
-        done
-    }
-
-    pub(crate) fn protect_range(
-        &self,
-        space: &Space,
-        start: Vpn,
-        pages: u64,
-        prot: Prot,
-    ) -> Result<(), MapError> {
-        let token = self
-            .platform()
-            .protect(space.id, start, pages, prot)
-            .map_err(MapError::Platform)?;
-        self.platform().flush(&mut core::iter::once(token));
-        Ok(())
-    }
-
     /// Keeps a range resident: brings every page in and exempts it from reclaim. Fails with
     /// [`MapError::Limit`] when it does not fit; what was brought in stays, unlocked.
     pub fn mlock(&self, space: SpaceId, start: Vpn, pages: u64) -> Result<(), MapError> {
@@ -165,29 +134,6 @@ impl<E: Env> Mm<E> {
     /// Ends what [`Mm::mlock`] began.
     pub fn munlock(&self, space: SpaceId, start: Vpn, pages: u64) -> Result<(), MapError> {
         self.set_locked(space, start, pages, false)
-    }
-
-    /// Locks a block once nothing of `first..first + n` is busy.
-    pub(crate) fn lock_settled<'a>(
-        &'a self,
-        block: &'a BlockRef,
-        first: u32,
-        n: u32,
-    ) -> crate::sync::Guard<'a, BlockState, E::M> {
-        loop {
-            let state = block.lock(self);
-            let busy = match &*state {
-                BlockState::Busy => true,
-                BlockState::Table(t) => t.busy_in(first, n),
-                _ => false,
-            };
-            if !busy {
-                return state;
-            }
-            let ticket = block.ticket();
-            drop(state);
-            block.wait(self, ticket);
-        }
     }
 
     /// Faults every page of a range in.
@@ -214,6 +160,14 @@ impl<E: Env> Mm<E> {
                 Err(_) => return Err(MapError::Fault(page)),
             }
         }
+        Ok(())
+    }
+
+    /// Unmaps everything and ends the space. No other call on the space may be under way.
+    pub fn destroy_space(&self, id: SpaceId) -> Result<(), MapError> {
+        let space = self.space(id)?;
+        self.munmap(id, space.base, space.pages)?;
+        self.end_space(id);
         Ok(())
     }
 }

@@ -2,7 +2,9 @@
 
 pub mod advice;
 pub mod block;
+pub(crate) mod busy;
 mod carry;
+mod copy;
 mod cow;
 pub mod disown;
 pub mod entry;
@@ -13,11 +15,13 @@ pub mod fresh;
 pub mod map;
 pub mod marks;
 pub(crate) mod open;
+mod opening;
 pub mod pin;
 mod protect;
 pub mod remap;
 pub mod rmap;
 mod runs;
+mod settle;
 pub mod share;
 pub mod swapin;
 pub mod userfault;
@@ -142,6 +146,11 @@ impl Space {
                 .0
                 .checked_add(pages)
                 .is_some_and(|end| end <= self.base.0 + self.pages)
+    }
+
+    /// Whether the shared zero page must not be mapped here.
+    pub(crate) fn forbids_zero(&self) -> bool {
+        self.zero_forbidden.load(Ordering::Acquire)
     }
 
     /// The VMA of a page, and the sequence number under which it was seen.
@@ -270,14 +279,6 @@ impl<E: Env> Mm<E> {
         Ok(id)
     }
 
-    /// Unmaps everything and ends the space. No other call on the space may be under way.
-    pub fn destroy_space(&self, id: SpaceId) -> Result<(), MapError> {
-        let space = self.space(id)?;
-        self.munmap(id, space.base, space.pages)?;
-        self.end_space(id);
-        Ok(())
-    }
-
     /// Ends a space in which nothing is mapped. Its number is free only when the platform has
     /// no space of this number any more.
     pub(crate) fn end_space(&self, id: SpaceId) {
@@ -305,5 +306,13 @@ impl<E: Env> Mm<E> {
             .get(id.0 as usize)
             .and_then(Option::clone)
             .ok_or(MapError::NoSpace(id))
+    }
+
+    /// The VMAs of a range, cut at its edges, by address.
+    pub fn mapped_parts(&self, id: SpaceId, start: Vpn, pages: u64) -> Vec<Vma> {
+        let Ok(space) = self.space(id) else {
+            return Vec::new();
+        };
+        space.read_vmas(self, |t| t.range(start, pages).collect())
     }
 }

@@ -10,7 +10,7 @@ use crate::mm::Mm;
 use crate::platform::{Cow, Platform, PlatformError, Stop};
 use crate::space::entry::Kind;
 use crate::space::fault::{Access, FaultError, FaultMode};
-use crate::units::{FrameRun, Pfn, SpaceId, Vpn, order_pages};
+use crate::units::{Pfn, SpaceId, Vpn, order_pages};
 
 /// Times that a page which is taken away again at once is faulted in for a pin.
 const RETRIES: u32 = 1000;
@@ -83,30 +83,5 @@ impl<E: Env> Mm<E> {
         }
         drop(rmap);
         self.put_folio(head, 1);
-    }
-
-    /// Whether somebody has pinned a frame.
-    pub(crate) fn is_pinned(&self, pfn: Pfn) -> bool {
-        let pinned = self.meta(self.head_of(pfn)).has(Flags::PINNED);
-        pinned && self.rmap.lock(self.machine()).pins.contains_key(&pfn.0)
-    }
-
-    /// A frame has failed (memory failure): nothing is copied from it any more, its folio is
-    /// neither split nor ever used again. False: it is part of no folio.
-    pub fn poison(&self, pfn: Pfn) -> bool {
-        self.zone_of(pfn).mark_bad(pfn).is_ok()
-    }
-
-    /// The first of the frames that has failed.
-    pub(crate) fn bad_frame(&self, frames: FrameRun) -> Option<Pfn> {
-        if !self
-            .zone_of(frames.start)
-            .has_bad(frames.start, frames.pages)
-        {
-            return None;
-        }
-        (0..frames.pages)
-            .map(|k| frames.start.add(k))
-            .find(|&p| self.meta(p).has(Flags::BAD))
     }
 }

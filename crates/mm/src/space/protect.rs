@@ -83,20 +83,6 @@ impl<E: Env> Mm<E> {
         before.iter().map(back).fold(Ok(()), Result::and)
     }
 
-    /// Makes tables of huge pages that the range cuts.
-    pub(crate) fn break_edges(&self, space: &Space, start: Vpn, pages: u64) {
-        let last = start.add(pages.saturating_sub(1));
-        for (page, cut) in [
-            (start, start.index() > 0 || pages < u64::from(BLOCK_PAGES)),
-            (last, last.index() != BLOCK_PAGES - 1),
-        ] {
-            if cut && pages > 0 {
-                let block = space.block(self, page.block());
-                self.break_huge(space, &block, page.block(), PageMask::EMPTY);
-            }
-        }
-    }
-
     /// Number of VMAs; 0 if there is no such space.
     pub fn mappings(&self, space: SpaceId) -> usize {
         match self.space(space) {

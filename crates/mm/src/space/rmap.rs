@@ -73,11 +73,6 @@ impl Default for Rmap {
     }
 }
 
-/// The page where the first page of folio `head` would lie if `pfn` lies at `page`.
-pub(crate) fn first_page(page: Vpn, pfn: Pfn, head: Pfn) -> Vpn {
-    Vpn(page.0.wrapping_sub(u64::from(pfn.0 - head.0)))
-}
-
 impl<E: Env> Mm<E> {
     /// Whether a fork has shared a folio and it is not proven yet that it is one place's own.
     pub(crate) fn is_forked(&self, head: Pfn) -> bool {
@@ -207,5 +202,11 @@ impl<E: Env> Mm<E> {
         let mut rmap = self.rmap.lock(self.machine());
         self.meta(head).set(Flags::FORKED);
         rmap.places.insert(head.0, places);
+    }
+
+    /// Whether somebody has pinned a frame.
+    pub(crate) fn is_pinned(&self, pfn: Pfn) -> bool {
+        let pinned = self.meta(self.head_of(pfn)).has(Flags::PINNED);
+        pinned && self.rmap.lock(self.machine()).pins.contains_key(&pfn.0)
     }
 }

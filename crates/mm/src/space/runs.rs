@@ -3,10 +3,10 @@
 use crate::env::Env;
 use crate::mm::Mm;
 use crate::platform::{Content, Platform, PlatformError, Prot, Stop};
-use crate::space::Space;
 use crate::space::block::{HugeMap, Table};
+use crate::space::{MapError, Space};
 use crate::stat::Item;
-use crate::units::{BLOCK_PAGES, BlockNr, PAGE_SIZE, PageRun, Pfn};
+use crate::units::{BLOCK_PAGES, BlockNr, PAGE_SIZE, PageRun, Pfn, Vpn};
 
 /// Times a platform operation is tried again while the address space is changing.
 const STOP_RETRIES: u32 = 10_000;
@@ -240,5 +240,35 @@ impl<E: Env> Mm<E> {
             }
         }
         debug_assert!(last.is_ok(), "cannot map again: {last:?}");
+    }
+
+    /// Rights for a range that was not mapped; without access again if that is refused.
+    pub(crate) fn protect_new(
+        &self,
+        space: &Space,
+        start: Vpn,
+        pages: u64,
+        prot: Prot,
+    ) -> Result<(), MapError> {
+        let done = self.protect_range(space, start, pages, prot);
+        if done.is_err() {
+            let _ = self.protect_range(space, start, pages, Prot::NONE);
+        }
+        done
+    }
+
+    pub(crate) fn protect_range(
+        &self,
+        space: &Space,
+        start: Vpn,
+        pages: u64,
+        prot: Prot,
+    ) -> Result<(), MapError> {
+        let token = self
+            .platform()
+            .protect(space.id, start, pages, prot)
+            .map_err(MapError::Platform)?;
+        self.platform().flush(&mut core::iter::once(token));
+        Ok(())
     }
 }

@@ -9,6 +9,7 @@ use crate::mm::Mm;
 use crate::platform::{Content, Prot, Stop};
 use crate::reclaim::lru::Which;
 use crate::space::block::Table;
+use crate::space::busy::Busy;
 use crate::space::entry::{Entry, Kind};
 use crate::space::fault::{Access, FaultError, FaultMode, Served};
 use crate::space::vma::Vma;
@@ -31,17 +32,22 @@ fn window(table: &Table, page: Vpn, cap: u8) -> Option<(u32, u8)> {
 
 /// The pages of a window, by index from its first, with their slots; they are busy afterwards.
 /// Whether any has marks, so that they must be mapped guarded.
-fn take(table: &mut Table, first: u32, pages: u32) -> (Vec<(u32, Slot)>, bool) {
+fn take(
+    block: &BlockRef,
+    table: &mut Table,
+    first: u32,
+    pages: u32,
+) -> (Busy, Vec<(u32, Slot)>, bool) {
     let (mut slots, mut marked) = (Vec::new(), false);
     for k in 0..pages {
         let e = table.get(first + k);
         if let Kind::Swapped(slot) = e.kind() {
             slots.push((k, slot));
             marked |= e.marks().any();
-            table.set(first + k, e.with(Kind::Busy));
         }
     }
-    (slots, marked)
+    let taken = slots.iter().map(|(k, _)| first + k).collect();
+    (Busy::entries(block, table, taken), slots, marked)
 }
 
 impl<E: Env> Mm<E> {
@@ -86,14 +92,19 @@ impl<E: Env> Mm<E> {
             }
             let run = PageRun::new(space.id, start, n);
             let prot = state.entry(page.index()).prot();
-            let (slots, guarded) = match state.table() {
-                Some(table) => take(table, start.index(), n),
-                None => (Vec::new(), false),
+            let Some(table) = state.table() else {
+                drop(state);
+                self.free_unused(pfn);
+                return Ok(None);
             };
+            let (busy, slots, guarded) = take(block, table, start.index(), n);
             drop(state);
             let (got, read) = self.read_in(run, pfn, &slots, prot, guarded);
-            let mut state = block.lock(self);
-            if let Some(table) = state.table() {
+            let mapped = &slots[..got as usize];
+            // What is freed takes its copies along.
+            let keeps = got > 0 && access == Access::Read && self.wants_copies(got);
+            busy.end_by(self, |state| {
+                let Some(table) = state.table() else { return };
                 for &(k, slot) in &slots {
                     let old = table.get(start.index() + k).with_attrs(prot, vma.locked);
                     let e = match k < got {
@@ -102,21 +113,16 @@ impl<E: Env> Mm<E> {
                     };
                     table.set(start.index() + k, e);
                 }
-            }
-            let mapped = &slots[..got as usize];
-            if got > 0 {
-                self.stats().sub(Item::NrSwapped, got as u64);
-                self.stats().add(Item::NrAnon, got as u64);
-                // With the block locked: from then on anybody may unmap the folio and free it.
-                self.lru_add(pfn, Which::Active);
-            }
-            // Likewise: what is freed takes its copies along.
-            let keeps = got > 0 && access == Access::Read && self.wants_copies(got);
-            if keeps {
-                self.keep_copies(pfn, mapped);
-            }
-            block.settled(self);
-            drop(state);
+                if got > 0 {
+                    self.stats().sub(Item::NrSwapped, got as u64);
+                    self.stats().add(Item::NrAnon, got as u64);
+                    // With the block locked: from then on anybody may unmap the folio and free it.
+                    self.lru_add(pfn, Which::Active);
+                }
+                if keeps {
+                    self.keep_copies(pfn, mapped);
+                }
+            });
             if got == 0 {
                 self.free_unused(pfn);
             } else {

@@ -15,13 +15,6 @@ use crate::units::{SpaceId, Vpn};
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
-impl Space {
-    /// Whether the shared zero page must not be mapped here.
-    pub(crate) fn forbids_zero(&self) -> bool {
-        self.zero_forbidden.load(Ordering::Acquire)
-    }
-}
-
 impl<E: Env> Mm<E> {
     /// From now on a fault on a hole of the range maps nothing and ends with
     /// [`FaultError::ToProgram`](crate::FaultError), also one that is being served now. What is

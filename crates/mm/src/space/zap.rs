@@ -3,11 +3,11 @@
 
 use crate::charge::Charge;
 use crate::env::Env;
+use crate::folio::first_page;
 use crate::mm::Mm;
 use crate::platform::{Flush, Platform};
 use crate::space::block::{BlockState, HugeMap, Table};
 use crate::space::entry::{Entry, Kind};
-use crate::space::rmap::first_page;
 use crate::space::{BlockRef, Space};
 use crate::stat::Item;
 use crate::units::{BLOCK_PAGES, FrameRun, PageMask, PageRun, Pfn, SpaceId, Vpn};

@@ -49,6 +49,17 @@ fn r148_what_the_system_makes_of_open_pages_is_booked_when_they_are_closed() {
 }
 
 #[test]
+fn r148_what_a_new_mapping_was_charged_comes_back_if_it_fails() {
+    let rig = rig();
+    assert!(rig.mm.charge_new(Prot::RW, 64));
+    assert_eq!(rig.charge.usage(), 64);
+    let outside = Vpn(BASE.0 - 1);
+    assert!(rig.mm.mmap_open(rig.space, outside, 64, Prot::RW).is_err());
+    assert_eq!(rig.charge.usage(), 0);
+    rig.verify(&"refused");
+}
+
+#[test]
 fn r127_no_write_to_what_is_open_is_lost_to_who_tracks_writes() {
     let rig = rig();
     let start = open(&rig);
