@@ -1,7 +1,7 @@
 //! A look at the folio behind a page, for tests and tools.
 
+use crate::engine::folio::order_of;
 use crate::env::Env;
-use crate::folio::order_of;
 use crate::frame::Flags;
 use crate::mm::Mm;
 use crate::units::{Pfn, SpaceId, Vpn};

@@ -136,6 +136,17 @@ impl<E: Env> Drop for Stall<'_, E> {
     }
 }
 
+/// Who reclaims.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Who {
+    /// Somebody waits for the memory.
+    Direct,
+    /// Nobody waits.
+    Kswapd,
+    /// Somebody else would like to have it, and has not run out yet.
+    Request,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

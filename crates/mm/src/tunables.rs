@@ -1,8 +1,8 @@
 //! The knobs, with the kernel's names, and the two policy profiles.
 
 use crate::env::Env;
-use crate::huge::order::{SizeMode, Sizes};
 use crate::platform::Platform;
+use crate::sizes::{SizeMode, Sizes};
 use crate::units::{BLOCK_ORDER, PAGE_SIZE};
 use core::fmt;
 
@@ -117,7 +117,7 @@ pub struct Tunables {
     /// Large orders that a fault tries before it takes one page.
     pub fault_attempts: u8,
     /// Percent of `memory.high`, 0..=100, below which a fault that gets no large folio leaves the
-    /// holes around it to the system (`space/open.rs`), while `fault_order` is `Auto`; 0: never.
+    /// holes around it to the system (`engine/open.rs`), while `fault_order` is `Auto`; 0: never.
     pub fault_open_ratio: u8,
 }
 

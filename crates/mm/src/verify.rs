@@ -17,17 +17,17 @@
 //! | charge (if this manager is its only user) | frames allocated + store + unbacked + open |
 
 use crate::charge::Charge;
+use crate::engine::folio::{first_page, order_of};
+use crate::engine::lru::Which;
+use crate::engine::open;
 use crate::env::Env;
-use crate::folio::{first_page, order_of};
 use crate::frame::Flags;
 use crate::mm::Mm;
 use crate::platform::{Cow, Platform};
-use crate::reclaim::lru::Which;
-use crate::space::block::BlockState;
-use crate::space::entry::Kind;
-use crate::space::open;
 use crate::stat::{Item, SizeItem};
 use crate::store::Store;
+use crate::table::block::BlockState;
+use crate::table::entry::Kind;
 use crate::units::{BLOCK_ORDER, BLOCK_PAGES, Pfn, Slot, SpaceId, Vpn, order_pages};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;

@@ -3,7 +3,7 @@
 use crate::serve::{Calls, pages, raw, vpn};
 use crate::sys;
 use core::ffi::c_int;
-use deckle_mm::space::vma::OnFork;
+use deckle_mm::table::vma::OnFork;
 use deckle_mm::{Advice, CollapseError};
 use libc::{MADV_DOFORK, MADV_DONTFORK, MADV_KEEPONFORK, MADV_NORMAL, MADV_RANDOM};
 use libc::{MADV_SEQUENTIAL, MADV_UNMERGEABLE, MADV_WIPEONFORK};

@@ -18,7 +18,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32};
 use deckle_door::Door;
 use deckle_door::futex::{self, Scope};
 use deckle_live::Place;
-use deckle_mm::space::vma::OnFork;
+use deckle_mm::table::vma::OnFork;
 use deckle_mm::{Charge, Item, MapError};
 
 impl Process {

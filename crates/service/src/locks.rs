@@ -7,7 +7,7 @@ use crate::process::Process;
 use crate::serve::{Calls, errno, raw};
 use crate::sys::PAGE;
 use core::ffi::c_int;
-use deckle_mm::space::vma::Vma;
+use deckle_mm::table::vma::Vma;
 use deckle_mm::{MapError, Prot, Vpn};
 
 /// From this size on a mapping without a reservation is taken for room that its owner fills as

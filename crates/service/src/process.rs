@@ -10,7 +10,7 @@ use core::sync::atomic::Ordering::{Acquire, Release};
 use deckle_door::Lock;
 use deckle_group::proto::Link;
 use deckle_live::{LiveEnv, Pager, Ranges};
-use deckle_mm::space::vma::Vma;
+use deckle_mm::table::vma::Vma;
 use deckle_mm::{Mm, SpaceId};
 use std::sync::Arc;
 

@@ -1,15 +1,15 @@
 //! Moving an isolated folio that several spaces may map.
 //!
-//! As its eviction begins (`reclaim/places.rs`): all entries are marked busy and proven to be
+//! As its eviction begins (`sharing/places.rs`): all entries are marked busy and proven to be
 //! all references. Every place gets the new frames, write-protected as before.
 
 use super::migrate::{Frames, MigrateError, Migrated};
+use crate::engine::folio::order_of;
 use crate::env::Env;
-use crate::folio::order_of;
 use crate::frame::Flags;
 use crate::machine::{Machine, Site};
 use crate::mm::Mm;
-use crate::reclaim::places::Part;
+use crate::sharing::places::Part;
 use crate::units::{PageMask, Pfn};
 use alloc::vec::Vec;
 

@@ -1,19 +1,19 @@
 //! Moving an isolated folio of one place to other frames.
 
+use crate::engine::busy::Busy;
+use crate::engine::folio::order_of;
+use crate::engine::isolated::Isolated;
+use crate::engine::space::{BlockRef, Space};
+use crate::engine::split::SplitFlags;
 use crate::env::Env;
-use crate::folio::order_of;
 use crate::frame::Flags;
-use crate::huge::isolated::Isolated;
-use crate::huge::split::SplitFlags;
 use crate::machine::{Machine, Site};
 use crate::mm::Mm;
 use crate::platform::Platform;
-use crate::space::block::{BlockState, HugeMap};
-use crate::space::busy::Busy;
-use crate::space::entry::{Entry, Kind};
-use crate::space::{BlockRef, Space};
 use crate::stat::Item;
 use crate::sync::Guard;
+use crate::table::block::{BlockState, HugeMap};
+use crate::table::entry::{Entry, Kind};
 use crate::units::{
     BLOCK_PAGES, BlockNr, FrameRun, PageMask, PageRun, Pfn, SpaceId, Vpn, order_pages,
 };

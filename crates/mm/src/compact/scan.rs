@@ -1,10 +1,10 @@
 //! The two scanners.
 
 use super::migrate::Migrated;
+use crate::engine::folio::order_of;
+use crate::engine::isolated::Isolated;
 use crate::env::Env;
-use crate::folio::order_of;
 use crate::frame::{Flags, FreePool, Mobility, Seen, Zone};
-use crate::huge::isolated::Isolated;
 use crate::mm::Mm;
 use crate::stat::Item;
 use crate::units::{BLOCK_ORDER, BLOCK_PAGES, Pfn, order_pages};

@@ -6,17 +6,17 @@
 
 use crate::charge::Charge;
 use crate::compact::Compaction;
+use crate::engine::folio::AllocError;
+use crate::engine::step::FaultMode;
 use crate::env::Env;
-use crate::folio::AllocError;
 use crate::frame::{
     AllocFlags, CapturePolicy, CaptureStats, Goal, Reclaim, Request, Zonelist, alloc_pages,
 };
 use crate::mm::Mm;
 use crate::platform::Platform;
-use crate::reclaim::direct::Who;
-use crate::space::fault::FaultMode;
-use crate::space::vma::{ThpAdvice, Vma};
+use crate::pressure::Who;
 use crate::stat::Item;
+use crate::table::vma::{ThpAdvice, Vma};
 use crate::units::{BLOCK_ORDER, Pfn, SpaceId, Vpn, order_pages};
 
 /// The manager as what frees pages of a zone.

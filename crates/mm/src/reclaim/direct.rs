@@ -1,23 +1,24 @@
 //! Direct and background reclaim.
 //!
-//! A round first closes what is open (`space/open.rs`), since what of it was never touched costs
+//! A round first closes what is open (`engine/open.rs`), since what of it was never touched costs
 //! nobody anything. It then runs the shrinker over underused huge pages (cheap, and what it frees
 //! was never used), then takes folios from the inactive list. Where no accessed bit can be read,
 //! the inactive list is kept stocked by unmapping folios from the old end of the active one:
 //! what is touched before reclaim reaches it comes back by a fault.
 
 use crate::charge::Charge;
+use crate::engine::folio::{AllocError, order_of};
+use crate::engine::leaving::Leaving;
+use crate::engine::lru::Which;
 use crate::env::Env;
-use crate::folio::{AllocError, order_of};
 use crate::frame::Flags;
 use crate::machine::{Machine, Site};
 use crate::mm::Mm;
-use crate::reclaim::leaving::Leaving;
-use crate::reclaim::lru::Which;
+use crate::pressure::Who;
 use crate::reclaim::oom::OomReport;
-use crate::space::block::BlockState;
 use crate::stat::Item;
 use crate::store::Store;
+use crate::table::block::BlockState;
 use crate::tunables::Profile;
 use crate::units::{BLOCK_ORDER, order_pages};
 use alloc::boxed::Box;
@@ -38,17 +39,6 @@ const COPIES: u64 = 4;
 
 /// Bytes of the store that are moved at once where nothing else can go.
 const COMPACT: u64 = 256 << 10;
-
-/// Who reclaims.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Who {
-    /// Somebody waits for the memory.
-    Direct,
-    /// Nobody waits.
-    Kswapd,
-    /// Somebody else would like to have it, and has not run out yet.
-    Request,
-}
 
 impl<E: Env> Mm<E> {
     /// Makes room after an allocation failed. `Ok`: try again. `Err`: memory is out.
@@ -306,7 +296,7 @@ impl<E: Env> Mm<E> {
                 any && (0..order_pages(order)).all(|k| {
                     !matches!(
                         table.get(i + k).kind(),
-                        crate::space::entry::Kind::Mapped(_)
+                        crate::table::entry::Kind::Mapped(_)
                     )
                 })
             }

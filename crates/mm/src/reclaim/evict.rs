@@ -5,22 +5,22 @@
 //! the store, and with the lock held again each page becomes a zero entry or a swapped one.
 //! What can be neither dropped nor stored stays.
 
+use crate::engine::busy::Busy;
+use crate::engine::copies::slot_runs;
+use crate::engine::folio::order_of;
+use crate::engine::isolated::Isolated;
+use crate::engine::leaving::Leaving;
+use crate::engine::space::{BlockRef, Space};
+use crate::engine::split::{SplitFlags, next_lower};
 use crate::env::Env;
-use crate::folio::order_of;
 use crate::frame::Flags;
-use crate::huge::isolated::Isolated;
-use crate::huge::split::{SplitFlags, next_lower};
 use crate::machine::{Machine, Site};
 use crate::mm::Mm;
 use crate::platform::{Cow, Platform};
-use crate::reclaim::leaving::Leaving;
-use crate::space::block::{BlockState, HugeMap, HugeSwap, Table};
-use crate::space::busy::Busy;
-use crate::space::entry::{Entry, Kind};
-use crate::space::{BlockRef, Space};
 use crate::stat::Item;
 use crate::store::{Store, StoreStop};
-use crate::swap::cache::slot_runs;
+use crate::table::block::{BlockState, HugeMap, HugeSwap, Table};
+use crate::table::entry::{Entry, Kind};
 use crate::units::{BLOCK_ORDER, BLOCK_PAGES, FrameRun, PageMask, Pfn, Slot, Vpn, order_pages};
 use alloc::boxed::Box;
 use alloc::vec::Vec;

@@ -5,19 +5,19 @@
 //! and its pages go the way of any other. Each space gets its own zero and swapped entries, and
 //! its own resident pages fall (R103); a stored page has a user for each.
 
+use crate::engine::folio::order_of;
+use crate::engine::isolated::Isolated;
 use crate::env::Env;
-use crate::folio::order_of;
 use crate::frame::Flags;
-use crate::huge::isolated::Isolated;
 use crate::machine::{Machine, Site};
 use crate::mm::Mm;
 use crate::platform::Platform;
 use crate::reclaim::evict::Fate;
-use crate::reclaim::places::{Part, Was};
-use crate::space::block::{BlockState, HugeSwap, Table};
-use crate::space::entry::Kind;
-use crate::space::rmap::Place;
+use crate::sharing::places::{Part, Was};
+use crate::sharing::rmap::Place;
 use crate::stat::Item;
+use crate::table::block::{BlockState, HugeSwap, Table};
+use crate::table::entry::Kind;
 use crate::units::{BLOCK_PAGES, FrameRun, PageMask, Pfn, order_pages};
 use alloc::boxed::Box;
 use alloc::vec;

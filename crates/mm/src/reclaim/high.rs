@@ -9,7 +9,7 @@
 use crate::charge::Charge;
 use crate::env::Env;
 use crate::mm::Mm;
-use crate::reclaim::direct::Who;
+use crate::pressure::Who;
 use crate::stat::Item;
 use core::sync::atomic::Ordering::Relaxed;
 

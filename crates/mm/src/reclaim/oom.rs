@@ -1,15 +1,15 @@
 //! Out of memory: the last thing to try, and the report.
 
 use crate::charge::Charge;
+use crate::engine::folio::AllocError;
+use crate::engine::lru::Which;
+use crate::engine::space::{BlockRef, Space};
 use crate::env::Env;
-use crate::folio::AllocError;
 use crate::mm::Mm;
 use crate::platform::Platform;
-use crate::reclaim::lru::Which;
-use crate::space::block::BlockState;
-use crate::space::{BlockRef, Space};
 use crate::stat::Item;
 use crate::store::Store;
+use crate::table::block::BlockState;
 use crate::units::{BLOCK_PAGES, BlockNr, FrameRun, PAGE_SIZE, PageMask, SpaceId, Vpn};
 use alloc::vec::Vec;
 use core::fmt;

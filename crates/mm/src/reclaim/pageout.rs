@@ -1,11 +1,11 @@
 //! Reclaim of a range on request (MADV_PAGEOUT), by the same path as any other.
 
+use crate::engine::leaving::Leaving;
+use crate::engine::space::{BlockRef, MapError, Space};
 use crate::env::Env;
 use crate::mm::Mm;
-use crate::reclaim::leaving::Leaving;
-use crate::space::block::BlockState;
-use crate::space::entry::Kind;
-use crate::space::{BlockRef, MapError, Space};
+use crate::table::block::BlockState;
+use crate::table::entry::Kind;
 use crate::units::{BLOCK_PAGES, PageMask, Pfn, SpaceId, Vpn};
 
 impl<E: Env> Mm<E> {

@@ -9,8 +9,8 @@
 use crate::env::Env;
 use crate::frame::Flags;
 use crate::mm::Mm;
-use crate::space::block::BlockState;
-use crate::space::entry::Kind;
+use crate::table::block::BlockState;
+use crate::table::entry::Kind;
 use crate::units::{BLOCK_PAGES, Pfn};
 
 impl<E: Env> Mm<E> {

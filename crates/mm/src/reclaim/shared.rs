@@ -1,11 +1,11 @@
 //! Reclaim of what a fork has shared, by who pays for none of it.
 
+use crate::engine::lru::Which;
+use crate::engine::space::BlockRef;
 use crate::env::Env;
 use crate::mm::Mm;
-use crate::reclaim::lru::Which;
-use crate::space::BlockRef;
-use crate::space::block::BlockState;
 use crate::stat::Item;
+use crate::table::block::BlockState;
 use crate::units::BLOCK_PAGES;
 
 /// Pages that [`Mm::reclaim_shared`] takes over at once, before it reclaims them.

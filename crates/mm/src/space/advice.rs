@@ -1,13 +1,13 @@
 //! madvise.
 
+use crate::engine::lru::Which;
+use crate::engine::space::{BlockRef, MapError, Space};
+use crate::engine::step::FaultMode;
 use crate::env::Env;
 use crate::mm::Mm;
-use crate::reclaim::lru::Which;
-use crate::space::block::BlockState;
-use crate::space::entry::Kind;
-use crate::space::fault::FaultMode;
-use crate::space::vma::ThpAdvice;
-use crate::space::{BlockRef, MapError, Space};
+use crate::table::block::BlockState;
+use crate::table::entry::Kind;
+use crate::table::vma::ThpAdvice;
 use crate::units::{BLOCK_PAGES, PageMask, SpaceId, Vpn};
 use alloc::vec::Vec;
 

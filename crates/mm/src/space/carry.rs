@@ -6,15 +6,15 @@
 //! folio has two places from then on, or its pages are scattered over several; it stays in the
 //! reverse map.
 
+use crate::engine::busy::Busy;
+use crate::engine::folio::{first_page, order_of};
+use crate::engine::space::{BlockRef, Space};
 use crate::env::Env;
-use crate::folio::{first_page, order_of};
 use crate::mm::Mm;
 use crate::platform::{Platform, PlatformError, Stop};
-use crate::space::block::{BlockState, Table};
-use crate::space::busy::Busy;
-use crate::space::entry::{Entry, Kind};
-use crate::space::rmap::Place;
-use crate::space::{BlockRef, Space};
+use crate::sharing::rmap::Place;
+use crate::table::block::{BlockState, Table};
+use crate::table::entry::{Entry, Kind};
 use crate::units::{BLOCK_PAGES, PageRun, Pfn, SpaceId, Vpn, order_pages};
 use alloc::vec;
 use alloc::vec::Vec;

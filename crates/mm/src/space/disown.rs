@@ -2,15 +2,16 @@
 //! that only the kernel can give (MADV_DONTFORK, a userfaultfd of its own ...), so the kernel
 //! gets its pages, all of them, and the core forgets the range.
 
+use crate::engine::space::{BlockRef, MapError, Space};
+use crate::engine::step::FaultMode;
 use crate::env::Env;
+use crate::fault::FaultError;
 use crate::mm::Mm;
 use crate::platform::Prot;
-use crate::space::block::BlockState;
-use crate::space::entry::Kind;
-use crate::space::fault::{FaultError, FaultMode};
-use crate::space::vma::Vma;
-use crate::space::{BlockRef, MapError, Space};
 use crate::stat::Item;
+use crate::table::block::BlockState;
+use crate::table::entry::Kind;
+use crate::table::vma::Vma;
 use crate::units::{BLOCK_PAGES, PageMask, PageRun, SpaceId, Vpn};
 use alloc::vec::Vec;
 

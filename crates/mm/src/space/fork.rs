@@ -10,23 +10,22 @@
 //! no memory for that, or the platform refuses, the fork fails as a whole: the child is ended,
 //! and the parent's pages are exclusive again as far as that is proven.
 
+use crate::engine::busy::Busy;
+use crate::engine::folio::{first_page, order_of};
+use crate::engine::lru::Which;
+use crate::engine::space::{BlockRef, MapError, Space};
 use crate::env::Env;
-use crate::folio::{first_page, order_of};
 use crate::mm::Mm;
 use crate::platform::{Content, Cow, Platform, PlatformError, Prot, Stop};
-use crate::reclaim::lru::Which;
-use crate::space::block::{BlockState, HugeMap, HugeSwap, Table};
-use crate::space::busy::Busy;
-use crate::space::entry::{Entry, Kind};
-use crate::space::marks::Marks;
-use crate::space::rmap::Place;
-use crate::space::vma::{OnFork, Vma};
-use crate::space::{BlockRef, MapError, Space};
+use crate::sharing::rmap::Place;
 use crate::stat::Item;
+use crate::table::block::{BlockState, HugeMap, HugeSwap, Table};
+use crate::table::entry::{Entry, Kind};
+use crate::table::marks::Marks;
+use crate::table::vma::{OnFork, Vma};
 use crate::units::{BLOCK_PAGES, BlockNr, FrameRun, PageRun, Pfn, SpaceId, Vpn, order_pages};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use core::sync::atomic::Ordering;
 
 /// One block on its way into the child.
 struct Fork<'a> {
@@ -113,8 +112,7 @@ impl<E: Env> Mm<E> {
 
     fn fork_into(&self, parent: &Space, child: &Space) -> Result<(), MapError> {
         let vmas = parent.read_vmas(self, |t| t.iter().copied().collect::<Vec<_>>());
-        let forbidden = parent.forbids_zero();
-        child.zero_forbidden.store(forbidden, Ordering::Release);
+        child.forbid_zero(parent.forbids_zero());
         for vma in vmas.iter().filter(|v| v.on_fork != OnFork::Leave) {
             self.protect_new(child, vma.start, vma.pages, vma.prot)?;
             let new = Vma {

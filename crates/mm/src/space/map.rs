@@ -1,12 +1,13 @@
 //! mmap, munmap, mlock.
 
 use crate::charge::Charge;
+use crate::engine::space::{MapError, Space};
+use crate::engine::step::FaultMode;
 use crate::env::Env;
+use crate::fault::FaultError;
 use crate::mm::Mm;
 use crate::platform::Prot;
-use crate::space::fault::{FaultError, FaultMode};
-use crate::space::vma::{OnFork, Search, ThpAdvice, Vma};
-use crate::space::{MapError, Space};
+use crate::table::vma::{OnFork, Search, ThpAdvice, Vma};
 use crate::units::{SpaceId, Vpn};
 use alloc::vec::Vec;
 

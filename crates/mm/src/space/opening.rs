@@ -1,47 +1,20 @@
-//! Where holes are left to the system: around a fault, and of new mappings.
+//! New mappings, and ranges that become writable, whose holes are left to the system.
 
 use crate::charge::Charge;
+use crate::engine::open::those;
+use crate::engine::space::{MapError, Space};
 use crate::env::Env;
-use crate::huge::order;
+use crate::fault::opening::may_open;
 use crate::mm::Mm;
 use crate::platform::Prot;
-use crate::space::block::{BlockState, Table, around};
-use crate::space::fault::FaultMode;
-use crate::space::open::{ahead, those};
-use crate::space::vma::Vma;
-use crate::space::{MapError, Space};
-use crate::tunables::{FaultOrder, Tunables};
+use crate::table::vma::Vma;
+use crate::tunables::FaultOrder;
 use crate::units::{BLOCK_PAGES, PageRun, SpaceId, Vpn};
 
 /// Pages of a new mapping that is open at once: 256 KiB.
 const NEW: u64 = 64;
 
 impl<E: Env> Mm<E> {
-    /// Opens the holes around `page`, a hole, if that may be and the charge allows: how many. Only
-    /// at the first try of a fault (`NoWait`): who was put off was so because memory is short, and
-    /// who populates wants pages. Block locked, the VMA just validated.
-    pub(crate) fn try_open(
-        &self,
-        space: &Space,
-        state: &mut BlockState,
-        vma: &Vma,
-        page: Vpn,
-        mode: FaultMode,
-        t: &Tunables,
-    ) -> Option<u32> {
-        let may = mode == FaultMode::NoWait && may_open(space, vma, t);
-        if !may || !self.is_far_below_high(t, 1) {
-            return None;
-        }
-        let table = state.table()?;
-        let run = holes(space, table, vma, page);
-        let opened = self.open_run(table, run, vma.prot, t);
-        if !opened {
-            state.tidy();
-        }
-        opened.then_some(run.pages)
-    }
-
     /// Whether a new mapping may be open from the beginning, since it is so small that its first
     /// fault would cost more than its pages; it is charged then.
     pub fn charge_new(&self, prot: Prot, pages: u64) -> bool {
@@ -116,21 +89,6 @@ impl<E: Env> Mm<E> {
             state.tidy();
         }
     }
-}
-
-/// Whether holes of a VMA may be the system's to fill: nobody else has a say there.
-fn may_open(space: &Space, vma: &Vma, t: &Tunables) -> bool {
-    let plain = vma.prot.read && vma.prot.write && !vma.locked;
-    let ours = !vma.uffd_missing && !vma.uffd_wp && !space.forbids_zero();
-    t.fault_open_ratio > 0 && order::adapts(t, vma) && plain && ours
-}
-
-/// The holes of a VMA without a gap around `page`, as far as [`ahead`] says.
-fn holes(space: &Space, table: &Table, vma: &Vma, page: Vpn) -> PageRun {
-    let (block, i) = (page.block().start(), page.index());
-    let hole = |k| table.get(k).is_none() && vma.contains(block.add(u64::from(k)));
-    let run = around(i, ahead(table, i, |e| e.is_open()), hole);
-    PageRun::new(space.id, block.add(u64::from(run.start)), run.len() as u32)
 }
 
 /// The parts of a range that lie in one block each.

@@ -4,12 +4,13 @@
 //! address for writes of the program, and keeps its bytes, whatever is unmapped, until the pin
 //! ends. A fork copies it for the child at once (R79).
 
+use crate::engine::step::{Access, FaultMode};
 use crate::env::Env;
+use crate::fault::FaultError;
 use crate::frame::Flags;
 use crate::mm::Mm;
 use crate::platform::{Cow, Platform, PlatformError, Stop};
-use crate::space::entry::Kind;
-use crate::space::fault::{Access, FaultError, FaultMode};
+use crate::table::entry::Kind;
 use crate::units::{Pfn, SpaceId, Vpn, order_pages};
 
 /// Times that a page which is taken away again at once is faulted in for a pin.

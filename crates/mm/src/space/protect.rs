@@ -7,12 +7,12 @@
 //! one that cannot, and a fault must not be taken for one without a mapping. What they promise
 //! too much the platform answers with a signal, before anybody here hears of it.
 
+use crate::engine::space::{BlockRef, MapError, Space};
 use crate::env::Env;
 use crate::mm::Mm;
 use crate::platform::Prot;
-use crate::space::block::BlockState;
-use crate::space::vma::Vma;
-use crate::space::{BlockRef, MapError, Space};
+use crate::table::block::BlockState;
+use crate::table::vma::Vma;
 use crate::units::{BLOCK_PAGES, PageMask, SpaceId, Vpn};
 use alloc::vec::Vec;
 

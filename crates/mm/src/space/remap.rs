@@ -5,15 +5,15 @@
 //! one's offset in its block, so that huge pages stay whole; a fixed destination may force
 //! them apart.
 
+use crate::engine::folio::order_of;
+use crate::engine::space::{BlockRef, MapError, Space};
 use crate::env::Env;
-use crate::folio::order_of;
 use crate::machine::{Machine, Site};
 use crate::mm::Mm;
 use crate::platform::{Cow, Platform, PlatformError, Prot, Stop};
-use crate::space::block::{BlockState, HugeMap, Table};
-use crate::space::entry::{Entry, Kind};
-use crate::space::vma::Vma;
-use crate::space::{BlockRef, MapError, Space};
+use crate::table::block::{BlockState, HugeMap, Table};
+use crate::table::entry::{Entry, Kind};
+use crate::table::vma::Vma;
 use crate::units::{BLOCK_PAGES, PageMask, PageRun, Pfn, SpaceId, Vpn, order_pages};
 use alloc::vec::Vec;
 
@@ -382,7 +382,7 @@ impl<E: Env> Mm<E> {
         &self,
         head: Pfn,
         nr: crate::units::BlockNr,
-        table: &crate::space::block::Table,
+        table: &crate::table::block::Table,
     ) -> bool {
         let meta = self.meta(head);
         let Some((_, page)) = meta.owner() else {

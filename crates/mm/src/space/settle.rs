@@ -1,13 +1,13 @@
 //! What a fork needs whose child nobody manages.
 
 use crate::charge::Charge;
+use crate::engine::space::MapError;
+use crate::engine::step::FaultMode;
 use crate::env::Env;
 use crate::mm::Mm;
-use crate::space::MapError;
-use crate::space::block::BlockState;
-use crate::space::entry::Kind;
-use crate::space::fault::FaultMode;
 use crate::stat::Item;
+use crate::table::block::BlockState;
+use crate::table::entry::Kind;
 use crate::units::{BLOCK_PAGES, SpaceId};
 
 impl<E: Env> Mm<E> {

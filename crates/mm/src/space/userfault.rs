@@ -5,15 +5,14 @@
 //! page that was dropped because it held zeros is a zero entry, and reads as zeros without a
 //! word, or who has sent it already would be asked again and wait for ever (R125).
 
+use crate::engine::space::{MapError, Space};
 use crate::env::Env;
 use crate::mm::Mm;
 use crate::platform::{PlatformError, Stop};
-use crate::space::marks::Marks;
-use crate::space::vma::Vma;
-use crate::space::{MapError, Space};
+use crate::table::marks::Marks;
+use crate::table::vma::Vma;
 use crate::units::{SpaceId, Vpn};
 use alloc::vec::Vec;
-use core::sync::atomic::Ordering;
 
 impl<E: Env> Mm<E> {
     /// From now on a fault on a hole of the range maps nothing and ends with
@@ -141,7 +140,7 @@ impl<E: Env> Mm<E> {
         if let Some(v) = space.read_vmas(self, |t| t.iter().next().copied()) {
             return Err(MapError::BadRange(v.start, v.pages));
         }
-        space.zero_forbidden.store(true, Ordering::Release);
+        space.forbid_zero(true);
         Ok(())
     }
 }

@@ -3,7 +3,7 @@
 
 use crate::machine::{BASE, Bare};
 use deckle_mm::space::pin::Pin;
-use deckle_mm::space::vma::OnFork;
+use deckle_mm::table::vma::OnFork;
 use deckle_mm::{
     Advice, FaultError, FaultOrder, MapError, PAGE_SIZE, Pfn, Profile, Prot, SpaceId, ThpMode,
     Tunables, Vpn,

@@ -4,7 +4,7 @@
 
 use crate::machine::{BASE, Bare};
 use deckle_mm::space::remap::Remap;
-use deckle_mm::space::vma::OnFork;
+use deckle_mm::table::vma::OnFork;
 use deckle_mm::{FaultOrder, Prot, Sizes, SpaceId, Tunables, Vpn};
 
 /// Pages that are looked at, of a block.

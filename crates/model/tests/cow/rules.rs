@@ -2,7 +2,7 @@
 
 use crate::machine::{BASE, Bare};
 use deckle_mm::space::remap::Remap;
-use deckle_mm::space::vma::OnFork;
+use deckle_mm::table::vma::OnFork;
 use deckle_mm::{
     Advice, Charge, FaultError, FaultMode, FolioView, Item, MapError, Pfn, SpaceId, ThpMode, Vpn,
 };

@@ -99,7 +99,7 @@ fn r50_r56_r57_a_write_to_a_hole_maps_the_whole_window_with_its_rights() {
         assert_eq!(rig.stat(Item::NrAnon), n);
         assert_eq!(rig.charge.usage(), n);
         // One folio on one list (verify counts folios).
-        assert_eq!(rig.mm.lru_pages(deckle_mm::reclaim::lru::Which::Active), n);
+        assert_eq!(rig.mm.lru_pages(deckle_mm::engine::lru::Which::Active), n);
         rig.verify(&order);
         // Without the right to write there is no such fault.
         rig.mm.mprotect(rig.space, start, BLOCK, Prot::R).unwrap();

@@ -2,7 +2,7 @@
 
 use crate::common::Rig;
 use crate::common::hand::{BLOCK, byte_of};
-use deckle_mm::reclaim::lru::Which;
+use deckle_mm::engine::lru::Which;
 use deckle_mm::{
     Advice, Charge, Item, LockClass, Pfn, Profile, Prot, SizeItem, SizeMode, Sizes, SplitError,
     SplitFlags, SplitMode, Tunables, Vpn,

@@ -1,0 +1,109 @@
+//! Rules of the sources that no compiler looks after.
+
+mod rooms;
+#[path = "../source/mod.rs"]
+mod source;
+
+use std::path::Path;
+
+use source::{File, files, root};
+
+/// Columns of a line, as rustfmt.toml has it; it leaves strings and comments alone.
+const COLUMNS: usize = 100;
+/// Lines of a file: what is longer holds more than one idea.
+const LINES: usize = 500;
+
+/// What must not stand in a source. Put together here, so that this file does not break its
+/// own rule.
+fn unfinished() -> [String; 3] {
+    [
+        format!("{}!(", "todo"),
+        format!("{}!(", "unimplemented"),
+        format!("#[{}", "ignore"),
+    ]
+}
+
+/// What is wrong with a file, one line each.
+fn faults(file: &File) -> Vec<String> {
+    let mut faults = Vec::new();
+    let path = &file.path;
+    let lines = file.text.lines().count();
+    if lines > LINES {
+        faults.push(format!("{path}: {lines} lines, at most {LINES} are wanted"));
+    }
+    for (n, line) in file.text.lines().enumerate() {
+        let mut fault = |what: &str| faults.push(format!("{path}:{}: {what}", n + 1));
+        if !line.is_ascii() || line.contains('\t') {
+            fault("a character that is not plain ASCII text");
+        }
+        let columns = line.chars().count();
+        // A manifest's inline tables cannot be broken into lines.
+        if columns > COLUMNS && path.ends_with(".rs") {
+            fault(&format!("{columns} columns, at most {COLUMNS} are wanted"));
+        }
+        for word in unfinished().iter().filter(|word| line.contains(*word)) {
+            fault(&format!("unfinished: {word}"));
+        }
+    }
+    faults
+}
+
+#[test]
+fn sources_are_plain_short_and_finished() {
+    let all: Vec<File> = files("rs").into_iter().chain(files("toml")).collect();
+    assert!(all.len() > 100, "only {} files found", all.len());
+    let faults: Vec<String> = all.iter().flat_map(faults).collect();
+    assert!(faults.is_empty(), "\n{}", faults.join("\n"));
+}
+
+#[test]
+fn every_crate_says_what_it_is() {
+    let mut missing = Vec::new();
+    for entry in std::fs::read_dir(root().join("crates")).unwrap() {
+        let dir = entry.unwrap().path();
+        if !dir.join("Cargo.toml").exists() {
+            continue;
+        }
+        let says = |name: &str| {
+            let text = std::fs::read_to_string(dir.join("src").join(name));
+            text.ok().map(|t| t.starts_with("//! "))
+        };
+        let root_file = says("lib.rs").or_else(|| says("main.rs"));
+        if root_file != Some(true) {
+            missing.push(name(&dir));
+        }
+        let manifest = std::fs::read_to_string(dir.join("Cargo.toml")).unwrap();
+        if !manifest.contains("\ndescription = \"")
+            || !manifest.contains("[lints]\nworkspace = true")
+        {
+            missing.push(format!(
+                "{}: description or lints in Cargo.toml",
+                name(&dir)
+            ));
+        }
+    }
+    assert!(missing.is_empty(), "crate docs are missing: {missing:?}");
+}
+
+fn name(dir: &Path) -> String {
+    dir.file_name().unwrap().to_string_lossy().into_owned()
+}
+
+#[test]
+fn each_fault_is_seen() {
+    let file = |text: String| File {
+        path: "a.rs".into(),
+        text,
+    };
+    assert!(faults(&file("//! Fine.\n".into())).is_empty());
+    for bad in [
+        "// caf\u{e9}\n".to_owned(),
+        "\tlet x;\n".into(),
+        format!("//{}\n", " x".repeat(50)),
+        "//\n".repeat(LINES + 1),
+        format!("fn f() {{ {}) }}\n", unfinished()[0]),
+        format!("{}]\nfn f() {{}}\n", unfinished()[2]),
+    ] {
+        assert_eq!(faults(&file(bad.clone())).len(), 1, "{bad:?}");
+    }
+}

@@ -1,0 +1,164 @@
+//! The rooms of the core, and that nothing in one of them names or calls what is in a higher one.
+
+use crate::source::{File, files};
+use std::collections::BTreeMap;
+
+const CORE: &str = "crates/mm/src/";
+
+/// The rooms, the lowest first. A file beside them is the ground that all stand on, but for
+/// those of [`ROOF`].
+const ROOMS: [&str; 13] = [
+    GROUND,
+    "frame",
+    "table",
+    "order",
+    "engine",
+    "sharing",
+    "shrink",
+    "compact",
+    "reclaim",
+    "fault",
+    "khugepaged",
+    "space",
+    "roof",
+];
+const GROUND: &str = "ground";
+/// Files that stand on all rooms.
+const ROOF: [&str; 4] = ["inspect.rs", "lib.rs", "mm.rs", "verify.rs"];
+/// What every room may name and call although it is on the roof: the type whose methods they
+/// write, and what it hands out.
+const MANAGER: &str = "mm";
+
+/// Calls of the engine on what shares pages since a fork. They go when the ways of sharing are a
+/// strategy that the engine knows by its trait.
+const HOOKS: [&str; 7] = [
+    "claim_huge",
+    "forsake",
+    "forsake_huge",
+    "is_held",
+    "rmap_del",
+    "sort_lists",
+    "split_table",
+];
+
+/// Methods of the standard library that have namesakes in the core: who calls one cannot be told.
+const NAMESAKES: [&str; 13] = [
+    "any", "entries", "find", "is_none", "iter", "last", "len", "load", "map", "pop", "push",
+    "remove", "yields",
+];
+
+/// How high a file of the core is.
+fn height(file: &str) -> usize {
+    let room = match file.split_once('/') {
+        Some((room, _)) => room,
+        None if ROOF.contains(&file) => "roof",
+        None => GROUND,
+    };
+    level(room).unwrap_or_else(|| panic!("{file} is in no room of the list"))
+}
+
+fn level(room: &str) -> Option<usize> {
+    ROOMS.iter().position(|r| *r == room)
+}
+
+/// A text without its comments and its unit tests.
+fn code(text: &str) -> String {
+    let text = text.split("#[cfg(test)]\nmod tests").next().unwrap_or("");
+    let bare = |line: &str| line.split("//").next().unwrap_or("").to_owned();
+    text.lines().map(bare).collect::<Vec<_>>().join("\n")
+}
+
+/// The words of a text, each with what is before and behind it.
+fn words(text: &str) -> impl Iterator<Item = (&str, &str, &str)> {
+    let inner = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        let begin = at + text[at..].find(inner)?;
+        let rest = &text[begin..];
+        let end = begin + rest.find(|c| !inner(c)).unwrap_or(rest.len());
+        at = end;
+        Some((&text[..begin], &text[begin..end], &text[end..]))
+    })
+}
+
+/// What is named or called upwards, one line each.
+fn upwards(core: &[(&str, String)]) -> Vec<String> {
+    // The lowest room where a function of that name is.
+    let mut lowest: BTreeMap<&str, usize> = BTreeMap::new();
+    for (file, text) in core {
+        for (before, word, _) in words(text) {
+            if before.ends_with("fn ") {
+                let room = lowest.entry(word).or_insert(usize::MAX);
+                let free = file.strip_suffix(".rs") == Some(MANAGER);
+                *room = if free { 0 } else { height(file).min(*room) };
+            }
+        }
+    }
+    let mut found = Vec::new();
+    for (file, text) in core {
+        let here = height(file);
+        for (before, word, behind) in words(text) {
+            let path = before.ends_with("crate::");
+            let named = level(word).filter(|_| path && behind.starts_with("::"));
+            let on_roof = path && ROOF.contains(&format!("{word}.rs").as_str());
+            if named.is_some_and(|room| room > here)
+                || on_roof && here < ROOMS.len() - 1 && word != MANAGER
+            {
+                found.push(format!("{file} names {word}"));
+            }
+            let called = behind.starts_with('(') || behind.starts_with("::<");
+            let hook = HOOKS.contains(&word) || NAMESAKES.contains(&word);
+            if called && !hook && lowest.get(word).is_some_and(|room| *room > here) {
+                found.push(format!("{file} calls {word}"));
+            }
+        }
+    }
+    found.sort();
+    found.dedup();
+    found
+}
+
+fn core(all: &[File]) -> Vec<(&str, String)> {
+    let is_test = |file: &str| file.contains("tests/") || file.ends_with("tests.rs");
+    let core = all
+        .iter()
+        .filter_map(|f| f.path.strip_prefix(CORE).map(|p| (p, f)));
+    let core = core.filter(|(path, _)| !is_test(path));
+    core.map(|(path, f)| (path, code(&f.text))).collect()
+}
+
+#[test]
+fn no_room_of_the_core_names_or_calls_a_higher_one() {
+    let all = files("rs");
+    let core = core(&all);
+    assert!(core.len() > 80, "only {} files", core.len());
+    for room in &ROOMS {
+        assert!(
+            core.iter().any(|(f, _)| ROOMS[height(f)] == *room),
+            "{room} is empty"
+        );
+    }
+    let found = upwards(&core);
+    assert!(found.is_empty(), "\n{}", found.join("\n"));
+}
+
+#[test]
+fn each_way_upwards_is_seen() {
+    let fault = ("fault/mod.rs", "fn serve() { reclaim_some(); }".to_owned());
+    let reclaim = |text: &str| {
+        (
+            "reclaim/direct.rs",
+            format!("fn reclaim_some() {{}}\n{text}"),
+        )
+    };
+    let see = |text: &str| upwards(&[fault.clone(), reclaim(text)]).len();
+    assert_eq!(see("use crate::engine::lru; use crate::mm::Mm;"), 0);
+    assert_eq!(see("use crate::fault::Served;"), 1);
+    assert_eq!(see("use crate::verify::walk;"), 1);
+    assert_eq!(see("fn f() { mm.serve(); }"), 1);
+    assert_eq!(see("fn f() { mm.serve::<u8>(); reclaim_some(); }"), 1);
+    assert_eq!(
+        code("a // serve()\n#[cfg(test)]\nmod tests { serve() }"),
+        "a "
+    );
+}

@@ -1,0 +1,68 @@
+//! Folios that one caller has taken off the lists: what reclaim and migration work on.
+
+use crate::engine::folio::order_of;
+use crate::engine::space::MapError;
+use crate::engine::split::{Split, SplitError, SplitFlags};
+use crate::env::Env;
+use crate::mm::Mm;
+use crate::units::{Pfn, SpaceId, Vpn, order_pages};
+use alloc::vec::Vec;
+
+/// Folios that one caller has isolated: on no list of the manager, with a reference each. They
+/// go back by [`Mm::putback_list`].
+#[derive(Debug, Default)]
+#[must_use = "isolated folios must be put back"]
+pub struct Isolated(pub(crate) Vec<Pfn>);
+
+impl Isolated {
+    /// The folios by their first frames, in order.
+    pub fn folios(&self) -> &[Pfn] {
+        &self.0
+    }
+}
+
+impl<E: Env> Mm<E> {
+    /// Isolates the folio that holds a page, as migration does before it moves or splits one.
+    /// `None`: there is none, or somebody else has.
+    pub fn isolate_page(&self, id: SpaceId, page: Vpn) -> Option<Isolated> {
+        let space = self.space(id).ok()?;
+        let block = space.block_if_any(self, page.block())?;
+        let state = self.lock_settled(&block, page.index(), 1);
+        let head = self.head_of(state.entry(page.index()).frame()?);
+        self.isolate(head).then(|| Isolated(Vec::from([head])))
+    }
+
+    /// Splits the first folio of a list; its parts are behind it on the list then.
+    ///
+    /// # Errors
+    /// [`SplitError`]; nothing has changed then.
+    pub fn split_isolated(
+        &self,
+        list: &mut Isolated,
+        to: u8,
+        flags: SplitFlags,
+    ) -> Result<Split, SplitError> {
+        let head = *list.0.first().ok_or(SplitError::NoFolio)?;
+        let (id, page) = self.meta(head).owner().ok_or(SplitError::NoFolio)?;
+        let space = self.space(id).map_err(|_: MapError| SplitError::NoFolio)?;
+        let block = space.block(self, page.block());
+        let mut state = self.lock_settled(&block, page.index(), 1);
+        let flags = flags | SplitFlags::ISOLATED;
+        self.split_in_block(&space, &mut state, head, to, flags, Some(list))
+    }
+
+    /// Ends the isolation of all folios of a list: back to the lists that their flags name,
+    /// under one lock.
+    pub fn putback_list(&self, list: Isolated) {
+        if list.0.is_empty() {
+            return;
+        }
+        let mut lru = self.lru.lock(self.machine());
+        let order = |p: &Pfn| order_of(self.meta(*p));
+        let pages: u32 = list.0.iter().map(|p| order_pages(order(p))).sum();
+        list.0.iter().for_each(|p| lru.put_in(self, *p, None));
+        drop(lru);
+        self.isolation_ended(pages);
+        list.0.into_iter().for_each(|p| self.put_folio(p, 1));
+    }
+}

@@ -1,0 +1,17 @@
+//! The engine: owns folios, lists, slots, spaces and translations, and is what changes them.
+
+pub(crate) mod busy;
+pub(crate) mod copies;
+pub mod folio;
+pub mod isolated;
+pub(crate) mod leaving;
+pub mod lru;
+pub(crate) mod open;
+pub mod queue;
+pub mod runs;
+pub mod shatter;
+pub mod slots;
+pub mod space;
+pub mod split;
+pub mod step;
+pub mod zap;

@@ -1,0 +1,274 @@
+//! Whole runs: platform operations that may stop half-way, made all or nothing.
+
+use crate::engine::space::{MapError, Space};
+use crate::env::Env;
+use crate::mm::Mm;
+use crate::platform::{Content, Platform, PlatformError, Prot, Stop};
+use crate::stat::Item;
+use crate::table::block::{HugeMap, Table};
+use crate::units::{BLOCK_PAGES, BlockNr, PAGE_SIZE, PageRun, Pfn, Vpn};
+
+/// Times a platform operation is tried again while the address space is changing.
+const STOP_RETRIES: u32 = 10_000;
+
+impl<E: Env> Mm<E> {
+    /// Maps a whole run. On an error, parked pages are all at rest again. Of zeros or bytes
+    /// the first `at` pages stay mapped, and the caller must book them: the program may have
+    /// written to them already.
+    pub(crate) fn map_all(
+        &self,
+        run: PageRun,
+        frames: Pfn,
+        content: Content<'_>,
+        prot: Prot,
+    ) -> Result<(), PlatformError> {
+        self.map_as(run, frames, content, prot, false)
+    }
+
+    /// The same, `guarded` or not: who is to be told of writes must miss none.
+    pub(crate) fn map_as(
+        &self,
+        run: PageRun,
+        frames: Pfn,
+        content: Content<'_>,
+        prot: Prot,
+        guarded: bool,
+    ) -> Result<(), PlatformError> {
+        let (done, stop) = self.push(run, frames, content, prot, guarded);
+        let Some(why) = stop else { return Ok(()) };
+        let Content::Parked = content else {
+            return Err(PlatformError { at: done, why });
+        };
+        if done > 0 {
+            // The program may have written meanwhile: the bytes go back where they were.
+            let (_, stop) = self.pull(PageRun { pages: done, ..run }, frames, prot);
+            debug_assert!(stop.is_none(), "cannot undo a partial map: {stop:?}");
+        }
+        Err(PlatformError { at: 0, why })
+    }
+
+    /// Takes a whole run away from the program and flushes. On an error (somebody holds a
+    /// page) everything is mapped as it was, protected if `guarded`.
+    pub(crate) fn unmap_all(
+        &self,
+        run: PageRun,
+        frames: Pfn,
+        prot: Prot,
+        guarded: bool,
+    ) -> Result<(), PlatformError> {
+        let (done, stop) = self.pull(run, frames, prot);
+        let Some(why) = stop else { return Ok(()) };
+        if done > 0 {
+            let part = PageRun { pages: done, ..run };
+            let (_, stop) = self.push(part, frames, Content::Parked, prot, guarded);
+            debug_assert!(stop.is_none(), "cannot undo a partial unmap: {stop:?}");
+        }
+        if guarded {
+            // The attempt may have lifted the protection of the page that is held.
+            let kept = self.guard(run);
+            debug_assert!(kept, "{run:?} is unprotected");
+        }
+        Err(PlatformError { at: done, why })
+    }
+
+    /// Maps as much of a run as goes, again while the address space is changing.
+    fn push(
+        &self,
+        run: PageRun,
+        frames: Pfn,
+        content: Content<'_>,
+        prot: Prot,
+        guarded: bool,
+    ) -> (u32, Option<Stop>) {
+        let (mut done, mut tries) = (0, 0);
+        while done < run.pages {
+            let rest = match content {
+                Content::Bytes(b) => Content::Bytes(&b[done as usize * PAGE_SIZE..]),
+                c => c,
+            };
+            let (at, from) = (run.tail(done), frames.add(done));
+            let step = match guarded {
+                true => self.platform().map_protected(at, from, rest, prot),
+                false => self.platform().map(at, from, rest, prot),
+            };
+            match step {
+                Ok(d) => done += d.pages,
+                Err(e) => {
+                    done += e.at;
+                    tries += 1;
+                    if e.why != Stop::Retry || tries > STOP_RETRIES {
+                        return (done, Some(e.why));
+                    }
+                }
+            }
+        }
+        (done, None)
+    }
+
+    /// Unmaps as much of a run as goes and flushes it.
+    fn pull(&self, run: PageRun, frames: Pfn, prot: Prot) -> (u32, Option<Stop>) {
+        let (mut done, mut tries) = (0, 0);
+        let mut stop = None;
+        while done < run.pages {
+            match self
+                .platform()
+                .unmap(run.tail(done), frames.add(done), prot)
+            {
+                Ok((d, token)) => {
+                    done += d.pages;
+                    self.platform().flush(&mut core::iter::once(token));
+                }
+                Err(e) => {
+                    done += e.at;
+                    tries += 1;
+                    if e.why != Stop::Retry || tries > STOP_RETRIES {
+                        stop = Some(e.why);
+                        break;
+                    }
+                }
+            }
+        }
+        (done, stop)
+    }
+
+    /// Maps a huge page at rest, guarded if it is tracked. On an error it stays at rest. Block
+    /// locked (or busy).
+    pub(crate) fn show_huge(
+        &self,
+        space: &Space,
+        nr: BlockNr,
+        h: &mut HugeMap,
+    ) -> Result<(), PlatformError> {
+        let run = PageRun::new(space.id, nr.start(), BLOCK_PAGES);
+        let guarded = h.marks.any();
+        self.map_as(run, h.pfn, Content::Parked, h.prot, guarded)?;
+        (h.mapped, h.lazy, h.guarded) = (true, false, guarded);
+        self.moved_in(BLOCK_PAGES);
+        Ok(())
+    }
+
+    /// Maps the entries `first..first + n`, which rest in the frames from `pfn` on and have equal
+    /// rights; guarded if any is tracked. On an error all stay at rest. Block locked.
+    pub(crate) fn show_entries(
+        &self,
+        space: &Space,
+        nr: BlockNr,
+        table: &mut Table,
+        (first, n): (u32, u32),
+        pfn: Pfn,
+    ) -> Result<(), PlatformError> {
+        let run = PageRun::new(space.id, nr.start().add(u64::from(first)), n);
+        let guarded = (first..first + n).any(|k| table.get(k).marks().any());
+        let prot = table.get(first).prot();
+        self.map_as(run, pfn, Content::Parked, prot, guarded)?;
+        for k in 0..n {
+            let e = table.get(first + k);
+            table.set(first + k, e.shown(pfn.add(k), guarded));
+        }
+        self.moved_in(n);
+        Ok(())
+    }
+
+    /// Gauges: pages went from inactive to mapped.
+    pub(crate) fn moved_in(&self, pages: u32) {
+        self.stats().add(Item::NrAnon, pages as u64);
+        self.stats().sub(Item::NrInactive, pages as u64);
+    }
+
+    /// Gauges: pages went from mapped to inactive.
+    pub(crate) fn moved_out(&self, pages: u32) {
+        self.stats().sub(Item::NrAnon, pages as u64);
+        self.stats().add(Item::NrInactive, pages as u64);
+    }
+
+    /// Maps a whole run of pages that several places hold, or may: write-protected. On an error
+    /// nothing is mapped, and the bytes are where they were.
+    pub(crate) fn map_shared_all(
+        &self,
+        run: PageRun,
+        frames: Pfn,
+        prot: Prot,
+    ) -> Result<(), PlatformError> {
+        let (mut done, mut tries) = (0, 0);
+        while done < run.pages {
+            let part = self
+                .platform()
+                .map_shared(run.tail(done), frames.add(done), prot);
+            match part {
+                Ok(d) => done += d.pages,
+                Err(e) => {
+                    done += e.at;
+                    tries += 1;
+                    if e.why != Stop::Retry || tries > STOP_RETRIES {
+                        if done > 0 {
+                            let part = PageRun { pages: done, ..run };
+                            let (_, stop) = self.pull(part, frames, prot);
+                            debug_assert!(stop.is_none(), "cannot undo: {stop:?}");
+                        }
+                        return Err(PlatformError { at: 0, why: e.why });
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a run away whose frames others may map still, and flushes. On an error it is
+    /// mapped as before, but write-protected.
+    pub(crate) fn unmap_shared_all(
+        &self,
+        run: PageRun,
+        frames: Pfn,
+        prot: Prot,
+    ) -> Result<(), PlatformError> {
+        let (done, stop) = self.pull(run, frames, prot);
+        let Some(why) = stop else { return Ok(()) };
+        if done > 0 {
+            self.show_again(PageRun { pages: done, ..run }, frames, prot);
+        }
+        Err(PlatformError { at: done, why })
+    }
+
+    /// Maps a run again, write-protected, that was mapped a moment ago: what it needed is
+    /// there, so it is tried until it succeeds.
+    pub(crate) fn show_again(&self, run: PageRun, frames: Pfn, prot: Prot) {
+        let mut last = Ok(());
+        for _ in 0..STOP_RETRIES {
+            last = self.map_shared_all(run, frames, prot);
+            if last.is_ok() {
+                return;
+            }
+        }
+        debug_assert!(last.is_ok(), "cannot map again: {last:?}");
+    }
+
+    /// Rights for a range that was not mapped; without access again if that is refused.
+    pub(crate) fn protect_new(
+        &self,
+        space: &Space,
+        start: Vpn,
+        pages: u64,
+        prot: Prot,
+    ) -> Result<(), MapError> {
+        let done = self.protect_range(space, start, pages, prot);
+        if done.is_err() {
+            let _ = self.protect_range(space, start, pages, Prot::NONE);
+        }
+        done
+    }
+
+    pub(crate) fn protect_range(
+        &self,
+        space: &Space,
+        start: Vpn,
+        pages: u64,
+        prot: Prot,
+    ) -> Result<(), MapError> {
+        let token = self
+            .platform()
+            .protect(space.id, start, pages, prot)
+            .map_err(MapError::Platform)?;
+        self.platform().flush(&mut core::iter::once(token));
+        Ok(())
+    }
+}

@@ -1,0 +1,277 @@
+//! Write faults on holes and zero entries (F1 and F2): a new folio of zeros.
+
+use crate::engine::folio::AllocError;
+use crate::engine::lru::Which;
+use crate::engine::open::OPEN_ORDER;
+use crate::engine::space::{BlockRef, Space};
+use crate::engine::step::{Access, FaultMode, Served};
+use crate::env::Env;
+use crate::fault::FaultError;
+use crate::mm::Mm;
+use crate::order::{self, Beside, Window};
+use crate::platform::{Content, Platform, Stop};
+use crate::stat::{Item, SizeItem};
+use crate::table::block::{BlockState, HugeMap};
+use crate::table::entry::{Entry, Kind};
+use crate::table::marks::Marks;
+use crate::table::vma::Vma;
+use crate::units::{BLOCK_ORDER, BLOCK_PAGES, PageMask, PageRun, Pfn, Vpn, order_pages};
+
+impl<E: Env> Mm<E> {
+    /// Serves a write on a hole or a zero entry. `None`: the world changed, start over. A zero
+    /// entry that only a pin wants to read keeps what is tracked of it (R68).
+    #[allow(clippy::too_many_arguments)]
+    pub(crate) fn fault_fresh(
+        &self,
+        space: &Space,
+        block: &BlockRef,
+        page: Vpn,
+        vma: &Vma,
+        seq: u64,
+        access: Access,
+        mode: FaultMode,
+    ) -> Result<Option<Served>, FaultError> {
+        let t = self.tunables();
+        let adapts = order::adapts(&t, vma);
+        let back = self.comes_back(block);
+        let look = |state: &BlockState, cap: u8, most: u8| {
+            let w = order::window(&t, vma, state, page, cap);
+            match back.min(most) {
+                more if more > w.order => order::window_back(vma, state, page, more),
+                _ => w,
+            }
+        };
+        let mut most = BLOCK_ORDER;
+        loop {
+            // Estimate with the lock, then let go of it to allocate.
+            let mut beside = Beside::default();
+            let (e, estimate) = {
+                let mut state = block.lock(self);
+                let e = state.entry(page.index());
+                if access != Access::Write && e.marks().any() {
+                    most = 0;
+                }
+                let mut cap = most;
+                if adapts {
+                    beside = Beside::of(&state, page);
+                    cap = cap.min(space.adapt.cap(vma.start, page, beside));
+                }
+                let estimate = look(&state, cap, most);
+                let small = cap < OPEN_ORDER || estimate.order == 0;
+                if small
+                    && e.is_none()
+                    && access == Access::Write
+                    && !space.changed(seq)
+                    && let Some(n) = self.try_open(space, &mut state, vma, page, mode, &t)
+                {
+                    // A whole window goes on a stream, as a folio of its size does.
+                    let order = if n == order_pages(OPEN_ORDER) {
+                        OPEN_ORDER
+                    } else {
+                        0
+                    };
+                    let w = Window::around(page, order);
+                    space.adapt.note(vma.start, page, w, beside);
+                    return Ok(Some(Served::Mapped(n)));
+                }
+                (e, estimate)
+            };
+            let seen = e.kind();
+            let marks = match access {
+                Access::Write if e.marks().uffd_wp => return Ok(None),
+                Access::Write => Marks::default(),
+                _ => e.marks(),
+            };
+            // A hole may be the program's own to fill; what is no hole never is.
+            let mine = matches!(seen, Kind::Zero { .. }) || seen == Kind::None && !vma.uffd_missing;
+            if !mine {
+                return Ok(None);
+            }
+            let (pfn, got) = match self.alloc_fresh(space, vma, page, estimate, mode)? {
+                Some(found) => found,
+                None => return Ok(None),
+            };
+            let mut state = block.lock(self);
+            let want = look(&state, got.order, got.order);
+            let stale = space.changed(seq) || state.entry(page.index()) != e;
+            if stale || want != got {
+                drop(state);
+                self.free_unused(pfn);
+                if stale {
+                    return Ok(None);
+                }
+                most = want.order;
+                continue;
+            }
+            match self.map_fresh(space, &mut state, vma, got, pfn, marks) {
+                Ok(true) => {}
+                Ok(false) => return Ok(None),
+                // A place beside it is not ours any more.
+                Err(FaultError::Platform(e)) if e.why == Stop::Gone && got.order > 0 => {
+                    most = 0;
+                    continue;
+                }
+                Err(e) => return Err(e),
+            }
+            let dropped = matches!(seen, Kind::Zero { dropped: true, .. });
+            self.came_back(block, got.order, dropped);
+            if adapts {
+                space.adapt.note(vma.start, page, got, beside);
+            }
+            return Ok(Some(Served::Mapped(order_pages(got.order))));
+        }
+    }
+
+    /// A charged folio for the estimated window, or for a smaller one around the page.
+    fn alloc_fresh(
+        &self,
+        space: &Space,
+        vma: &Vma,
+        page: Vpn,
+        estimate: Window,
+        mode: FaultMode,
+    ) -> Result<Option<(Pfn, Window)>, FaultError> {
+        let t = self.tunables();
+        let mut w = estimate;
+        let mut tried = 0;
+        loop {
+            let refs = if w.order == BLOCK_ORDER {
+                1
+            } else {
+                order_pages(w.order)
+            };
+            let owner = (space.id, w.start);
+            let got = self.alloc_folio(w.order, refs, owner);
+            match got.or_else(|e| self.reclaim_for_huge(e, vma, mode, refs, owner)) {
+                Ok(pfn) => {
+                    if w.order == BLOCK_ORDER {
+                        self.stats().add(Item::ThpFaultAlloc, 1);
+                    } else if w.order > 0 {
+                        self.stats().add(Item::AnonFaultAlloc, 1);
+                    }
+                    self.stats().add_size(w.order, SizeItem::AnonFaultAlloc, 1);
+                    return Ok(Some((pfn, w)));
+                }
+                Err(e) if w.order > 0 => {
+                    let stats = self.stats();
+                    stats.add_size(w.order, SizeItem::AnonFaultFallback, 1);
+                    if let AllocError::Charge(_) = e {
+                        stats.add_size(w.order, SizeItem::AnonFaultFallbackCharge, 1);
+                    }
+                    if w.order == BLOCK_ORDER {
+                        self.stats().add(Item::ThpFaultFallback, 1);
+                        if let AllocError::Charge(_) = e {
+                            self.stats().add(Item::ThpFaultFallbackCharge, 1);
+                        }
+                    } else {
+                        self.stats().add(Item::AnonFaultFallback, 1);
+                    }
+                    tried += 1;
+                    w = Window::around(page, order::lower(&t, vma, w.order, tried));
+                }
+                Err(_) if mode == FaultMode::NoWait => return Err(FaultError::NeedReclaim),
+                Err(e) => {
+                    self.make_room(e).map_err(FaultError::Oom)?;
+                    return Ok(None);
+                }
+            }
+        }
+    }
+
+    /// Maps a new folio over a window that was just validated; false: not all of it, start
+    /// over. Block locked.
+    fn map_fresh(
+        &self,
+        space: &Space,
+        state: &mut BlockState,
+        vma: &Vma,
+        w: Window,
+        pfn: Pfn,
+        marks: Marks,
+    ) -> Result<bool, FaultError> {
+        let run = PageRun::new(space.id, w.start, order_pages(w.order));
+        self.drop_zeros(space, state, run);
+        if let Err(e) = self.map_as(run, pfn, Content::Zero, vma.prot, marks.any()) {
+            if e.at == 0 {
+                state.tidy();
+                self.free_unused(pfn);
+            } else {
+                self.book_part(state, vma, w, pfn, e.at);
+            }
+            // The range is changing under us: look again.
+            return match e.why {
+                Stop::Exists | Stop::Retry => Ok(false),
+                _ => Err(FaultError::Platform(e)),
+            };
+        }
+        if w.order == BLOCK_ORDER {
+            let (prot, locked) = (vma.prot, vma.locked);
+            *state = BlockState::Huge(HugeMap {
+                pfn,
+                mapped: true,
+                prot,
+                locked,
+                lazy: false,
+                shared: false,
+                guarded: false,
+                marks,
+            });
+        } else if let Some(table) = state.table() {
+            for k in 0..run.pages {
+                let kind = Kind::Mapped(pfn.add(k));
+                let e = Entry::new(kind, vma.prot, vma.locked).marked(marks);
+                table.set(run.start.index() + k, e.shown(pfn.add(k), marks.any()));
+            }
+        }
+        // Counted with the block locked, so that nobody can take the pages off the gauge first.
+        self.stats().add(Item::NrAnon, run.pages as u64);
+        self.lru_add(pfn, Which::Active);
+        if w.order == BLOCK_ORDER {
+            self.queue_new(pfn);
+        }
+        Ok(true)
+    }
+
+    /// Books a new folio of which only the first `n` pages could be mapped. Block locked.
+    fn book_part(&self, state: &mut BlockState, vma: &Vma, w: Window, pfn: Pfn, n: u32) {
+        self.stats().add(Item::NrAnon, n as u64);
+        self.lru_add(pfn, Which::Active);
+        if w.order == BLOCK_ORDER {
+            self.split_owned(pfn, PageMask::first(n), 1, None);
+        } else {
+            self.part_of_folio(pfn, order_pages(w.order) - n);
+        }
+        let Some(table) = state.table() else { return };
+        for k in 0..n {
+            let e = Entry::new(Kind::Mapped(pfn.add(k)), vma.prot, vma.locked);
+            table.set(w.start.index() + k, e);
+        }
+    }
+
+    /// Makes holes of the zero entries of a run. Block locked.
+    fn drop_zeros(&self, space: &Space, state: &mut BlockState, run: PageRun) {
+        if matches!(state, BlockState::Empty) {
+            return;
+        }
+        let Some(table) = state.table() else { return };
+        let first = run.start.index();
+        let mut shown = PageMask::EMPTY;
+        for k in first..(first + run.pages).min(BLOCK_PAGES) {
+            if let Kind::Zero { mapped, dropped } = table.get(k).kind() {
+                if mapped {
+                    shown.set(k);
+                }
+                if dropped {
+                    self.stats().sub(Item::NrZero, 1);
+                    self.stats().add(Item::SwpinZero, 1);
+                }
+                table.set(k, Entry::NONE);
+            }
+        }
+        for (k, pages) in shown.runs(BLOCK_PAGES) {
+            let at = Vpn(run.start.0 + (k - first) as u64);
+            let token = self.platform().drop_zero(PageRun::new(space.id, at, pages));
+            self.platform().flush(&mut core::iter::once(token));
+        }
+    }
+}

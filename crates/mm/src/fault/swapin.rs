@@ -1,0 +1,186 @@
+//! Swap-in: pages come back from the store.
+//!
+//! The pages are marked busy while they are read, so that nobody frees their slots or reads
+//! them twice. How many a fault brings back is `fault/readahead.rs`; a page that nobody asked for
+//! and that cannot be read is no error.
+
+use crate::engine::busy::Busy;
+use crate::engine::copies::slot_runs;
+use crate::engine::lru::Which;
+use crate::engine::space::{BlockRef, Space};
+use crate::engine::step::{Access, FaultMode, Served};
+use crate::env::Env;
+use crate::fault::FaultError;
+use crate::mm::Mm;
+use crate::platform::{Content, Prot, Stop};
+use crate::stat::Item;
+use crate::store::Store;
+use crate::table::block::Table;
+use crate::table::entry::{Entry, Kind};
+use crate::table::vma::Vma;
+use crate::table::walk::{fitting, less};
+use crate::units::{PAGE_SIZE, PageRun, Pfn, Slot, Vpn, order_pages};
+use alloc::vec::Vec;
+
+/// The largest window of swapped pages with equal rights around `page`, of order `cap` at most;
+/// `None` if the page is not swapped.
+fn window(table: &Table, page: Vpn, cap: u8) -> Option<(u32, u8)> {
+    let e = table.get(page.index());
+    let swapped = |e: Entry| matches!(e.kind(), Kind::Swapped(_));
+    let there = |k| swapped(table.get(k)) && table.get(k).prot() == e.prot();
+    swapped(e).then(|| fitting(page.index(), cap, there))
+}
+
+/// The pages of a window, by index from its first, with their slots; they are busy afterwards.
+/// Whether any has marks, so that they must be mapped guarded.
+fn take(
+    block: &BlockRef,
+    table: &mut Table,
+    first: u32,
+    pages: u32,
+) -> (Busy, Vec<(u32, Slot)>, bool) {
+    let (mut slots, mut marked) = (Vec::new(), false);
+    for k in 0..pages {
+        let e = table.get(first + k);
+        if let Kind::Swapped(slot) = e.kind() {
+            slots.push((k, slot));
+            marked |= e.marks().any();
+        }
+    }
+    let taken = slots.iter().map(|(k, _)| first + k).collect();
+    (Busy::entries(block, table, taken), slots, marked)
+}
+
+impl<E: Env> Mm<E> {
+    /// Serves a fault on a swapped page. `None`: the world changed, start over.
+    pub(crate) fn swap_in(
+        &self,
+        space: &Space,
+        block: &BlockRef,
+        page: Vpn,
+        vma: &Vma,
+        seq: u64,
+        (access, mode): (Access, FaultMode),
+    ) -> Result<Option<Served>, FaultError> {
+        let _stall = self.stall();
+        let plan = self.plan_readahead(space, block, page);
+        let mut cap = plan.order;
+        loop {
+            let order = match block.lock(self).table().and_then(|t| window(t, page, cap)) {
+                Some((_, order)) => order,
+                None => return Ok(None),
+            };
+            let n = order_pages(order);
+            let start = Vpn(page.0 & !(n as u64 - 1));
+            let pfn = match self.alloc_folio(order, n, (space.id, start)) {
+                Ok(pfn) => pfn,
+                Err(_) if order > 0 => {
+                    cap = less(order);
+                    continue;
+                }
+                Err(_) if mode == FaultMode::NoWait => return Err(FaultError::NeedReclaim),
+                Err(e) => {
+                    self.make_room(e).map_err(FaultError::Oom)?;
+                    return Ok(None);
+                }
+            };
+            let mut state = block.lock(self);
+            let found = state.table().and_then(|t| window(t, page, order));
+            if space.changed(seq) || found.is_none_or(|(_, o)| o != order) {
+                drop(state);
+                self.free_unused(pfn);
+                return Ok(None);
+            }
+            let run = PageRun::new(space.id, start, n);
+            let prot = state.entry(page.index()).prot();
+            let Some(table) = state.table() else {
+                drop(state);
+                self.free_unused(pfn);
+                return Ok(None);
+            };
+            let (busy, slots, guarded) = take(block, table, start.index(), n);
+            drop(state);
+            let (got, read) = self.read_in(run, pfn, &slots, prot, guarded);
+            let mapped = &slots[..got as usize];
+            // What is freed takes its copies along.
+            let keeps = got > 0 && access == Access::Read && self.wants_copies(got);
+            busy.end_by(self, |state| {
+                let Some(table) = state.table() else { return };
+                for &(k, slot) in &slots {
+                    let old = table.get(start.index() + k).with_attrs(prot, vma.locked);
+                    let e = match k < got {
+                        true => old.shown(pfn.add(k), guarded),
+                        false => old.with(Kind::Swapped(slot)),
+                    };
+                    table.set(start.index() + k, e);
+                }
+                if got > 0 {
+                    self.stats().sub(Item::NrSwapped, got as u64);
+                    self.stats().add(Item::NrAnon, got as u64);
+                    // With the block locked: from then on anybody may unmap the folio and free it.
+                    self.lru_add(pfn, Which::Active);
+                }
+                if keeps {
+                    self.keep_copies(pfn, mapped);
+                }
+            });
+            if got == 0 {
+                self.free_unused(pfn);
+            } else {
+                self.part_of_folio(pfn, n - got);
+                if !keeps {
+                    for (_, slot, pages) in slot_runs(mapped) {
+                        self.drop_swapped(slot, pages);
+                    }
+                    self.settle_store();
+                }
+                self.stats().add(Item::Pswpin, got as u64);
+                self.note_readahead(space, block, plan, (start.index(), got));
+            }
+            match read {
+                Err(_) if page.index() - start.index() < got => {}
+                // Perhaps it is another page of the window that cannot be read, or whose place is
+                // not ours any more.
+                Err(FaultError::Store(_)) if order > 0 => {
+                    cap = 0;
+                    continue;
+                }
+                Err(FaultError::Platform(e)) if order > 0 && e.why == Stop::Gone => {
+                    cap = 0;
+                    continue;
+                }
+                other => other?,
+            }
+            return Ok(Some(Served::Mapped(got)));
+        }
+    }
+
+    /// Reads slots and maps the bytes; the number of pages mapped. The run is marked busy.
+    fn read_in(
+        &self,
+        run: PageRun,
+        pfn: Pfn,
+        slots: &[(u32, Slot)],
+        prot: Prot,
+        guarded: bool,
+    ) -> (u32, Result<(), FaultError>) {
+        let bytes = run.pages as usize * PAGE_SIZE;
+        let mut buffer = self.scratch.take(self.machine(), bytes);
+        let read = slot_runs(slots).into_iter().try_for_each(|(k, slot, n)| {
+            let (from, to) = (k as usize * PAGE_SIZE, (k + n) as usize * PAGE_SIZE);
+            self.store().get(slot, &mut buffer[from..to])
+        });
+        let result = match read {
+            Ok(()) => {
+                let content = Content::Bytes(&buffer[..bytes]);
+                match self.map_as(run, pfn, content, prot, guarded) {
+                    Ok(()) => (run.pages, Ok(())),
+                    Err(e) => (e.at, Err(FaultError::Platform(e))),
+                }
+            }
+            Err(e) => (0, Err(FaultError::Store(e))),
+        };
+        self.scratch.give_back(self.machine(), buffer);
+        result
+    }
+}

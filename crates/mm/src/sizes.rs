@@ -1,0 +1,79 @@
+//! The `enabled` knob of each size (`hugepages-64kB/enabled` and its like).
+
+use crate::units::{BLOCK_ORDER, PAGE_SIZE};
+
+/// The smallest order of a large folio.
+pub const LEAST_ORDER: u8 = 2;
+
+/// `hugepages-<size>/enabled`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(u8)]
+pub enum SizeMode {
+    /// Nowhere.
+    #[default]
+    Never = 0,
+    /// Wherever the VMA is not advised against huge pages.
+    Always = 1,
+    /// Where the VMA is advised `MADV_HUGEPAGE`.
+    Madvise = 2,
+    /// As the `enabled` knob above all sizes says.
+    Inherit = 3,
+}
+
+/// The knobs of all sizes, by order. Orders 0 and 1 have none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Sizes(u32);
+
+impl Sizes {
+    /// Every size off.
+    pub const NEVER: Sizes = Sizes(0);
+
+    /// The same with one size changed; an order that has no knob changes nothing.
+    #[must_use]
+    pub const fn with(self, order: u8, mode: SizeMode) -> Sizes {
+        if order < LEAST_ORDER || order > BLOCK_ORDER {
+            return self;
+        }
+        let shift = order as u32 * 2;
+        Sizes(self.0 & !(3 << shift) | (mode as u32) << shift)
+    }
+
+    /// The knob of a size; `Never` for an order that has none.
+    pub const fn get(self, order: u8) -> SizeMode {
+        if order > BLOCK_ORDER {
+            return SizeMode::Never;
+        }
+        match self.0 >> (order as u32 * 2) & 3 {
+            1 => SizeMode::Always,
+            2 => SizeMode::Madvise,
+            3 => SizeMode::Inherit,
+            _ => SizeMode::Never,
+        }
+    }
+
+    /// As one word, for who passes it on.
+    pub const fn bits(self) -> u32 {
+        self.0
+    }
+
+    /// From such a word; what belongs to no size is dropped.
+    pub const fn from_bits(bits: u32) -> Sizes {
+        let all = (1 << (2 * (BLOCK_ORDER as u32 + 1))) - 1;
+        Sizes(bits & all & !0b1111)
+    }
+}
+
+/// The order of the largest folio of at most so many bytes: 0 for less than four pages, never
+/// above the huge size.
+pub const fn order_of_bytes(bytes: u32) -> u8 {
+    let pages = bytes / PAGE_SIZE as u32;
+    if pages < 1 << LEAST_ORDER {
+        return 0;
+    }
+    let order = pages.ilog2() as u8;
+    if order > BLOCK_ORDER {
+        BLOCK_ORDER
+    } else {
+        order
+    }
+}

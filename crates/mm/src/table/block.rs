@@ -1,0 +1,241 @@
+//! A block: 2 MiB of a space, the unit of locking.
+//!
+//! A block is empty, one huge mapping, a table of 512 entries, a huge page swapped out whole
+//! (one record instead of 512 entries), or busy as a whole. Who wants to work on pages
+//! without the lock marks them busy under the lock, works, then locks again and writes the
+//! outcome; waiters park on `seq`, which changes whenever a busy mark goes.
+
+use crate::env::Env;
+use crate::machine::{LockClass, Machine};
+use crate::mm::Mm;
+use crate::platform::Prot;
+use crate::sync::{Guard, Lock};
+use crate::table::entry::{Entry, Kind};
+use crate::table::marks::Marks;
+use crate::table::walk::Window;
+use crate::units::{BLOCK_PAGES, PageMask, Pfn, Slot};
+use alloc::boxed::Box;
+use core::ops::Range;
+use core::sync::atomic::{AtomicU32, Ordering};
+
+/// A huge page of the program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct HugeMap {
+    /// Its first frame.
+    pub pfn: Pfn,
+    /// Present in the program; else inactive.
+    pub mapped: bool,
+    /// Rights of the VMA.
+    pub prot: Prot,
+    /// mlocked.
+    pub locked: bool,
+    /// Lazily freed (inactive only).
+    pub lazy: bool,
+    /// Another manager may hold it too, since a fork (mapped only); guarded then.
+    pub shared: bool,
+    /// Write-protected (mapped only).
+    pub guarded: bool,
+    /// What is tracked of all its pages; guarded then, if it is mapped.
+    pub marks: Marks,
+}
+
+/// A huge page that was swapped out whole.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct HugeSwap {
+    /// Pages that held only zeros and were not stored.
+    pub zero: PageMask,
+    /// Slot of the first stored page; the others follow in order.
+    pub first: Slot,
+    /// Rights of the VMA.
+    pub prot: Prot,
+    /// What is tracked of all its pages.
+    pub marks: Marks,
+}
+
+impl HugeSwap {
+    /// The entry of page `i` in table form.
+    pub fn entry(&self, i: u32) -> Entry {
+        let kind = if self.zero.get(i) {
+            Kind::Zero {
+                mapped: false,
+                dropped: true,
+            }
+        } else {
+            Kind::Swapped(self.first.add(i - self.zero.rank(i)))
+        };
+        Entry::new(kind, self.prot, false).marked(self.marks)
+    }
+}
+
+/// A table of 512 entries.
+#[derive(Clone)]
+pub struct Table(pub [Entry; BLOCK_PAGES as usize]);
+
+impl Table {
+    /// A table of holes.
+    pub fn new() -> Box<Table> {
+        Box::new(Table([Entry::NONE; BLOCK_PAGES as usize]))
+    }
+    /// Entry `i`; none beyond the end.
+    pub fn get(&self, i: u32) -> Entry {
+        self.0.get(i as usize).copied().unwrap_or(Entry::NONE)
+    }
+    /// Sets entry `i`; ignored beyond the end.
+    pub fn set(&mut self, i: u32, e: Entry) {
+        if let Some(slot) = self.0.get_mut(i as usize) {
+            *slot = e;
+        }
+    }
+    /// Whether all entries are holes.
+    pub fn is_empty(&self) -> bool {
+        self.0.iter().all(|e| e.is_none())
+    }
+    /// Whether any entry of `first..first + pages` is busy.
+    pub fn busy_in(&self, first: u32, pages: u32) -> bool {
+        (first..first + pages).any(|i| self.get(i).is_busy())
+    }
+}
+
+/// The indices without a gap around `i` that `join` it, of those `within`.
+pub(crate) fn around(i: u32, within: Range<u32>, join: impl Fn(u32) -> bool) -> Range<u32> {
+    let (mut first, mut end) = (i, i + 1);
+    while first > within.start && join(first - 1) {
+        first -= 1;
+    }
+    while end < within.end && join(end) {
+        end += 1;
+    }
+    first..end
+}
+
+/// What a block is.
+#[derive(Default)]
+pub enum BlockState {
+    /// Nothing was ever mapped, or everything was discarded.
+    #[default]
+    Empty,
+    /// One huge page.
+    Huge(HugeMap),
+    /// One huge page, swapped out.
+    HugeSwapped(Box<HugeSwap>),
+    /// 512 entries.
+    Table(Box<Table>),
+    /// Owned as a whole by one CPU.
+    Busy,
+}
+
+impl BlockState {
+    /// The state of page `i` as an entry; for huge pages the subpage's.
+    pub fn entry(&self, i: u32) -> Entry {
+        match self {
+            BlockState::Empty => Entry::NONE,
+            BlockState::Busy => Entry::new(Kind::Busy, Prot::NONE, false),
+            BlockState::Huge(h) => {
+                let p = h.pfn.add(i);
+                let kind = if h.mapped {
+                    Kind::Mapped(p)
+                } else {
+                    Kind::Inactive(p)
+                };
+                let e = Entry::new(kind, h.prot, h.locked).marked(h.marks);
+                if h.guarded { e.guard(h.shared) } else { e }
+            }
+            BlockState::HugeSwapped(s) => s.entry(i),
+            BlockState::Table(t) => t.get(i),
+        }
+    }
+
+    /// The block as a table; an empty or swapped huge block becomes one. `None` if the block
+    /// is busy or a resident huge page.
+    pub fn table(&mut self) -> Option<&mut Table> {
+        match self {
+            BlockState::Empty => *self = BlockState::Table(Table::new()),
+            BlockState::HugeSwapped(s) => {
+                let mut t = Table::new();
+                for i in 0..BLOCK_PAGES {
+                    t.set(i, s.entry(i));
+                }
+                *self = BlockState::Table(t);
+            }
+            _ => {}
+        }
+        match self {
+            BlockState::Table(t) => Some(t),
+            _ => None,
+        }
+    }
+
+    /// Turns a table of holes back into an empty block.
+    pub fn tidy(&mut self) {
+        if matches!(self, BlockState::Table(t) if t.is_empty()) {
+            *self = BlockState::Empty;
+        }
+    }
+}
+
+/// A block with its lock.
+pub struct Block {
+    state: Lock<BlockState>,
+    seq: AtomicU32,
+    /// Who waits for `seq` to change. (A copy in a child of fork may have those of its parent,
+    /// which costs wake-ups of nobody.)
+    waiting: AtomicU32,
+    /// The pass of the shrinker that last took a huge page of it apart; 0 for none, its largest
+    /// value where the program had one taken apart.
+    pub(crate) shrunk: AtomicU32,
+    /// What the last swap-in brought back.
+    pub(crate) window: Window,
+    /// Pages that came back since.
+    pub(crate) back: AtomicU32,
+}
+
+impl Block {
+    /// An empty block; `at` orders the locks of two blocks.
+    pub fn new(at: u64) -> Block {
+        Block {
+            state: Lock::new(LockClass::Block, at, BlockState::Empty),
+            seq: AtomicU32::new(0),
+            waiting: AtomicU32::new(0),
+            shrunk: AtomicU32::new(0),
+            window: Window::new(),
+            back: AtomicU32::new(0),
+        }
+    }
+
+    /// Locks the block.
+    pub fn lock<'a, E: Env>(&'a self, mm: &'a Mm<E>) -> Guard<'a, BlockState, E::M> {
+        self.state.lock(mm.machine())
+    }
+
+    /// Locks the block if nobody holds the lock.
+    pub fn try_lock<'a, E: Env>(&'a self, mm: &'a Mm<E>) -> Option<Guard<'a, BlockState, E::M>> {
+        self.state.try_lock(mm.machine())
+    }
+
+    /// What a waiter passes to [`Block::wait`]; read with the lock held.
+    pub fn ticket(&self) -> u32 {
+        self.seq.load(Ordering::Acquire)
+    }
+
+    /// Waits until a busy mark went since `ticket` was read. No lock held.
+    pub fn wait<E: Env>(&self, mm: &Mm<E>, ticket: u32) {
+        // Before the word is looked at: who changes it next sees that somebody waits.
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        while self.seq.load(Ordering::SeqCst) == ticket {
+            mm.machine().park(&self.seq, ticket);
+        }
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Says that busy marks went; called by their owner (`engine/busy.rs`)
+    /// alone, with the lock held, after the entries were written.
+    pub(crate) fn settled<E: Env>(&self, mm: &Mm<E>) {
+        self.seq.fetch_add(1, Ordering::SeqCst);
+        if self.waiting.load(Ordering::SeqCst) > 0 {
+            mm.machine().unpark(&self.seq, u32::MAX);
+        }
+    }
+}
+
+/// In place of the pass: the program's doing, not the shrinker's.
+pub(crate) const PROGRAM: u32 = u32::MAX;
