@@ -1,6 +1,7 @@
 //! One set of the four traits, and the manager built on it.
 
 use crate::charge::Charge;
+use crate::engine::sharing::Sharing;
 use crate::machine::Machine;
 use crate::platform::Platform;
 use crate::store::Store;
@@ -15,4 +16,6 @@ pub trait Env: Sized + 'static {
     type C: Charge;
     /// Where swapped pages go.
     type S: Store;
+    /// Who copies pages on write.
+    type Sharing: Sharing;
 }

@@ -102,15 +102,6 @@ impl Prot {
     }
 }
 
-/// Who copies a page on the first write after a fork.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Cow {
-    /// The kernel below; the core sees shared pages as possibly shared.
-    Kernel,
-    /// The core.
-    Core,
-}
-
 /// Translations that other CPUs may still hold; must be handed to [`Platform::flush`] before
 /// the frames of the run are read, written or reused.
 #[must_use = "stale translations stay until the token is flushed"]
@@ -162,8 +153,6 @@ pub fn runs_of(from: &[Option<Pfn>]) -> impl Iterator<Item = (u32, u32)> + '_ {
 
 /// Memory and translations of one machine.
 pub trait Platform: Send + Sync {
-    /// Who copies on write.
-    const COW: Cow;
     /// Whether physical contiguity is scarce, so that watermarks and capture matter. False on
     /// live memory, where frame numbers are slots of a large range.
     const CONTIGUITY: bool;
@@ -247,7 +236,7 @@ pub trait Platform: Send + Sync {
     ) -> Result<Done, PlatformError>;
     /// Makes the pages of the run visible, write-protected, with the bytes that `frames` hold,
     /// at rest or mapped elsewhere: how a fork gives pages to the child, and how pages that
-    /// several spaces hold change their place. Called only where `COW` is `Core`.
+    /// several spaces hold change their place. Called only where the core copies on write.
     ///
     /// Pre: no translation exists for the run; nobody can write the frames, now or by a
     /// translation that is not flushed. A whole block becomes one huge mapping as in `map`.
@@ -261,8 +250,9 @@ pub trait Platform: Send + Sync {
     /// reaches still is not at rest before that one is gone, too.
     fn unmap(&self, at: PageRun, frames: Pfn, prot: Prot) -> Result<(Done, Flush), PlatformError>;
     /// Drops translations and bytes of the run, zero mappings included; what is not there is
-    /// ignored. The frames behind hold nothing after. Where `COW` is `Core` they keep their
-    /// bytes until `release`: another translation, a copy in progress or a pin may need them.
+    /// ignored. The frames behind hold nothing after. Where the core copies on write they keep
+    /// their bytes until `release`: another translation, a copy in progress or a pin may need
+    /// them.
     fn discard(&self, at: PageRun) -> Flush;
     /// Maps the shared zero page, read-only, over the run; pages that have a translation
     /// already are left alone. A later write is delivered as a fault.
@@ -325,9 +315,9 @@ pub trait Platform: Send + Sync {
 
     // ---- what the program discards behind the core's back ----
     //
-    // Where `COW` is `Kernel` there is somebody below who discards pages at the program's word
-    // without telling the core. Of a page that is away only the platform can know it: `unmap`
-    // makes it remember the page, a discard makes it forget.
+    // Where the kernel copies on write there is somebody below who discards pages at the
+    // program's word without telling the core. Of a page that is away only the platform can know
+    // it: `unmap` makes it remember the page, a discard makes it forget.
 
     /// Which pages of the run are not remembered: the program has discarded them since they were
     /// unmapped or [held](Platform::hold), or they never were. Pre: none is mapped.

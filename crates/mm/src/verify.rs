@@ -20,10 +20,10 @@ use crate::charge::Charge;
 use crate::engine::folio::{first_page, order_of};
 use crate::engine::lru::Which;
 use crate::engine::open;
+use crate::engine::sharing::Sharing;
 use crate::env::Env;
 use crate::frame::Flags;
 use crate::mm::Mm;
-use crate::platform::{Cow, Platform};
 use crate::stat::{Item, SizeItem};
 use crate::store::Store;
 use crate::table::block::BlockState;
@@ -42,7 +42,9 @@ struct Seen {
     refs: BTreeMap<u32, u32>,
     /// The same, by where the folio's first page would lie.
     places: BTreeMap<u32, BTreeMap<(SpaceId, Vpn), u32>>,
-    /// How often each frame is mapped, and whether as an exclusive page.
+    /// Whether a frame may be mapped more than once by this manager, which costs memory to see.
+    by_page: bool,
+    /// How often each frame is mapped then, and whether as an exclusive page.
     frames: BTreeMap<u32, (u32, bool)>,
     /// Folios that are a huge mapping somewhere.
     huge: BTreeSet<u32>,
@@ -68,6 +70,9 @@ impl Seen {
         }
     }
     fn page(&mut self, pfn: Pfn, shared: bool) {
+        if !self.by_page {
+            return;
+        }
         let frame = self.frames.entry(pfn.0).or_default();
         frame.0 += 1;
         frame.1 |= !shared;
@@ -86,7 +91,10 @@ impl<E: Env> Mm<E> {
     /// Checks all invariants; nothing may be under way. `alone`: nobody else charges the
     /// group, so that the charge can be checked too. Errors: one line for each thing wrong.
     pub fn verify(&self, alone: bool) -> Result<(), Vec<String>> {
-        let mut seen = Seen::default();
+        let mut seen = Seen {
+            by_page: !E::Sharing::ASIDE,
+            ..Seen::default()
+        };
         for space in self.all_spaces() {
             let vmas = space.read_vmas(self, |t| {
                 if let Err(e) = t.verify() {
@@ -134,10 +142,7 @@ impl<E: Env> Mm<E> {
         let thp = seen.refs.keys().filter(huge).count() as u64;
         seen.check("NrZero", self.stats().get(Item::NrZero), zero);
         seen.check("NrThp", self.stats().get(Item::NrThp), thp);
-        let shared = match E::P::COW {
-            Cow::Kernel => seen.shared,
-            Cow::Core => 0,
-        };
+        let shared = if E::Sharing::ASIDE { seen.shared } else { 0 };
         seen.check("NrShared", self.stats().get(Item::NrShared), shared);
         let open_runs = u64::from(self.open_runs.load(Ordering::Relaxed));
         seen.check("runs of open pages", open_runs, seen.open_runs);
@@ -188,9 +193,7 @@ impl<E: Env> Mm<E> {
                     seen.shared += BLOCK_PAGES as u64;
                     seen.unevictable.insert(h.pfn.0);
                 }
-                if E::P::COW == Cow::Core {
-                    (0..BLOCK_PAGES).for_each(|i| seen.page(h.pfn.add(i), h.shared));
-                }
+                (0..BLOCK_PAGES).for_each(|i| seen.page(h.pfn.add(i), h.shared));
                 seen.huge.insert(h.pfn.0);
                 *seen.place(h.pfn, space, first) += 1;
                 if h.shared && !h.guarded || h.guarded && !h.mapped {
@@ -230,16 +233,12 @@ impl<E: Env> Mm<E> {
                                 seen.broken
                                     .push(format!("{page} is shared and not guarded"));
                             }
-                            if E::P::COW == Cow::Core {
-                                seen.page(p, e.shared());
-                            }
+                            seen.page(p, e.shared());
                             self.see_frame(seen, space, page, p);
                         }
                         Kind::Inactive(p) => {
                             seen.inactive += 1;
-                            if E::P::COW == Cow::Core {
-                                seen.page(p, false);
-                            }
+                            seen.page(p, false);
                             if self.is_forked(self.head_of(p)) {
                                 seen.broken.push(format!("{page} is forked and at rest"));
                             }
@@ -377,7 +376,7 @@ impl<E: Env> Mm<E> {
             }
             for pfn in lru.list(which).iter(self) {
                 listed += 1;
-                let aside = E::P::COW == Cow::Kernel && seen.unevictable.contains(&pfn.0);
+                let aside = E::Sharing::ASIDE && seen.unevictable.contains(&pfn.0);
                 if aside != (which == Which::Unevictable) {
                     seen.broken.push(format!("{pfn} is {which:?}"));
                 }

@@ -8,7 +8,7 @@ use crate::translate::{INVALID, stop};
 use crate::violation::Broken;
 use deckle_mm::platform::{FrameSpan, Made};
 use deckle_mm::{
-    BLOCK_PAGES, BlockNr, Content, Cow, Done, Flush, FrameRun, PAGE_SIZE, PageMask, PageRun, Pfn,
+    BLOCK_PAGES, BlockNr, Content, Done, Flush, FrameRun, PAGE_SIZE, PageMask, PageRun, Pfn,
     Platform, PlatformError, Prot, SpaceId, Stop, Vpn, Zones,
 };
 
@@ -154,11 +154,10 @@ const MOST_OPEN: u32 = 1000;
 
 impl<P: Profile> Model<P> {
     /// Whether the core copies on write.
-    const CORE: bool = matches!(P::COW, Cow::Core);
+    const CORE: bool = !P::BELOW;
 }
 
 impl<P: Profile> Platform for Model<P> {
-    const COW: Cow = P::COW;
     const CONTIGUITY: bool = P::CONTIGUITY;
 
     fn zones(&self) -> Zones {

@@ -9,7 +9,7 @@
 //! Where frames are slots, the kernel below has memory of its own: it makes pages where holes are
 //! left to it (`Platform::open`), and an operation on a block may stop half-way.
 
-use deckle_mm::Cow;
+use deckle_mm::{CoreCow, KernelCow, Sharing};
 
 mod sealed {
     pub trait Sealed {}
@@ -19,8 +19,10 @@ mod sealed {
 pub trait Profile: sealed::Sealed + Send + Sync + Clone + 'static {
     /// The profile's name.
     const NAME: &'static str;
-    /// See [`deckle_mm::Platform::COW`].
-    const COW: Cow;
+    /// Whether a kernel is below, which copies on write.
+    const BELOW: bool;
+    /// The core's way of sharing that goes with it.
+    type Sharing: Sharing;
     /// See [`deckle_mm::Platform::CONTIGUITY`]; else frames are slots.
     const CONTIGUITY: bool;
 }
@@ -38,20 +40,23 @@ pub struct RamCoreCow;
 impl sealed::Sealed for SparseKernelCow {}
 impl Profile for SparseKernelCow {
     const NAME: &'static str = "SparseKernelCow";
-    const COW: Cow = Cow::Kernel;
+    const BELOW: bool = true;
+    type Sharing = KernelCow;
     const CONTIGUITY: bool = false;
 }
 
 impl sealed::Sealed for RamKernelCow {}
 impl Profile for RamKernelCow {
     const NAME: &'static str = "RamKernelCow";
-    const COW: Cow = Cow::Kernel;
+    const BELOW: bool = true;
+    type Sharing = KernelCow;
     const CONTIGUITY: bool = true;
 }
 
 impl sealed::Sealed for RamCoreCow {}
 impl Profile for RamCoreCow {
     const NAME: &'static str = "RamCoreCow";
-    const COW: Cow = Cow::Core;
+    const BELOW: bool = false;
+    type Sharing = CoreCow;
     const CONTIGUITY: bool = true;
 }

@@ -24,22 +24,10 @@ const ROOMS: [&str; 13] = [
 ];
 const GROUND: &str = "ground";
 /// Files that stand on all rooms.
-const ROOF: [&str; 4] = ["inspect.rs", "lib.rs", "mm.rs", "verify.rs"];
+const ROOF: [&str; 5] = ["env.rs", "inspect.rs", "lib.rs", "mm.rs", "verify.rs"];
 /// What every room may name and call although it is on the roof: the type whose methods they
-/// write, and what it hands out.
-const MANAGER: &str = "mm";
-
-/// Calls of the engine on what shares pages since a fork. They go when the ways of sharing are a
-/// strategy that the engine knows by its trait.
-const HOOKS: [&str; 7] = [
-    "claim_huge",
-    "forsake",
-    "forsake_huge",
-    "is_held",
-    "rmap_del",
-    "sort_lists",
-    "split_table",
-];
+/// write with what it hands out, and the set of strategies that it is built of.
+const FREE: [&str; 2] = ["env", "mm"];
 
 /// Methods of the standard library that have namesakes in the core: who calls one cannot be told.
 const NAMESAKES: [&str; 13] = [
@@ -89,7 +77,7 @@ fn upwards(core: &[(&str, String)]) -> Vec<String> {
         for (before, word, _) in words(text) {
             if before.ends_with("fn ") {
                 let room = lowest.entry(word).or_insert(usize::MAX);
-                let free = file.strip_suffix(".rs") == Some(MANAGER);
+                let free = file.strip_suffix(".rs").is_some_and(|f| FREE.contains(&f));
                 *room = if free { 0 } else { height(file).min(*room) };
             }
         }
@@ -102,13 +90,13 @@ fn upwards(core: &[(&str, String)]) -> Vec<String> {
             let named = level(word).filter(|_| path && behind.starts_with("::"));
             let on_roof = path && ROOF.contains(&format!("{word}.rs").as_str());
             if named.is_some_and(|room| room > here)
-                || on_roof && here < ROOMS.len() - 1 && word != MANAGER
+                || on_roof && here < ROOMS.len() - 1 && !FREE.contains(&word)
             {
                 found.push(format!("{file} names {word}"));
             }
             let called = behind.starts_with('(') || behind.starts_with("::<");
-            let hook = HOOKS.contains(&word) || NAMESAKES.contains(&word);
-            if called && !hook && lowest.get(word).is_some_and(|room| *room > here) {
+            let known = !NAMESAKES.contains(&word);
+            if called && known && lowest.get(word).is_some_and(|room| *room > here) {
                 found.push(format!("{file} calls {word}"));
             }
         }

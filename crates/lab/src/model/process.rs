@@ -28,6 +28,7 @@ impl<S: Store + 'static, P: Profile> Env for Software<S, P> {
     type M = ModelMachine;
     type C = ModelCharge;
     type S = S;
+    type Sharing = <P as deckle_model::Profile>::Sharing;
 }
 
 /// How an access ended that was not served.

@@ -66,6 +66,7 @@ impl Env for ModelEnv {
     type M = ModelMachine;
     type C = ModelCharge;
     type S = Ram;
+    type Sharing = deckle_mm::KernelCow;
 }
 
 /// A manager on the model, with one mapping; one CPU, no limit, over compressed RAM.

@@ -61,6 +61,7 @@ impl<C: Charge + 'static, S: Store + 'static> Env for LiveEnv<C, S> {
     type M = LiveMachine;
     type C = Shared<C>;
     type S = S;
+    type Sharing = deckle_mm::KernelCow;
 }
 
 /// Why a pager could not be started.

@@ -23,7 +23,7 @@ use std::fs::File;
 use std::ops::Range;
 use std::sync::Mutex;
 
-use deckle_mm::platform::{Content, Cow, Done, Flush, Made, PlatformError, Prot, Stop, Zones};
+use deckle_mm::platform::{Content, Done, Flush, Made, PlatformError, Prot, Stop, Zones};
 use deckle_mm::{BlockNr, FrameRun, PageMask, PageRun, Pfn, Platform, SpaceId, Vpn};
 use deckle_uffd::{CopyMode, Pagemap, ProtectMode, Uffd};
 
@@ -232,7 +232,6 @@ fn rights(prot: Prot) -> i32 {
 }
 
 impl Platform for LivePlatform {
-    const COW: Cow = Cow::Kernel;
     const CONTIGUITY: bool = false;
 
     fn zones(&self) -> Zones {

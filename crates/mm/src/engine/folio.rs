@@ -7,11 +7,11 @@
 //! frames go back to the zone, and the charge is returned, with the last reference.
 
 use crate::charge::{Charge, OverLimit};
+use crate::engine::sharing::Sharing;
 use crate::env::Env;
 use crate::frame::{Flags, FrameMeta, FreeError};
 use crate::machine::{Machine, Work};
 use crate::mm::Mm;
-use crate::platform::{Cow, Platform};
 use crate::stat::{Item, SizeItem};
 use crate::units::{BLOCK_ORDER, FrameRun, PageMask, Pfn, SpaceId, Vpn, order_pages};
 use core::ops::Range;
@@ -115,22 +115,11 @@ impl<E: Env> Mm<E> {
     /// is where the folio's first page would lie there. As [`Mm::put_charged`].
     #[must_use = "somebody pays for these pages"]
     pub(crate) fn put_mapped(&self, space: SpaceId, first: Vpn, head: Pfn, refs: u32) -> u64 {
-        let nowhere = self.rmap_del(head, space, first, refs);
+        let nowhere = E::Sharing::leave(self, head, space, first, refs);
         if nowhere && self.meta(head).refs() > refs {
             self.partially_mapped(head);
         }
         self.put_charged(head, refs)
-    }
-
-    /// Disposes of what discarded pages of a folio have left in their frames, where `discard`
-    /// does not. Nobody maps or reads any page but those of `live`.
-    pub(crate) fn release_discarded(&self, head: Pfn, order: u8, live: &PageMask) {
-        if E::P::COW == Cow::Core {
-            let pages = order_pages(order);
-            for (start, len) in live.not_within(pages).runs(pages) {
-                self.platform().release(FrameRun::new(head.add(start), len));
-            }
-        }
     }
 
     /// The head of the folio that a frame belongs to.

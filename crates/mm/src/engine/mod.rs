@@ -9,6 +9,7 @@ pub mod lru;
 pub(crate) mod open;
 pub mod queue;
 pub mod runs;
+pub mod sharing;
 pub mod shatter;
 pub mod slots;
 pub mod space;

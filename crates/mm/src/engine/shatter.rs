@@ -11,11 +11,12 @@ use crate::charge::Charge;
 use crate::engine::busy::Busy;
 use crate::engine::isolated::Isolated;
 use crate::engine::lru::Which;
+use crate::engine::sharing::Sharing;
 use crate::engine::space::{BlockRef, Space};
 use crate::env::Env;
 use crate::machine::{Machine, Site};
 use crate::mm::Mm;
-use crate::platform::{Content, Cow, Platform, PlatformError, Stop};
+use crate::platform::{Content, Platform, PlatformError, Stop};
 use crate::stat::{Item, SizeItem};
 use crate::table::block::{Block, BlockState, HugeMap, PROGRAM, Table};
 use crate::table::entry::{Entry, Kind};
@@ -33,7 +34,7 @@ impl<E: Env> Mm<E> {
         nr: BlockNr,
         h: &mut HugeMap,
     ) -> Result<(), PlatformError> {
-        if E::P::COW == Cow::Core && h.mapped && self.is_held(h.pfn) {
+        if h.mapped && self.is_held(h.pfn) {
             let why = Stop::Busy;
             return Err(PlatformError { at: 0, why });
         }
@@ -70,7 +71,7 @@ impl<E: Env> Mm<E> {
                 k += 1;
                 continue;
             };
-            let held = |p| E::P::COW == Cow::Core && self.is_held(self.head_of(p));
+            let held = |p| self.is_frame_held(p);
             if e.locked() || e.shared() || held(p) {
                 k += 1;
                 continue;
@@ -126,16 +127,16 @@ impl<E: Env> Mm<E> {
     ) {
         let in_place = !self.tunables().shatters::<E>(0, u64::MAX);
         let mut state = self.lock_settled(block, 0, BLOCK_PAGES);
+        if !matches!(&*state, BlockState::Huge(_)) {
+            return;
+        }
+        self.broken(block);
+        if E::Sharing::keeps_whole(self, space, nr, &mut state) {
+            return;
+        }
         let BlockState::Huge(h) = &mut *state else {
             return;
         };
-        self.broken(block);
-        if E::P::COW == Cow::Core && h.mapped {
-            let bad = self.bad_frame(FrameRun::new(h.pfn, BLOCK_PAGES)).is_some();
-            if !self.claim_huge(space, nr, h, false) || self.is_held(h.pfn) || bad {
-                return self.split_table(space, nr, &mut state);
-            }
-        }
         if in_place && !h.shared && self.split_huge(space, nr, &mut state, &doomed) {
             return;
         }

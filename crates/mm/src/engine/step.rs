@@ -14,7 +14,7 @@ pub enum FaultMode {
 
 /// What a fault wants of its page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Access {
+pub enum Access {
     /// To be read.
     Read,
     /// To be written.
@@ -33,7 +33,7 @@ pub enum Served {
 }
 
 /// What a step of a fault came to.
-pub(crate) enum Step {
+pub enum Step {
     /// Done.
     Done(Served),
     /// Start over.

@@ -3,6 +3,7 @@
 
 use crate::charge::Charge;
 use crate::engine::folio::first_page;
+use crate::engine::sharing::Sharing;
 use crate::engine::space::{BlockRef, Space};
 use crate::env::Env;
 use crate::mm::Mm;
@@ -95,7 +96,7 @@ impl<E: Env> Mm<E> {
             self.platform().release(FrameRun::new(h.pfn, BLOCK_PAGES));
             self.stats().sub(Item::NrInactive, BLOCK_PAGES as u64);
         }
-        self.rmap_del(h.pfn, run.space, run.start, 1);
+        E::Sharing::leave(self, h.pfn, run.space, run.start, 1);
         self.put_folio(h.pfn, 1);
     }
 

@@ -16,11 +16,12 @@ mod swapin;
 use crate::charge::Charge;
 use crate::engine::folio::{AllocError, order_of};
 use crate::engine::lru::Which;
+use crate::engine::sharing::Sharing;
 use crate::engine::space::{BlockRef, MapError, Space};
 use crate::engine::step::{Access, FaultMode, Served, Step};
 use crate::env::Env;
 use crate::mm::Mm;
-use crate::platform::{Cow, Platform, PlatformError, Stop};
+use crate::platform::{Platform, PlatformError, Stop};
 use crate::reclaim::oom::OomReport;
 use crate::stat::Item;
 use crate::store::StoreError;
@@ -140,7 +141,7 @@ impl<E: Env> Mm<E> {
                     return Ok(served);
                 }
                 Step::Again => {}
-                Step::Break => self.break_shared(&space, &block, page.block()),
+                Step::Break => E::Sharing::break_shared(self, &space, &block, page.block()),
                 Step::Over(_) if mode == FaultMode::NoWait => return Err(FaultError::NeedReclaim),
                 Step::Over(over) => self
                     .make_room(AllocError::Charge(over))
@@ -208,11 +209,8 @@ impl<E: Env> Mm<E> {
         match &mut *state {
             BlockState::Busy => return Ok(Step::Wait(block.ticket())),
             BlockState::Huge(h) if h.mapped => {
-                return match E::P::COW {
-                    Cow::Kernel => self.write_to_huge(space, page, write, h),
-                    Cow::Core => self.wp_huge(space, page, access, h),
-                }
-                .map_err(FaultError::Platform);
+                return E::Sharing::fault_huge(self, space, page, access, h)
+                    .map_err(FaultError::Platform);
             }
             BlockState::Huge(h) => {
                 self.show_huge(space, page.block(), h)
@@ -229,11 +227,8 @@ impl<E: Env> Mm<E> {
                 let Some(table) = state.table() else {
                     return Ok(Step::Again);
                 };
-                match E::P::COW {
-                    Cow::Kernel => self.write_to_present(space, page, write, table),
-                    Cow::Core => self.wp_table(space, &vma, seq, page, access, table),
-                }
-                .map_err(FaultError::Platform)
+                E::Sharing::fault_present(self, space, (&vma, seq), page, access, table)
+                    .map_err(FaultError::Platform)
             }
             Kind::Busy => Ok(Step::Wait(block.ticket())),
             Kind::Swapped(_) => Ok(Step::SwapIn(vma, seq)),

@@ -12,6 +12,7 @@ use crate::charge::Charge;
 use crate::engine::busy::Busy;
 use crate::engine::folio::{AllocError, order_of};
 use crate::engine::lru::Which;
+use crate::engine::sharing::Sharing;
 use crate::engine::space::{BlockRef, MapError, Space};
 use crate::engine::step::FaultMode;
 use crate::env::Env;
@@ -19,7 +20,7 @@ use crate::fault::FaultError;
 use crate::machine::{Machine, Site};
 use crate::mm::Mm;
 use crate::order::enabled;
-use crate::platform::{Cow, Platform, Prot};
+use crate::platform::{Platform, Prot};
 use crate::stat::Item;
 use crate::table::block::{BlockState, HugeMap, Table};
 use crate::table::entry::Kind;
@@ -264,7 +265,7 @@ impl<E: Env> Mm<E> {
             match e.kind() {
                 Kind::None | Kind::Zero { .. } => none += 1,
                 Kind::Swapped(_) => found.swapped.set(k),
-                Kind::Mapped(p) if E::P::COW == Cow::Core && self.is_pinned(p) => {
+                Kind::Mapped(p) if E::Sharing::is_pinned(self, p) => {
                     return Err(stuck);
                 }
                 Kind::Mapped(_) => found.mapped.set(k),
@@ -277,10 +278,7 @@ impl<E: Env> Mm<E> {
             }
         }
         let swapped = found.swapped.count();
-        let may_share = match E::P::COW {
-            Cow::Kernel => 0,
-            Cow::Core => worth.shared,
-        };
+        let may_share = E::Sharing::most_shared(worth.shared);
         // A hole that the program serves itself must not be filled.
         if none > worth.none || none > 0 && vma.uffd_missing {
             Err(CollapseError::ExceedNone(none))
@@ -318,16 +316,14 @@ impl<E: Env> Mm<E> {
             return None;
         };
         self.unmap_entries(space, nr, table, 0, BLOCK_PAGES);
-        let held = |k: u32, table: &Table| self.is_held_at(table, k);
+        let held = |k: u32, table: &Table| E::Sharing::copies_in_place(self, table, k);
         self.guard_table(space.id, nr, table, held);
         if let Some(k) = self.stuck(table) {
             self.map_again(space, nr, &mut state, 0, &found.mapped);
             return Some(Err(CollapseError::Page(nr.start().add(u64::from(k)))));
         }
         let run = PageRun::new(space.id, nr.start(), BLOCK_PAGES);
-        if E::P::COW == Cow::Kernel {
-            self.hide_zeros(space.id, table, run.start, run.pages);
-        }
+        E::Sharing::hide_source(self, run, table);
         let from: Vec<_> = (0..BLOCK_PAGES).map(|k| table.get(k).frame()).collect();
         let (busy, old) = Busy::block(block, state);
         let copied = self.platform().gather(new, &from).is_ok();
@@ -340,11 +336,7 @@ impl<E: Env> Mm<E> {
             });
             return Some(Err(CollapseError::NoMemory));
         }
-        if E::P::COW == Cow::Core {
-            // What was only protected goes now, and zero pages; bytes stay with who holds them.
-            let token = self.platform().discard(run);
-            self.platform().flush(&mut core::iter::once(token));
-        }
+        E::Sharing::drop_source(self, run);
         self.stats().add(Item::NrInactive, u64::from(BLOCK_PAGES));
         let mut h = HugeMap {
             pfn: new,
@@ -372,13 +364,6 @@ impl<E: Env> Mm<E> {
         Some(Ok(()))
     }
 
-    /// Whether a mapped page is one that is copied where it is: unmapping it is no caller's.
-    fn is_held_at(&self, table: &Table, k: u32) -> bool {
-        let e = table.get(k);
-        let held = |p| e.shared() || self.is_held(self.head_of(p));
-        E::P::COW == Cow::Core && matches!(e.kind(), Kind::Mapped(p) if held(p))
-    }
-
     /// The first page that could neither be unmapped nor protected, or whose folio somebody else
     /// holds for himself.
     fn stuck(&self, table: &Table) -> Option<u32> {
@@ -389,7 +374,7 @@ impl<E: Env> Mm<E> {
                 k += 1;
                 continue;
             };
-            if e.guarded() && self.is_held_at(table, k) {
+            if e.guarded() && E::Sharing::copies_in_place(self, table, k) {
                 k += 1;
                 continue;
             }

@@ -10,13 +10,14 @@ use crate::engine::copies::slot_runs;
 use crate::engine::folio::order_of;
 use crate::engine::isolated::Isolated;
 use crate::engine::leaving::Leaving;
+use crate::engine::sharing::Sharing;
 use crate::engine::space::{BlockRef, Space};
 use crate::engine::split::{SplitFlags, next_lower};
 use crate::env::Env;
 use crate::frame::Flags;
 use crate::machine::{Machine, Site};
 use crate::mm::Mm;
-use crate::platform::{Cow, Platform};
+use crate::platform::Platform;
 use crate::stat::Item;
 use crate::store::{Store, StoreStop};
 use crate::table::block::{BlockState, HugeMap, HugeSwap, Table};
@@ -121,24 +122,13 @@ impl<E: Env> Mm<E> {
             let order = order_of(meta);
             self.end_isolation(pfn, order);
             order_pages(order) as u64
-        } else if self.maps_huge(&block, pfn) {
+        } else if order_of(meta) == BLOCK_ORDER && E::Sharing::maps_huge(self, &block) {
             self.reclaim_huge(&space, &block, page, pfn)
         } else {
             self.reclaim_small(&space, &block, page, pfn, leaving)
         };
         self.machine().preempt(Site::Released);
         freed
-    }
-
-    /// Whether a folio is the huge page of a block (else a table's, as one is that was shared).
-    fn maps_huge(&self, block: &BlockRef, pfn: Pfn) -> bool {
-        let huge = order_of(self.meta(pfn)) == BLOCK_ORDER;
-        if E::P::COW == Cow::Kernel {
-            return huge;
-        }
-        huge && block
-            .try_lock(self)
-            .is_none_or(|state| !matches!(&*state, BlockState::Table(_)))
     }
 
     /// Whether a folio that was isolated when nothing held it in its place is held now, or has a

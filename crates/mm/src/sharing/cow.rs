@@ -20,9 +20,9 @@ use crate::engine::space::Space;
 use crate::engine::step::{Access, Served, Step};
 use crate::env::Env;
 use crate::mm::Mm;
-use crate::platform::{Cow, Platform, PlatformError};
+use crate::platform::PlatformError;
 use crate::stat::Item;
-use crate::table::block::{BlockState, HugeMap, Table};
+use crate::table::block::{HugeMap, Table};
 use crate::table::entry::Kind;
 use crate::table::vma::Vma;
 use crate::units::{BLOCK_PAGES, BlockNr, PageRun, Pfn, Vpn, order_pages};
@@ -135,7 +135,7 @@ impl<E: Env> Mm<E> {
     /// Whether the `refs` references of entries in a block that the caller holds are all there
     /// are. Isolation is the folio's lock: who else has isolated it is at work on it (R74).
     /// `isolated`: the caller has.
-    fn is_sole(&self, head: Pfn, refs: u32, isolated: bool) -> bool {
+    pub(super) fn is_sole(&self, head: Pfn, refs: u32, isolated: bool) -> bool {
         let meta = self.meta(head);
         if isolated {
             return meta.refs() == refs + 1;
@@ -146,22 +146,6 @@ impl<E: Env> Mm<E> {
         let sole = meta.refs() == refs + 1;
         self.putback(head);
         sole
-    }
-
-    /// Makes a huge mapping exclusive if it is proven that nobody else has the page; true if it
-    /// is exclusive now. Block locked.
-    pub(crate) fn claim_huge(
-        &self,
-        space: &Space,
-        nr: BlockNr,
-        h: &mut HugeMap,
-        isolated: bool,
-    ) -> bool {
-        if h.shared && E::P::COW == Cow::Core && self.is_sole(h.pfn, 1, isolated) {
-            h.shared = false;
-            self.rmap_settle(h.pfn, space.id, nr.start());
-        }
-        !h.shared
     }
 
     /// Makes the shared entries of the folio of page `i` exclusive if the entries of this block
@@ -187,37 +171,6 @@ impl<E: Env> Mm<E> {
         }
         let page = nr.start().add(u64::from(i));
         self.rmap_settle(head, space.id, first_page(page, pfn, head));
-    }
-
-    /// Makes a table of a mapped huge page whose folio stays whole: a reference for each entry.
-    /// Nothing if the block is none. Block locked.
-    pub(crate) fn split_table(&self, space: &Space, nr: BlockNr, state: &mut BlockState) {
-        let h = match &*state {
-            BlockState::Huge(h) if h.mapped => *h,
-            _ => return,
-        };
-        self.meta(h.pfn).add_refs(BLOCK_PAGES - 1);
-        self.rmap_split(h.pfn, space.id, nr.start());
-        let mut table = Table::new();
-        for i in 0..BLOCK_PAGES {
-            table.set(i, state.entry(i));
-        }
-        *state = BlockState::Table(table);
-    }
-
-    /// Makes the pages of the block its own that only seem to be shared. Block locked.
-    pub(crate) fn claim_shared(&self, space: &Space, nr: BlockNr, table: &mut Table) {
-        if E::P::COW == Cow::Kernel {
-            return;
-        }
-        let mut last = None;
-        for k in 0..BLOCK_PAGES {
-            let head = table.get(k).frame().map(|p| self.head_of(p));
-            if table.get(k).shared() && head != last {
-                self.claim_entries(space, nr, table, k);
-            }
-            last = head;
-        }
     }
 }
 

@@ -79,12 +79,6 @@ impl<E: Env> Mm<E> {
         self.meta(head).has(Flags::FORKED)
     }
 
-    /// Whether a folio must neither be taken from its place by the ways for folios of one
-    /// place, nor be split: others may hold it, or somebody has pinned it.
-    pub(crate) fn is_held(&self, head: Pfn) -> bool {
-        self.meta(head).flags().any(Flags::FORKED | Flags::PINNED)
-    }
-
     /// The places of a forked folio; none for any other.
     pub(crate) fn places(&self, head: Pfn) -> Vec<Place> {
         let rmap = self.rmap.lock(self.machine());
@@ -202,11 +196,5 @@ impl<E: Env> Mm<E> {
         let mut rmap = self.rmap.lock(self.machine());
         self.meta(head).set(Flags::FORKED);
         rmap.places.insert(head.0, places);
-    }
-
-    /// Whether somebody has pinned a frame.
-    pub(crate) fn is_pinned(&self, pfn: Pfn) -> bool {
-        let pinned = self.meta(self.head_of(pfn)).has(Flags::PINNED);
-        pinned && self.rmap.lock(self.machine()).pins.contains_key(&pfn.0)
     }
 }

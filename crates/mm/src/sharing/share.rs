@@ -10,21 +10,18 @@
 //! protection of the whole run around it, and the next fork need not protect it anew.
 
 use crate::charge::{Charge, OverLimit};
-use crate::engine::busy::Busy;
-use crate::engine::folio::order_of;
 use crate::engine::lru::Which;
 use crate::engine::open::ahead;
-use crate::engine::space::{BlockRef, MapError, Space};
+use crate::engine::space::{MapError, Space};
 use crate::engine::step::{Served, Step};
 use crate::env::Env;
-use crate::frame::Flags;
 use crate::machine::{Machine, Work};
 use crate::mm::Mm;
-use crate::platform::{Cow, Flush, Platform, PlatformError, Stop};
+use crate::platform::{Flush, Platform, PlatformError, Stop};
 use crate::stat::Item;
 use crate::table::block::{BlockState, HugeMap, Table, around};
 use crate::table::entry::{Entry, Kind};
-use crate::units::{BLOCK_PAGES, BlockNr, PageRun, Pfn, SpaceId, Vpn, order_pages};
+use crate::units::{BLOCK_PAGES, BlockNr, PageRun, SpaceId, Vpn};
 
 /// Most pages that become the writer's own with a written one.
 const WINDOW: u32 = 64;
@@ -272,7 +269,7 @@ impl<E: Env> Mm<E> {
 
     /// Ends the sharing of the shared entries among `first..first + n`; their charge is the
     /// caller's. Returns how many there were. Block locked.
-    fn take_over(&self, table: &mut Table, first: u32, n: u32) -> u32 {
+    pub(super) fn take_over(&self, table: &mut Table, first: u32, n: u32) -> u32 {
         let mut taken = 0;
         for k in first..first + n {
             if table.get(k).shared() {
@@ -293,79 +290,6 @@ impl<E: Env> Mm<E> {
         let token = self.platform().write_protect(run, false)?;
         self.platform().flush(&mut core::iter::once(token));
         Ok(())
-    }
-
-    /// Ends the sharing of entries that are about to be taken away or are written already:
-    /// charged past the limit if it must be. Returns how many there were. Block locked.
-    /// Where the core copies, the charge stays with the folio: nothing.
-    pub(crate) fn forsake(&self, table: &mut Table, first: u32, n: u32) -> u32 {
-        if E::P::COW == Cow::Core {
-            return 0;
-        }
-        let shared = (first..first + n)
-            .filter(|&k| table.get(k).shared())
-            .count();
-        if shared > 0 {
-            self.charge().force_unshare(shared as u64);
-            self.take_over(table, first, n);
-        }
-        shared as u32
-    }
-
-    /// The same for a huge page.
-    pub(crate) fn forsake_huge(&self, h: &mut HugeMap) {
-        if h.shared && E::P::COW == Cow::Kernel {
-            self.charge().force_unshare(u64::from(BLOCK_PAGES));
-            self.stats().sub(Item::NrShared, u64::from(BLOCK_PAGES));
-            h.shared = false;
-            self.relist(h.pfn, Which::Active);
-        }
-    }
-
-    /// Makes a table of a shared huge page; its pages stay where they are, and shared. Nothing
-    /// if it is none, or in work.
-    pub(crate) fn break_shared(&self, space: &Space, block: &BlockRef, nr: BlockNr) {
-        let mut state = block.lock(self);
-        let h = match &*state {
-            BlockState::Huge(h) if h.shared => *h,
-            _ => return,
-        };
-        if E::P::COW == Cow::Core {
-            return self.split_table(space, nr, &mut state);
-        }
-        let (busy, _) = Busy::block(block, state);
-        let table = self.split_mapped(space, nr, h);
-        busy.end(self, BlockState::Table(table));
-    }
-
-    /// Puts each folio that has an entry among `first..first + n` on the list where it belongs
-    /// by whether any page of it is shared. Block locked.
-    pub(crate) fn sort_lists(&self, table: &Table, first: u32, n: u32) {
-        if E::P::COW == Cow::Core {
-            return;
-        }
-        let mut folio = Pfn(0)..Pfn(0);
-        for k in first..first + n {
-            let Some(p) = table.get(k).frame() else {
-                continue;
-            };
-            if folio.contains(&p) {
-                continue;
-            }
-            folio = self.folio_of(p);
-            let head = folio.start;
-            let meta = self.meta(head);
-            let start = k.wrapping_sub(p.0 - head.0);
-            let shared = (0..order_pages(order_of(meta))).any(|i| {
-                let e = table.get(start.wrapping_add(i));
-                e.shared() && e.frame() == Some(head.add(i))
-            });
-            match (shared, meta.has(Flags::UNEVICTABLE)) {
-                (true, false) => self.relist(head, Which::Unevictable),
-                (false, true) => self.relist(head, Which::Active),
-                _ => {}
-            }
-        }
     }
 }
 

@@ -8,6 +8,7 @@
 
 use crate::engine::busy::Busy;
 use crate::engine::folio::{first_page, order_of};
+use crate::engine::sharing::Sharing;
 use crate::engine::space::{BlockRef, Space};
 use crate::env::Env;
 use crate::mm::Mm;
@@ -50,7 +51,7 @@ impl<E: Env> Mm<E> {
         }
         let rests = |state: &BlockState, k| {
             let kind = state.entry(k).kind();
-            matches!(kind, Kind::Inactive(p) if self.is_held(self.head_of(p)))
+            matches!(kind, Kind::Inactive(p) if self.is_frame_held(p))
         };
         if (i..i + n).any(|k| rests(&state, k)) {
             // What has several places is mapped at all of them.
@@ -185,7 +186,7 @@ impl<E: Env> Mm<E> {
                 (load.k..load.k + n).for_each(|k| table.set(k, Entry::NONE));
             }
         });
-        self.rmap_del(head, space.id, first_page(old.start, pfn, head), n);
+        E::Sharing::leave(self, head, space.id, first_page(old.start, pfn, head), n);
         self.put_folio(head, n);
         Ok(())
     }

@@ -13,10 +13,11 @@
 use crate::engine::busy::Busy;
 use crate::engine::folio::{first_page, order_of};
 use crate::engine::lru::Which;
+use crate::engine::sharing::Sharing;
 use crate::engine::space::{BlockRef, MapError, Space};
 use crate::env::Env;
 use crate::mm::Mm;
-use crate::platform::{Content, Cow, Platform, PlatformError, Prot, Stop};
+use crate::platform::{Content, Platform, PlatformError, Prot, Stop};
 use crate::sharing::rmap::Place;
 use crate::stat::Item;
 use crate::table::block::{BlockState, HugeMap, HugeSwap, Table};
@@ -84,10 +85,7 @@ impl<E: Env> Mm<E> {
     /// [`MapError::Platform`] if the system refuses; nothing has changed then but which pages
     /// are write-protected.
     pub fn fork(&self, id: SpaceId) -> Result<SpaceId, MapError> {
-        if E::P::COW == Cow::Kernel {
-            let why = Stop::Refused(0);
-            return Err(MapError::Platform(PlatformError { at: 0, why }));
-        }
+        E::Sharing::may_fork().map_err(MapError::Platform)?;
         let parent = self.space(id)?;
         let child = self.create_space(parent.base, parent.pages)?;
         let child = self.space(child)?;
@@ -255,7 +253,7 @@ impl<E: Env> Mm<E> {
                     self.stats().add(Item::NrSwapped, 1);
                     new.set(k, inherited(e, e.kind()));
                 }
-                Kind::Mapped(pfn) if !e.shared() && self.is_pinned(pfn) => {
+                Kind::Mapped(pfn) if !e.shared() && E::Sharing::is_pinned(self, pfn) => {
                     self.copy_pinned(fork, table, new, k, pfn)?;
                 }
                 Kind::Mapped(pfn) => {
@@ -278,7 +276,7 @@ impl<E: Env> Mm<E> {
                 && e.kind() == Kind::Mapped(pfn.add(i))
                 && e.prot() == table.get(k).prot()
                 && fork.copies(k + i)
-                && (e.shared() || !self.is_pinned(pfn.add(i)))
+                && (e.shared() || !E::Sharing::is_pinned(self, pfn.add(i)))
         };
         let left = BLOCK_PAGES - k;
         (1..left).find(|&i| !joins(i)).unwrap_or(left)

@@ -4,12 +4,12 @@
 //! address for writes of the program, and keeps its bytes, whatever is unmapped, until the pin
 //! ends. A fork copies it for the child at once (R79).
 
+use crate::engine::sharing::Sharing;
 use crate::engine::step::{Access, FaultMode};
 use crate::env::Env;
 use crate::fault::FaultError;
 use crate::frame::Flags;
 use crate::mm::Mm;
-use crate::platform::{Cow, Platform, PlatformError, Stop};
 use crate::table::entry::Kind;
 use crate::units::{Pfn, SpaceId, Vpn, order_pages};
 
@@ -38,10 +38,7 @@ impl<E: Env> Mm<E> {
     /// # Errors
     /// As [`Mm::fault`]; `Platform` where copy on write is the kernel's.
     pub fn pin(&self, id: SpaceId, page: Vpn, write: bool) -> Result<Pin, FaultError> {
-        if E::P::COW == Cow::Kernel {
-            let why = Stop::Refused(0);
-            return Err(FaultError::Platform(PlatformError { at: 0, why }));
-        }
+        E::Sharing::may_fork().map_err(FaultError::Platform)?;
         let access = match write {
             true => Access::Write,
             false => Access::Unshare,

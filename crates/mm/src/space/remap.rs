@@ -6,11 +6,12 @@
 //! them apart.
 
 use crate::engine::folio::order_of;
+use crate::engine::sharing::Sharing;
 use crate::engine::space::{BlockRef, MapError, Space};
 use crate::env::Env;
 use crate::machine::{Machine, Site};
 use crate::mm::Mm;
-use crate::platform::{Cow, Platform, PlatformError, Prot, Stop};
+use crate::platform::{Platform, PlatformError, Prot, Stop};
 use crate::table::block::{BlockState, HugeMap, Table};
 use crate::table::entry::{Entry, Kind};
 use crate::table::vma::Vma;
@@ -216,8 +217,8 @@ impl<E: Env> Mm<E> {
                 self.unmap_moving(space, first, table, n);
                 let mapped = |k| match table.get(k).kind() {
                     Kind::Mapped(p) => {
-                        let carried = table.get(k).locked() || self.is_held(self.head_of(p));
-                        E::P::COW == Cow::Kernel || !carried
+                        let carried = table.get(k).locked() || self.is_frame_held(p);
+                        !(E::Sharing::CARRIES && carried)
                     }
                     _ => false,
                 };
@@ -239,7 +240,7 @@ impl<E: Env> Mm<E> {
         let mut locked = PageMask::EMPTY;
         for k in first.index()..first.index() + n {
             let e = table.get(k);
-            if E::P::COW == Cow::Kernel && e.locked() {
+            if !E::Sharing::CARRIES && e.locked() {
                 locked.set(k);
                 table.set(k, e.with_attrs(e.prot(), false));
             }
@@ -265,7 +266,7 @@ impl<E: Env> Mm<E> {
 
     /// Whether a huge page is one that others hold too, so that it is not unmapped on the way.
     fn is_carried(&self, space: &Space, first: Vpn, h: &mut HugeMap) -> bool {
-        E::P::COW == Cow::Core
+        E::Sharing::CARRIES
             && h.mapped
             && (!self.claim_huge(space, first.block(), h, false) || self.is_held(h.pfn))
     }
@@ -281,7 +282,7 @@ impl<E: Env> Mm<E> {
     ) -> Result<(), PlatformError> {
         let mut whole = n == BLOCK_PAGES && to.index() == 0;
         loop {
-            if E::P::COW == Cow::Core && self.carry_held(space, source, from, to, n)? {
+            if E::Sharing::CARRIES && self.carry_held(space, source, from, to, n)? {
                 // The destination has pages already.
                 whole = false;
             }
@@ -292,7 +293,7 @@ impl<E: Env> Mm<E> {
                 continue;
             }
             self.unmap_run(space, &mut state, from, n)?;
-            if E::P::COW == Cow::Core && is_mapped(&state, from.index(), n) {
+            if E::Sharing::CARRIES && is_mapped(&state, from.index(), n) {
                 // Somebody has pinned a page since.
                 continue;
             }

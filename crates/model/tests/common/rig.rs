@@ -2,7 +2,7 @@
 
 use crate::P;
 use deckle_mm::{
-    Cow, Env, Item, Mm, PAGE_SIZE, Pfn, Slot, SpaceId, Store, StoreError, StoreStop, Tunables, Vpn,
+    Env, Item, Mm, PAGE_SIZE, Pfn, Slot, SpaceId, Store, StoreError, StoreStop, Tunables, Vpn,
 };
 use deckle_model::{FrameState, Model, ModelCharge, ModelMachine, Profile};
 use std::collections::HashMap;
@@ -74,6 +74,7 @@ impl Env for ModelEnv {
     type M = ModelMachine;
     type C = ModelCharge;
     type S = PlainStore;
+    type Sharing = <P as Profile>::Sharing;
 }
 
 /// Everything a test holds.
@@ -86,7 +87,7 @@ pub struct Rig {
 }
 
 /// Whether a kernel is below.
-pub const BELOW: bool = matches!(<P as Profile>::COW, Cow::Kernel);
+pub const BELOW: bool = <P as Profile>::BELOW;
 
 /// First page and size of the window.
 pub const BASE: Vpn = Vpn(512 * 16);

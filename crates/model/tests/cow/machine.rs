@@ -14,6 +14,7 @@ impl Env for CoreEnv {
     type M = ModelMachine;
     type C = ModelCharge;
     type S = PlainStore;
+    type Sharing = deckle_mm::CoreCow;
 }
 
 /// First page and size of the window.

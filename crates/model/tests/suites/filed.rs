@@ -18,6 +18,7 @@ impl Env for FiledEnv {
     type M = ModelMachine;
     type C = ModelCharge;
     type S = Ram<Heap, Handle>;
+    type Sharing = <P as deckle_model::Profile>::Sharing;
 }
 
 const PAGES: u64 = 2048;

@@ -182,6 +182,7 @@ impl Env for FaultyEnv {
     type M = ModelMachine;
     type C = ModelCharge;
     type S = Faulty<Ram>;
+    type Sharing = <P as deckle_model::Profile>::Sharing;
 }
 
 struct Bench {
