@@ -249,6 +249,22 @@ impl PageMask {
     pub fn without(&self, other: &PageMask) -> PageMask {
         PageMask(core::array::from_fn(|i| self.0[i] & !other.0[i]))
     }
+    /// The pages of either.
+    pub fn with(&self, other: &PageMask) -> PageMask {
+        PageMask(core::array::from_fn(|i| self.0[i] | other.0[i]))
+    }
+    /// Its pages, in order.
+    pub fn pages(self) -> impl Iterator<Item = u32> {
+        let of_word = move |w: u32| {
+            let mut bits = self.0[w as usize];
+            core::iter::from_fn(move || {
+                let i = (bits != 0).then(|| w * 64 + bits.trailing_zeros());
+                bits &= bits.wrapping_sub(1);
+                i
+            })
+        };
+        (0..8).flat_map(of_word)
+    }
     /// Maximal runs `(first, pages)` of set bits among the first `n` pages, in order.
     pub fn runs(self, n: u32) -> impl Iterator<Item = (u32, u32)> {
         let mut i = 0;
@@ -295,6 +311,15 @@ mod tests {
             [(0, 3), (63, 2), (130, 1), (511, 1)]
         );
         assert_eq!(m.not_within(512).count(), 505);
+        assert!(m.pages().eq((0..512).filter(|&k| m.get(k))));
+        let low = PageMask::first(64);
+        assert!(m.with(&low).pages().eq((0..64).chain([64, 130, 511])));
+        assert!(
+            m.without(&low)
+                .with(&PageMask::EMPTY)
+                .pages()
+                .eq([64, 130, 511])
+        );
         assert!(!m.get(512));
     }
 }

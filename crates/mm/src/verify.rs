@@ -28,6 +28,7 @@ use crate::stat::{Item, SizeItem};
 use crate::store::Store;
 use crate::table::block::BlockState;
 use crate::table::entry::Kind;
+use crate::table::vma::Vma;
 use crate::units::{BLOCK_ORDER, BLOCK_PAGES, Pfn, Slot, SpaceId, Vpn, order_pages};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
@@ -81,6 +82,31 @@ impl Seen {
         let places = self.places.entry(head.0).or_default();
         places.entry((space, first)).or_default()
     }
+    /// What the pages of a block have of their VMAs.
+    fn check_vmas(&mut self, vmas: &[Vma], first: Vpn, state: &BlockState) {
+        for i in 0..BLOCK_PAGES {
+            let (page, e) = (first.add(i as u64), state.entry(i));
+            let near = vmas.partition_point(|v| v.start <= page);
+            let vma = near.checked_sub(1).map(|n| &vmas[n]);
+            let mut broken = |what: &str| self.broken.push(format!("{page} {what}: {e:?}"));
+            let Some(vma) = vma.filter(|v| v.contains(page)) else {
+                if !e.is_none() {
+                    broken("has no mapping");
+                }
+                continue;
+            };
+            let unheard = matches!(e.kind(), Kind::Mapped(_)) && !e.guarded();
+            if e.marks().any() && unheard || e.marks().uffd_wp && !vma.uffd_wp {
+                broken("is not tracked");
+            }
+            if e.is_open() && vma.locked {
+                broken("is open and locked");
+            }
+            if !e.is_none() && e.prot() != vma.prot {
+                broken("has not its VMA's rights");
+            }
+        }
+    }
     fn slot(&mut self, slot: Slot) {
         *self.slots.entry(slot.0).or_default() += 1;
         self.swapped += 1;
@@ -104,31 +130,7 @@ impl<E: Env> Mm<E> {
             });
             for (block, first, _) in space.parts(self, space.base, space.pages) {
                 self.see_block(&mut seen, space.id, first, &block.lock(self));
-                let state = block.lock(self);
-                for i in 0..BLOCK_PAGES {
-                    let page = first.add(i as u64);
-                    let e = state.entry(i);
-                    let near = vmas.partition_point(|v| v.start <= page);
-                    let vma = near.checked_sub(1).map(|n| &vmas[n]);
-                    let Some(vma) = vma.filter(|v| v.contains(page)) else {
-                        if !e.is_none() {
-                            seen.broken
-                                .push(format!("{page} is {e:?} without a mapping"));
-                        }
-                        continue;
-                    };
-                    let unheard = matches!(e.kind(), Kind::Mapped(_)) && !e.guarded();
-                    if e.marks().any() && unheard || e.marks().uffd_wp && !vma.uffd_wp {
-                        seen.broken.push(format!("{page} is not tracked: {e:?}"));
-                    }
-                    if e.is_open() && vma.locked {
-                        seen.broken.push(format!("{page} is open and locked"));
-                    }
-                    if !e.is_none() && e.prot() != vma.prot {
-                        seen.broken
-                            .push(format!("{page}: rights differ from its VMA's"));
-                    }
-                }
+                seen.check_vmas(&vmas, first, &block.lock(self));
             }
         }
         self.see_copies(&mut seen);

@@ -13,6 +13,9 @@ const COLUMNS: usize = 100;
 /// Lines of a file: what is longer holds more than one idea.
 const LINES: usize = 500;
 
+/// Lines of a function of the core, from its name to its closing brace.
+const FUNCTION: usize = 70;
+
 /// What must not stand in a source. Put together here, so that this file does not break its
 /// own rule.
 fn unfinished() -> [String; 3] {
@@ -54,6 +57,42 @@ fn sources_are_plain_short_and_finished() {
     assert!(all.len() > 100, "only {} files found", all.len());
     let faults: Vec<String> = all.iter().flat_map(faults).collect();
     assert!(faults.is_empty(), "\n{}", faults.join("\n"));
+}
+
+/// The functions of a file that are too long, one line each; rustfmt has put the braces.
+fn long_functions(file: &File) -> Vec<String> {
+    let lines: Vec<&str> = file.text.lines().collect();
+    let indent = |line: &str| line.len() - line.trim_start().len();
+    let begins = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().take(6).collect();
+        !line.trim_start().starts_with("//") && words.contains(&"fn") && !line.ends_with(';')
+    };
+    let length = |at: usize| {
+        let brace = format!("{}}}", " ".repeat(indent(lines[at])));
+        lines[at..]
+            .iter()
+            .position(|line| line.starts_with(&brace))
+            .map(|n| n + 1)
+    };
+    let long = |at: usize| {
+        let n = length(at).filter(|&n| n > FUNCTION)?;
+        let what = format!("{}:{}: a function of {n} lines", file.path, at + 1);
+        Some(format!("{what}, at most {FUNCTION} are wanted"))
+    };
+    (0..lines.len())
+        .filter(|&at| begins(lines[at]))
+        .filter_map(long)
+        .collect()
+}
+
+#[test]
+fn functions_of_the_core_are_short() {
+    let core = files("rs")
+        .into_iter()
+        .filter(|f| f.path.starts_with("crates/mm/src/"));
+    let core: Vec<File> = core.filter(|f| !f.path.contains("tests")).collect();
+    let long: Vec<String> = core.iter().flat_map(long_functions).collect();
+    assert!(long.is_empty(), "\n{}", long.join("\n"));
 }
 
 #[test]
@@ -106,4 +145,12 @@ fn each_fault_is_seen() {
     ] {
         assert_eq!(faults(&file(bad.clone())).len(), 1, "{bad:?}");
     }
+    let body = |n| {
+        format!(
+            "impl A {{\n    pub fn f(\n    ) {{\n{}    }}\n}}\n",
+            "x;\n".repeat(n)
+        )
+    };
+    assert!(long_functions(&file(body(FUNCTION - 3))).is_empty());
+    assert_eq!(long_functions(&file(body(FUNCTION - 2))).len(), 1);
 }

@@ -4,7 +4,7 @@ use crate::engine::busy::Busy;
 use crate::engine::folio::order_of;
 use crate::engine::isolated::Isolated;
 use crate::engine::space::{BlockRef, Space};
-use crate::engine::split::SplitFlags;
+use crate::engine::split::{SplitError, SplitFlags, live_of};
 use crate::env::Env;
 use crate::frame::Flags;
 use crate::machine::{Machine, Site};
@@ -245,73 +245,24 @@ impl<E: Env> Mm<E> {
     ) -> Result<Taken, MigrateError> {
         let (nr, first) = (page.block(), page.index());
         let order = order_of(self.meta(head));
-        let pages = order_pages(order);
-        let (mut live, mut mapped) = (PageMask::EMPTY, PageMask::EMPTY);
-        let mut refs = 0;
-        let was = match &mut *state {
-            BlockState::Busy => return Err(MigrateError::Busy),
-            BlockState::Huge(h) if h.pfn == head => {
-                if h.shared {
-                    return Err(MigrateError::Shared);
-                }
-                let was = *h;
-                self.unmap_huge(space, nr, h)
-                    .map_err(|_| MigrateError::Pinned)?;
-                (live, refs) = (PageMask::FULL, 1);
-                if was.mapped {
-                    mapped = PageMask::FULL;
-                }
-                Was::Huge(*h)
-            }
-            BlockState::Table(table) => {
-                let mut list = Vec::new();
-                for k in 0..pages.min(BLOCK_PAGES - first) {
-                    let e = table.get(first + k);
-                    if e.frame() != Some(head.add(k)) {
-                        continue;
-                    }
-                    if e.shared() {
-                        return Err(MigrateError::Shared);
-                    }
-                    live.set(k);
-                    if matches!(e.kind(), Kind::Mapped(_)) {
-                        mapped.set(k);
-                    }
-                    list.push((k, e));
-                    refs += 1;
-                }
-                for (k, e) in &mut list {
-                    let (k, was) = (*k, *e);
-                    let Kind::Mapped(p) = was.kind() else {
-                        continue;
-                    };
-                    let page = nr.start().add(u64::from(first + k));
-                    let run = PageRun::new(space.id, page, 1);
-                    if self
-                        .unmap_all(run, p, was.prot(), was.marks().any())
-                        .is_err()
-                    {
-                        self.stats().add(Item::NrPinned, 1);
-                        let back = (0..k).filter(|&i| mapped.get(i)).collect();
-                        // The attempt may have lifted its protection.
-                        if !was.marks().any() {
-                            table.set(first + k, was.unguarded());
-                        }
-                        self.map_again(space, nr, &mut state, first, &back);
-                        return Err(MigrateError::Pinned);
-                    }
-                    self.moved_out(1);
-                    *e = was.unguarded().with(Kind::Inactive(p));
-                    table.set(first + k, *e);
-                }
-                Was::Entries(list)
-            }
-            _ => return Err(MigrateError::Busy),
-        };
-        if refs == 0 {
+        let pages = order_pages(order).min(BLOCK_PAGES - first);
+        let (live, mapped) = live_of(&state, head, first, pages).map_err(|e| match e {
+            SplitError::Shared => MigrateError::Shared,
+            _ => MigrateError::Busy,
+        })?;
+        if live == PageMask::EMPTY {
             // Its last pages have just gone: it goes with the isolation.
             return Err(MigrateError::Busy);
         }
+        self.unmap_for_move(space, nr, &mut state, first, &mapped)?;
+        let was = match &*state {
+            BlockState::Huge(h) => Was::Huge(*h),
+            state => Was::Entries(live.pages().map(|k| (k, state.entry(first + k))).collect()),
+        };
+        let refs = match &was {
+            Was::Huge(_) => 1,
+            Was::Entries(list) => list.len() as u32,
+        };
         if !self.freeze_folio(head, refs + 1) {
             self.map_again(space, nr, &mut state, first, &mapped);
             return Err(MigrateError::Referenced);
@@ -336,6 +287,46 @@ impl<E: Env> Mm<E> {
             refs,
             queued,
         })
+    }
+
+    /// Unmaps the pages of `mapped`, by index from `first`; all or none. Block locked.
+    fn unmap_for_move(
+        &self,
+        space: &Space,
+        nr: BlockNr,
+        state: &mut BlockState,
+        first: u32,
+        mapped: &PageMask,
+    ) -> Result<(), MigrateError> {
+        let table = match state {
+            BlockState::Huge(h) => {
+                let done = self.unmap_huge(space, nr, h);
+                return done.map_err(|_| MigrateError::Pinned);
+            }
+            BlockState::Table(table) => table,
+            _ => return Ok(()),
+        };
+        for k in mapped.pages() {
+            let was = table.get(first + k);
+            let Kind::Mapped(p) = was.kind() else {
+                continue;
+            };
+            let run = PageRun::new(space.id, nr.start().add(u64::from(first + k)), 1);
+            let unmapped = self.unmap_all(run, p, was.prot(), was.marks().any());
+            if unmapped.is_err() {
+                self.stats().add(Item::NrPinned, 1);
+                // The attempt may have lifted its protection.
+                if !was.marks().any() {
+                    table.set(first + k, was.unguarded());
+                }
+                let back = mapped.pages().take_while(|&i| i < k).collect();
+                self.map_again(space, nr, state, first, &back);
+                return Err(MigrateError::Pinned);
+            }
+            self.moved_out(1);
+            table.set(first + k, was.unguarded().with(Kind::Inactive(p)));
+        }
+        Ok(())
     }
 
     /// Whether what was taken is one page, of zeros, that need not be kept.

@@ -34,7 +34,7 @@ impl Busy {
 
     /// Marks entries of a locked block's table busy, none of which is.
     pub(crate) fn entries(block: &BlockRef, table: &mut Table, pages: PageMask) -> Busy {
-        for k in (0..BLOCK_PAGES).filter(|&k| pages.get(k)) {
+        for k in pages.pages() {
             let e = table.get(k);
             debug_assert!(!e.is_busy(), "page {k} has an owner");
             table.set(k, e.with(Kind::Busy));

@@ -267,7 +267,7 @@ impl<E: Env> Mm<E> {
             self.put_folio(h.pfn, 1);
         } else {
             self.split_owned(h.pfn, stay, 1, list);
-            for i in (0..BLOCK_PAGES).filter(|&i| stay.get(i)) {
+            for i in stay.pages() {
                 let kind = Kind::Inactive(h.pfn.add(i));
                 table.set(i, Entry::new(kind, h.prot, h.locked).marked(h.marks));
             }
@@ -289,26 +289,12 @@ impl<E: Env> Mm<E> {
     ) {
         let mut at = start;
         while at < start + len {
-            // Frames in a row let one call do several pages; the folios are single pages.
-            let mut order = (start + len - at).ilog2().min(4) as u8;
             let page = nr.start().add(at as u64);
-            let frames = loop {
-                match self.small.alloc(self.machine(), order) {
-                    Ok(pfn) => break Some(pfn),
-                    Err(_) if order > 0 => order -= 1,
-                    Err(_) => break None,
-                }
-            };
-            let Some(pfn) = frames else {
+            let Some((pfn, n)) = self.single_frames(start + len - at) else {
                 stay.set(at);
                 at += 1;
                 continue;
             };
-            let n = order_pages(order);
-            if order > 0 {
-                let split = self.small.split_allocated(pfn, order);
-                debug_assert!(split.is_ok(), "{split:?}");
-            }
             let run = PageRun::new(space.id, page, n);
             let source = FrameRun::new(h.pfn.add(at), n);
             let mut visible = n;
@@ -350,6 +336,21 @@ impl<E: Env> Mm<E> {
             }
             at += n;
         }
+    }
+
+    /// At most `most` frames in a row, so that one call does several pages; the folios are single
+    /// pages. Uncharged.
+    fn single_frames(&self, most: u32) -> Option<(Pfn, u32)> {
+        let order = most.ilog2().min(4) as u8;
+        let (order, pfn) = (0..=order).rev().find_map(|order| {
+            let got = self.small.alloc(self.machine(), order);
+            got.ok().map(|pfn| (order, pfn))
+        })?;
+        if order > 0 {
+            let split = self.small.split_allocated(pfn, order);
+            debug_assert!(split.is_ok(), "{split:?}");
+        }
+        Some((pfn, order_pages(order)))
     }
 
     /// Splits a huge page that cannot be unmapped (somebody holds it, or others share it)

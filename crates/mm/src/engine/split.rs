@@ -129,6 +129,34 @@ fn part_at(live: &PageMask, i: u32, cap: u8) -> u8 {
         .unwrap_or(0)
 }
 
+/// The pages of a folio that are in use in its block, and those of them that are mapped, by index
+/// in the folio, whose first page has index `first` in the block.
+pub(crate) fn live_of(
+    state: &BlockState,
+    head: Pfn,
+    first: u32,
+    pages: u32,
+) -> Result<(PageMask, PageMask), SplitError> {
+    let (mut live, mut mapped) = (PageMask::EMPTY, PageMask::EMPTY);
+    for k in 0..pages {
+        let e = state.entry(first + k);
+        if e.is_busy() {
+            return Err(SplitError::Busy);
+        }
+        if e.frame() != Some(head.add(k)) {
+            continue;
+        }
+        if e.shared() {
+            return Err(SplitError::Shared);
+        }
+        live.set(k);
+        if matches!(e.kind(), Kind::Mapped(_)) {
+            mapped.set(k);
+        }
+    }
+    Ok((live, mapped))
+}
+
 impl<E: Env> Mm<E> {
     /// Takes all references away from a folio that has exactly `refs`. False if somebody holds
     /// it for longer than a look.
@@ -274,23 +302,7 @@ impl<E: Env> Mm<E> {
         if self.zone_of(head).has_bad(head, pages) {
             return Err(SplitError::Bad);
         }
-        let (mut live, mut mapped) = (PageMask::EMPTY, PageMask::EMPTY);
-        for k in 0..pages {
-            let e = state.entry(first + k);
-            if e.is_busy() {
-                return Err(SplitError::Busy);
-            }
-            if e.frame() != Some(head.add(k)) {
-                continue;
-            }
-            if e.shared() {
-                return Err(SplitError::Shared);
-            }
-            live.set(k);
-            if matches!(e.kind(), Kind::Mapped(_)) {
-                mapped.set(k);
-            }
-        }
+        let (live, mapped) = live_of(state, head, first, pages)?;
         let refs = match state {
             BlockState::Huge(h) if h.pfn == head => 1,
             _ => live.count(),
@@ -345,7 +357,7 @@ impl<E: Env> Mm<E> {
             _ => return Err(SplitError::NoFolio),
         }
         let mut look = *live;
-        for k in (0..BLOCK_PAGES).filter(|&k| live.get(k)) {
+        for k in live.pages() {
             let e = state.entry(first + k);
             if e.locked() {
                 look.clear(k);
@@ -357,9 +369,7 @@ impl<E: Env> Mm<E> {
         for (start, len) in look.runs(BLOCK_PAGES) {
             let run = FrameRun::new(head.add(start), len);
             let found = self.platform().scan_zero(run);
-            (0..len)
-                .filter(|&k| found.get(k))
-                .for_each(|k| zero.set(start + k));
+            found.pages().for_each(|k| zero.set(start + k));
         }
         Ok(zero)
     }
@@ -377,7 +387,7 @@ impl<E: Env> Mm<E> {
         let BlockState::Table(table) = state else {
             return;
         };
-        for k in (0..BLOCK_PAGES).filter(|&k| zero.get(k)) {
+        for k in zero.pages() {
             let kind = Kind::Zero {
                 mapped: false,
                 dropped: true,

@@ -2,10 +2,9 @@
 
 use crate::engine::folio::{AllocError, first_page, order_of};
 use crate::engine::lru::Which;
-use crate::engine::space::{BlockRef, Space};
 use crate::engine::step::{Access, FaultMode, Served};
 use crate::env::Env;
-use crate::fault::FaultError;
+use crate::fault::{Fault, FaultError};
 use crate::mm::Mm;
 use crate::order::{self, Window};
 use crate::platform::{Content, Platform};
@@ -40,17 +39,15 @@ struct Source {
 impl<E: Env> Mm<E> {
     /// Serves a write to (or the unsharing of) a page that others may hold, by a copy. `None`:
     /// the world changed, start over.
-    #[allow(clippy::too_many_arguments)]
-    pub(crate) fn fault_copy(
+    pub(super) fn fault_copy(
         &self,
-        space: &Space,
-        block: &BlockRef,
-        page: Vpn,
+        f: Fault<'_>,
         vma: &Vma,
         seq: u64,
-        access: Access,
-        mode: FaultMode,
     ) -> Result<Option<Served>, FaultError> {
+        let Fault {
+            space, block, page, ..
+        } = f;
         let t = self.tunables();
         let (mut cap, mut tried) = (BLOCK_ORDER, 0);
         loop {
@@ -67,7 +64,7 @@ impl<E: Env> Mm<E> {
                 found
             };
             let Some(source) = found else { return Ok(None) };
-            let copied = self.copy_folio(space, block, page, vma, seq, access, source);
+            let copied = self.copy_folio(f, vma, seq, source);
             self.put_folio(source.head, 1);
             let order = source.window.order;
             match copied? {
@@ -79,7 +76,7 @@ impl<E: Env> Mm<E> {
                     tried += 1;
                     cap = order::lower(&t, vma, order, tried);
                 }
-                Copied::NoFolio(_) if mode == FaultMode::NoWait => {
+                Copied::NoFolio(_) if f.mode == FaultMode::NoWait => {
                     return Err(FaultError::NeedReclaim);
                 }
                 Copied::NoFolio(e) => {
@@ -141,17 +138,16 @@ impl<E: Env> Mm<E> {
 
     /// Copies a window into a new folio and puts that in its place. The caller holds a
     /// reference to the source, and drops it.
-    #[allow(clippy::too_many_arguments)]
     fn copy_folio(
         &self,
-        space: &Space,
-        block: &BlockRef,
-        page: Vpn,
+        f: Fault<'_>,
         vma: &Vma,
         seq: u64,
-        access: Access,
         source: Source,
     ) -> Result<Copied, FaultError> {
+        let Fault {
+            space, block, page, ..
+        } = f;
         let w = source.window;
         let n = order_pages(w.order);
         let new = match self.alloc_folio(w.order, n, (space.id, w.start)) {
@@ -164,10 +160,9 @@ impl<E: Env> Mm<E> {
         };
         if let Some(bad) = self.bad_frame(FrameRun::new(source.frame, n)) {
             drop_new();
-            return if w.order > 0 {
-                Ok(Copied::Smaller)
-            } else {
-                Err(FaultError::Poisoned(bad))
+            return match w.order {
+                0 => Err(FaultError::Poisoned(bad)),
+                _ => Ok(Copied::Smaller),
             };
         }
         if let Err(e) = self.platform().copy(FrameRun::new(new, n), source.frame) {
@@ -181,45 +176,56 @@ impl<E: Env> Mm<E> {
             BlockState::Table(table) if !stale => self.copy_window(&t, vma, page, table, w.order),
             _ => None,
         };
-        let table = match &mut *state {
-            BlockState::Table(table) if found == Some(source) => table,
+        match &mut *state {
+            BlockState::Table(table) if found == Some(source) => {
+                self.show_copy(f, table, source, new)?;
+                Ok(Copied::Done)
+            }
             _ => {
                 drop(state);
                 drop_new();
                 // The page itself is as it was: others have taken a part of the window.
-                let again = found.is_some_and(|f| f.head == source.head && w.order > 0);
-                return Ok(if again {
-                    Copied::Smaller
-                } else {
-                    Copied::Changed
-                });
+                match found {
+                    Some(found) if found.head == source.head && w.order > 0 => Ok(Copied::Smaller),
+                    _ => Ok(Copied::Changed),
+                }
             }
-        };
-        let run = PageRun::new(space.id, w.start, n);
+        }
+    }
+
+    /// Puts a copy, which rests in its frames, in the place of a window, on which the caller holds
+    /// a reference besides. Block locked.
+    fn show_copy(
+        &self,
+        f: Fault<'_>,
+        table: &mut Table,
+        source: Source,
+        new: Pfn,
+    ) -> Result<(), FaultError> {
+        let w = source.window;
+        let (first, n, i) = (w.start.index(), order_pages(w.order), f.page.index());
+        let run = PageRun::new(f.space.id, w.start, n);
         // The old pages go, and no CPU has them any more, before a new one can be seen (R66).
         let token = self.platform().discard(run);
         self.platform().flush(&mut core::iter::once(token));
-        let prot = table.get(page.index()).prot();
+        let prot = table.get(i).prot();
         // Of a neighbour that is tracked no write may go unheard. The page itself is dirty by
         // the write that comes; with others it is left to that, which finds it exclusive.
-        let (first, i) = (w.start.index(), page.index());
-        let alone = n == 1 && access == Access::Write && !table.get(i).marks().uffd_wp;
+        let alone = n == 1 && f.access == Access::Write && !table.get(i).marks().uffd_wp;
         let marked = !alone && (first..first + n).any(|k| table.get(k).marks().any());
-        let guarded = access == Access::Unshare || marked;
+        let guarded = f.access == Access::Unshare || marked;
         if alone {
             table.set(i, table.get(i).dirtied());
         }
         let shown = self.map_as(run, new, Content::Parked, prot, guarded);
         for k in 0..n {
-            let i = w.start.index() + k;
-            let old = table.get(i);
-            let p = new.add(k);
+            let (old, p) = (table.get(first + k), new.add(k));
             let e = match &shown {
                 Ok(()) => old.shown(p, guarded),
                 // The next touch brings it.
                 Err(_) => old.with(Kind::Inactive(p)),
             };
-            table.set(i, e);
+            table.set(first + k, e);
         }
         if shown.is_err() {
             self.moved_out(n);
@@ -231,9 +237,8 @@ impl<E: Env> Mm<E> {
         self.stats().add(Item::Pgcopy, u64::from(n));
         let first = first_page(w.start, source.frame, source.head);
         // The caller's reference keeps the folio.
-        let freed = self.put_mapped(space.id, first, source.head, n);
+        let freed = self.put_mapped(f.space.id, first, source.head, n);
         debug_assert_eq!(freed, 0);
-        shown.map_err(FaultError::Platform)?;
-        Ok(Copied::Done)
+        shown.map_err(FaultError::Platform)
     }
 }

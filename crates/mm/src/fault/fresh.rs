@@ -3,10 +3,10 @@
 use crate::engine::folio::AllocError;
 use crate::engine::lru::Which;
 use crate::engine::open::OPEN_ORDER;
-use crate::engine::space::{BlockRef, Space};
+use crate::engine::space::Space;
 use crate::engine::step::{Access, FaultMode, Served};
 use crate::env::Env;
-use crate::fault::FaultError;
+use crate::fault::{Fault, FaultError};
 use crate::mm::Mm;
 use crate::order::{self, Beside, Window};
 use crate::platform::{Content, Platform, Stop};
@@ -15,81 +15,66 @@ use crate::table::block::{BlockState, HugeMap};
 use crate::table::entry::{Entry, Kind};
 use crate::table::marks::Marks;
 use crate::table::vma::Vma;
+use crate::tunables::Tunables;
 use crate::units::{BLOCK_ORDER, BLOCK_PAGES, PageMask, PageRun, Pfn, Vpn, order_pages};
+
+impl Fault<'_> {
+    /// What is tracked of the page that is to come in the place of entry `e`. `None`: that is not
+    /// for a new page to take. A hole may be the program's own to fill; what is no hole never is.
+    fn marks_of_fresh(&self, vma: &Vma, e: Entry) -> Option<Marks> {
+        match e.kind() {
+            Kind::Zero { .. } => {}
+            Kind::None if !vma.uffd_missing => {}
+            _ => return None,
+        }
+        match self.access {
+            Access::Write if e.marks().uffd_wp => None,
+            Access::Write => Some(Marks::default()),
+            _ => Some(e.marks()),
+        }
+    }
+}
 
 impl<E: Env> Mm<E> {
     /// Serves a write on a hole or a zero entry. `None`: the world changed, start over. A zero
     /// entry that only a pin wants to read keeps what is tracked of it (R68).
-    #[allow(clippy::too_many_arguments)]
-    pub(crate) fn fault_fresh(
+    pub(super) fn fault_fresh(
         &self,
-        space: &Space,
-        block: &BlockRef,
-        page: Vpn,
+        f: Fault<'_>,
         vma: &Vma,
         seq: u64,
-        access: Access,
-        mode: FaultMode,
     ) -> Result<Option<Served>, FaultError> {
+        let Fault {
+            space, block, page, ..
+        } = f;
         let t = self.tunables();
         let adapts = order::adapts(&t, vma);
-        let back = self.comes_back(block);
-        let look = |state: &BlockState, cap: u8, most: u8| {
-            let w = order::window(&t, vma, state, page, cap);
-            match back.min(most) {
-                more if more > w.order => order::window_back(vma, state, page, more),
-                _ => w,
-            }
-        };
+        let look = |state: &BlockState, cap, most| self.fresh_window(f, &t, vma, state, cap, most);
         let mut most = BLOCK_ORDER;
         loop {
             // Estimate with the lock, then let go of it to allocate.
-            let mut beside = Beside::default();
-            let (e, estimate) = {
-                let mut state = block.lock(self);
-                let e = state.entry(page.index());
-                if access != Access::Write && e.marks().any() {
-                    most = 0;
-                }
-                let mut cap = most;
-                if adapts {
-                    beside = Beside::of(&state, page);
-                    cap = cap.min(space.adapt.cap(vma.start, page, beside));
-                }
-                let estimate = look(&state, cap, most);
-                let small = cap < OPEN_ORDER || estimate.order == 0;
-                if small
-                    && e.is_none()
-                    && access == Access::Write
-                    && !space.changed(seq)
-                    && let Some(n) = self.try_open(space, &mut state, vma, page, mode, &t)
-                {
-                    // A whole window goes on a stream, as a folio of its size does.
-                    let order = if n == order_pages(OPEN_ORDER) {
-                        OPEN_ORDER
-                    } else {
-                        0
-                    };
-                    let w = Window::around(page, order);
-                    space.adapt.note(vma.start, page, w, beside);
-                    return Ok(Some(Served::Mapped(n)));
-                }
-                (e, estimate)
-            };
-            let seen = e.kind();
-            let marks = match access {
-                Access::Write if e.marks().uffd_wp => return Ok(None),
-                Access::Write => Marks::default(),
-                _ => e.marks(),
-            };
-            // A hole may be the program's own to fill; what is no hole never is.
-            let mine = matches!(seen, Kind::Zero { .. }) || seen == Kind::None && !vma.uffd_missing;
-            if !mine {
-                return Ok(None);
+            let mut state = block.lock(self);
+            let e = state.entry(page.index());
+            if f.access != Access::Write && e.marks().any() {
+                most = 0;
             }
-            let (pfn, got) = match self.alloc_fresh(space, vma, page, estimate, mode)? {
-                Some(found) => found,
-                None => return Ok(None),
+            let (mut cap, mut beside) = (most, Beside::default());
+            if adapts {
+                beside = Beside::of(&state, page);
+                cap = cap.min(space.adapt.cap(vma.start, page, beside));
+            }
+            let estimate = look(&state, cap, most);
+            if (cap < OPEN_ORDER || estimate.order == 0)
+                && let Some(served) = self.open_instead(f, &mut state, vma, seq, beside)
+            {
+                return Ok(Some(served));
+            }
+            drop(state);
+            let Some(marks) = f.marks_of_fresh(vma, e) else {
+                return Ok(None);
+            };
+            let Some((pfn, got)) = self.alloc_fresh(f, vma, estimate)? else {
+                return Ok(None);
             };
             let mut state = block.lock(self);
             let want = look(&state, got.order, got.order);
@@ -97,11 +82,11 @@ impl<E: Env> Mm<E> {
             if stale || want != got {
                 drop(state);
                 self.free_unused(pfn);
-                if stale {
-                    return Ok(None);
-                }
                 most = want.order;
-                continue;
+                match stale {
+                    true => return Ok(None),
+                    false => continue,
+                }
             }
             match self.map_fresh(space, &mut state, vma, got, pfn, marks) {
                 Ok(true) => {}
@@ -113,7 +98,7 @@ impl<E: Env> Mm<E> {
                 }
                 Err(e) => return Err(e),
             }
-            let dropped = matches!(seen, Kind::Zero { dropped: true, .. });
+            let dropped = matches!(e.kind(), Kind::Zero { dropped: true, .. });
             self.came_back(block, got.order, dropped);
             if adapts {
                 space.adapt.note(vma.start, page, got, beside);
@@ -122,15 +107,55 @@ impl<E: Env> Mm<E> {
         }
     }
 
+    /// The window of a new folio of order `cap` at most; of `most` in a block whose pages come back
+    /// after it was taken apart. Block locked.
+    fn fresh_window(
+        &self,
+        f: Fault<'_>,
+        t: &Tunables,
+        vma: &Vma,
+        state: &BlockState,
+        cap: u8,
+        most: u8,
+    ) -> Window {
+        let w = order::window(t, vma, state, f.page, cap);
+        match self.comes_back(f.block).min(most) {
+            more if more > w.order => order::window_back(vma, state, f.page, more),
+            _ => w,
+        }
+    }
+
+    /// Leaves the holes around a small write to the system, if that may be. Block locked.
+    fn open_instead(
+        &self,
+        f: Fault<'_>,
+        state: &mut BlockState,
+        vma: &Vma,
+        seq: u64,
+        beside: Beside,
+    ) -> Option<Served> {
+        let hole = state.entry(f.page.index()).is_none();
+        if !hole || f.access != Access::Write || f.space.changed(seq) {
+            return None;
+        }
+        let n = self.try_open(f, state, vma, &self.tunables())?;
+        // A whole window goes on a stream, as a folio of its size does.
+        let whole = n == order_pages(OPEN_ORDER);
+        let w = Window::around(f.page, if whole { OPEN_ORDER } else { 0 });
+        f.space.adapt.note(vma.start, f.page, w, beside);
+        Some(Served::Mapped(n))
+    }
+
     /// A charged folio for the estimated window, or for a smaller one around the page.
     fn alloc_fresh(
         &self,
-        space: &Space,
+        f: Fault<'_>,
         vma: &Vma,
-        page: Vpn,
         estimate: Window,
-        mode: FaultMode,
     ) -> Result<Option<(Pfn, Window)>, FaultError> {
+        let Fault {
+            space, page, mode, ..
+        } = f;
         let t = self.tunables();
         let mut w = estimate;
         let mut tried = 0;

@@ -90,6 +90,17 @@ impl fmt::Display for FaultError {
 
 impl core::error::Error for FaultError {}
 
+/// A fault that is being served.
+#[derive(Clone, Copy)]
+pub(crate) struct Fault<'a> {
+    pub space: &'a Space,
+    /// The block of the page.
+    pub block: &'a BlockRef,
+    pub page: Vpn,
+    pub access: Access,
+    pub mode: FaultMode,
+}
+
 impl<E: Env> Mm<E> {
     /// Serves a fault of the program on `page`; `write` says that it wanted to write.
     ///
@@ -123,9 +134,16 @@ impl<E: Env> Mm<E> {
             return Err(FaultError::NoMapping);
         }
         let block = space.block(self, page.block());
+        let f = Fault {
+            space: &space,
+            block: &block,
+            page,
+            access,
+            mode,
+        };
         let mut throttled = false;
         for _ in 0..RETRIES {
-            let step = self.fault_step(&space, &block, page, access, mode)?;
+            let step = self.fault_step(f)?;
             let grows = matches!(step, Step::Fresh(..) | Step::SwapIn(..) | Step::Copy(..));
             if grows && !throttled && self.is_far_above_high() {
                 if mode == FaultMode::NoWait {
@@ -135,66 +153,52 @@ impl<E: Env> Mm<E> {
                 throttled = true;
                 continue;
             }
-            match step {
-                Step::Done(served) => {
-                    self.stats().add(Item::Pgfault, 1);
-                    return Ok(served);
+            let majfault = matches!(step, Step::SwapIn(..));
+            let served = match step {
+                Step::Done(served) => Some(served),
+                Step::Again => None,
+                Step::Break => {
+                    E::Sharing::break_shared(self, &space, &block, page.block());
+                    None
                 }
-                Step::Again => {}
-                Step::Break => E::Sharing::break_shared(self, &space, &block, page.block()),
                 Step::Over(_) if mode == FaultMode::NoWait => return Err(FaultError::NeedReclaim),
-                Step::Over(over) => self
-                    .make_room(AllocError::Charge(over))
-                    .map_err(FaultError::Oom)?,
+                Step::Over(over) => {
+                    self.make_room(AllocError::Charge(over))
+                        .map_err(FaultError::Oom)?;
+                    None
+                }
                 Step::Wait(_) if mode == FaultMode::NoWait => return Err(FaultError::Busy),
-                Step::Wait(ticket) => block.wait(self, ticket),
-                Step::Fresh(vma, seq) => {
-                    if let Some(served) =
-                        self.fault_fresh(&space, &block, page, &vma, seq, access, mode)?
-                    {
-                        self.stats().add(Item::Pgfault, 1);
-                        return Ok(served);
-                    }
+                Step::Wait(ticket) => {
+                    block.wait(self, ticket);
+                    None
                 }
-                Step::Copy(vma, seq) => {
-                    let copied = self.fault_copy(&space, &block, page, &vma, seq, access, mode)?;
-                    if let Some(served) = copied {
-                        self.stats().add(Item::Pgfault, 1);
-                        return Ok(served);
-                    }
-                }
-                Step::SwapIn(vma, seq) => {
-                    if let Some(served) =
-                        self.swap_in(&space, &block, page, &vma, seq, (access, mode))?
-                    {
-                        self.stats().add(Item::Pgfault, 1);
-                        self.stats().add(Item::Pgmajfault, 1);
-                        return Ok(served);
-                    }
-                }
+                Step::Fresh(vma, seq) => self.fault_fresh(f, &vma, seq)?,
+                Step::Copy(vma, seq) => self.fault_copy(f, &vma, seq)?,
+                Step::SwapIn(vma, seq) => self.swap_in(f, &vma, seq)?,
+            };
+            if let Some(served) = served {
+                self.stats().add(Item::Pgfault, 1);
+                self.stats().add(Item::Pgmajfault, u64::from(majfault));
+                return Ok(served);
             }
         }
         Err(FaultError::Busy)
     }
 
     /// What can be done with the block locked once.
-    fn fault_step(
-        &self,
-        space: &Space,
-        block: &BlockRef,
-        page: Vpn,
-        access: Access,
-        mode: FaultMode,
-    ) -> Result<Step, FaultError> {
+    fn fault_step(&self, f: Fault<'_>) -> Result<Step, FaultError> {
+        let Fault {
+            space,
+            block,
+            page,
+            access,
+            ..
+        } = f;
         let (vma, seq) = space.vma(self, page);
         let vma = vma.ok_or(FaultError::NoMapping)?;
         let write = access == Access::Write;
-        let allowed = if write {
-            vma.prot.write
-        } else {
-            vma.prot.read || vma.prot.exec
-        };
-        if !allowed {
+        let readable = vma.prot.read || vma.prot.exec;
+        if !(if write { vma.prot.write } else { readable }) {
             return Err(FaultError::Access);
         }
         let mut state = block.lock(self);
@@ -248,27 +252,37 @@ impl<E: Env> Mm<E> {
             Kind::None | Kind::Zero { .. } if access != Access::Read || space.forbids_zero() => {
                 Ok(Step::Fresh(vma, seq))
             }
-            kind => {
-                let fresh = kind == Kind::None;
-                let t = &self.tunables();
-                if fresh && let Some(n) = self.try_open(space, &mut state, &vma, page, mode, t) {
-                    return Ok(Step::Done(Served::Mapped(n)));
-                }
-                let Some(table) = state.table() else {
-                    return Ok(Step::Again);
-                };
-                let wide = !fresh || t.profile == Profile::Deckle;
-                let mut run = zero_window(space, &vma, table, page, wide, fresh);
-                let mut shown = self.show_zeros(space, &vma, table, run);
-                if shown.is_err_and(|e| e.why == Stop::Gone) && run.pages > 1 {
-                    // The place of another page is not ours any more.
-                    run = PageRun::new(space.id, page, 1);
-                    shown = self.show_zeros(space, &vma, table, run);
-                }
-                shown.map_err(FaultError::Platform)?;
-                Ok(Step::Done(Served::Mapped(run.pages)))
-            }
+            kind => self.read_nothing(f, &vma, &mut state, kind == Kind::None),
         }
+    }
+
+    /// A read of a hole (`fresh`) or of a zero entry: zeros are shown around the page, or holes are
+    /// left to the system. Block locked.
+    fn read_nothing(
+        &self,
+        f: Fault<'_>,
+        vma: &Vma,
+        state: &mut BlockState,
+        fresh: bool,
+    ) -> Result<Step, FaultError> {
+        let Fault { space, page, .. } = f;
+        let t = &self.tunables();
+        if fresh && let Some(n) = self.try_open(f, state, vma, t) {
+            return Ok(Step::Done(Served::Mapped(n)));
+        }
+        let Some(table) = state.table() else {
+            return Ok(Step::Again);
+        };
+        let wide = !fresh || t.profile == Profile::Deckle;
+        let mut run = zero_window(space, vma, table, page, wide, fresh);
+        let mut shown = self.show_zeros(space, vma, table, run);
+        if shown.is_err_and(|e| e.why == Stop::Gone) && run.pages > 1 {
+            // The place of another page is not ours any more.
+            run = PageRun::new(space.id, page, 1);
+            shown = self.show_zeros(space, vma, table, run);
+        }
+        shown.map_err(FaultError::Platform)?;
+        Ok(Step::Done(Served::Mapped(run.pages)))
     }
 
     /// Maps the zero page over a run of holes and unmapped zero entries. A page that the

@@ -4,6 +4,7 @@ use crate::engine::open::ahead;
 use crate::engine::space::Space;
 use crate::engine::step::FaultMode;
 use crate::env::Env;
+use crate::fault::Fault;
 use crate::mm::Mm;
 use crate::order;
 use crate::table::block::{BlockState, Table, around};
@@ -12,19 +13,18 @@ use crate::tunables::Tunables;
 use crate::units::{PageRun, Vpn};
 
 impl<E: Env> Mm<E> {
-    /// Opens the holes around `page`, a hole, if that may be and the charge allows: how many. Only
+    /// Opens the holes around the page, a hole, if that may be and the charge allows: how many. Only
     /// at the first try of a fault (`NoWait`): who was put off was so because memory is short, and
     /// who populates wants pages. Block locked, the VMA just validated.
     pub(crate) fn try_open(
         &self,
-        space: &Space,
+        f: Fault<'_>,
         state: &mut BlockState,
         vma: &Vma,
-        page: Vpn,
-        mode: FaultMode,
         t: &Tunables,
     ) -> Option<u32> {
-        let may = mode == FaultMode::NoWait && may_open(space, vma, t);
+        let Fault { space, page, .. } = f;
+        let may = f.mode == FaultMode::NoWait && may_open(space, vma, t);
         if !may || !self.is_far_below_high(t, 1) {
             return None;
         }

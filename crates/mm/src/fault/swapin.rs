@@ -7,10 +7,10 @@
 use crate::engine::busy::Busy;
 use crate::engine::copies::slot_runs;
 use crate::engine::lru::Which;
-use crate::engine::space::{BlockRef, Space};
+use crate::engine::space::BlockRef;
 use crate::engine::step::{Access, FaultMode, Served};
 use crate::env::Env;
-use crate::fault::FaultError;
+use crate::fault::{Fault, FaultError};
 use crate::mm::Mm;
 use crate::platform::{Content, Prot, Stop};
 use crate::stat::Item;
@@ -51,17 +51,29 @@ fn take(
     (Busy::entries(block, table, taken), slots, marked)
 }
 
+/// A window on its way from the store into a folio.
+struct Coming {
+    busy: Busy,
+    run: PageRun,
+    pfn: Pfn,
+    /// By index in the window.
+    slots: Vec<(u32, Slot)>,
+    prot: Prot,
+    /// Some page is tracked.
+    guarded: bool,
+}
+
 impl<E: Env> Mm<E> {
     /// Serves a fault on a swapped page. `None`: the world changed, start over.
-    pub(crate) fn swap_in(
+    pub(super) fn swap_in(
         &self,
-        space: &Space,
-        block: &BlockRef,
-        page: Vpn,
+        f: Fault<'_>,
         vma: &Vma,
         seq: u64,
-        (access, mode): (Access, FaultMode),
     ) -> Result<Option<Served>, FaultError> {
+        let Fault {
+            space, block, page, ..
+        } = f;
         let _stall = self.stall();
         let plan = self.plan_readahead(space, block, page);
         let mut cap = plan.order;
@@ -78,62 +90,20 @@ impl<E: Env> Mm<E> {
                     cap = less(order);
                     continue;
                 }
-                Err(_) if mode == FaultMode::NoWait => return Err(FaultError::NeedReclaim),
+                Err(_) if f.mode == FaultMode::NoWait => return Err(FaultError::NeedReclaim),
                 Err(e) => {
                     self.make_room(e).map_err(FaultError::Oom)?;
                     return Ok(None);
                 }
             };
-            let mut state = block.lock(self);
-            let found = state.table().and_then(|t| window(t, page, order));
-            if space.changed(seq) || found.is_none_or(|(_, o)| o != order) {
-                drop(state);
-                self.free_unused(pfn);
-                return Ok(None);
-            }
             let run = PageRun::new(space.id, start, n);
-            let prot = state.entry(page.index()).prot();
-            let Some(table) = state.table() else {
-                drop(state);
+            let Some(coming) = self.take_window(f, run, order, pfn, seq) else {
                 self.free_unused(pfn);
                 return Ok(None);
             };
-            let (busy, slots, guarded) = take(block, table, start.index(), n);
-            drop(state);
-            let (got, read) = self.read_in(run, pfn, &slots, prot, guarded);
-            let mapped = &slots[..got as usize];
-            // What is freed takes its copies along.
-            let keeps = got > 0 && access == Access::Read && self.wants_copies(got);
-            busy.end_by(self, |state| {
-                let Some(table) = state.table() else { return };
-                for &(k, slot) in &slots {
-                    let old = table.get(start.index() + k).with_attrs(prot, vma.locked);
-                    let e = match k < got {
-                        true => old.shown(pfn.add(k), guarded),
-                        false => old.with(Kind::Swapped(slot)),
-                    };
-                    table.set(start.index() + k, e);
-                }
-                if got > 0 {
-                    self.stats().sub(Item::NrSwapped, got as u64);
-                    self.stats().add(Item::NrAnon, got as u64);
-                    // With the block locked: from then on anybody may unmap the folio and free it.
-                    self.lru_add(pfn, Which::Active);
-                }
-                if keeps {
-                    self.keep_copies(pfn, mapped);
-                }
-            });
-            if got == 0 {
-                self.free_unused(pfn);
-            } else {
-                self.part_of_folio(pfn, n - got);
-                if !keeps {
-                    for (_, slot, pages) in slot_runs(mapped) {
-                        self.drop_swapped(slot, pages);
-                    }
-                    self.settle_store();
-                }
+            let (got, read) = self.read_in(&coming);
+            self.end_window(coming, got, vma, f.access);
+            if got > 0 {
                 self.stats().add(Item::Pswpin, got as u64);
                 self.note_readahead(space, block, plan, (start.index(), got));
             }
@@ -155,21 +125,92 @@ impl<E: Env> Mm<E> {
         }
     }
 
-    /// Reads slots and maps the bytes; the number of pages mapped. The run is marked busy.
-    fn read_in(
+    /// Marks a window around `page` busy that is to be read into a folio. `None`: it is not what it
+    /// was when that was chosen.
+    fn take_window(
         &self,
+        f: Fault<'_>,
         run: PageRun,
+        order: u8,
         pfn: Pfn,
-        slots: &[(u32, Slot)],
-        prot: Prot,
-        guarded: bool,
-    ) -> (u32, Result<(), FaultError>) {
+        seq: u64,
+    ) -> Option<Coming> {
+        let mut state = f.block.lock(self);
+        let table = state.table()?;
+        let (_, found) = window(table, f.page, order)?;
+        if f.space.changed(seq) || found != order {
+            return None;
+        }
+        let prot = table.get(f.page.index()).prot();
+        let (busy, slots, guarded) = take(f.block, table, run.start.index(), run.pages);
+        Some(Coming {
+            busy,
+            run,
+            pfn,
+            slots,
+            prot,
+            guarded,
+        })
+    }
+
+    /// Books that the first `got` pages of a window are there; the others are stored as before.
+    fn end_window(&self, coming: Coming, got: u32, vma: &Vma, access: Access) {
+        let Coming {
+            run, pfn, guarded, ..
+        } = coming;
+        let mapped = &coming.slots[..got as usize];
+        // What is freed takes its copies along.
+        let keeps = got > 0 && access == Access::Read && self.wants_copies(got);
+        coming.busy.end_by(self, |state| {
+            let Some(table) = state.table() else { return };
+            for &(k, slot) in &coming.slots {
+                let i = run.start.index() + k;
+                let old = table.get(i).with_attrs(coming.prot, vma.locked);
+                let e = match k < got {
+                    true => old.shown(pfn.add(k), guarded),
+                    false => old.with(Kind::Swapped(slot)),
+                };
+                table.set(i, e);
+            }
+            if got > 0 {
+                self.stats().sub(Item::NrSwapped, got as u64);
+                self.stats().add(Item::NrAnon, got as u64);
+                // With the block locked: from then on anybody may unmap the folio and free it.
+                self.lru_add(pfn, Which::Active);
+            }
+            if keeps {
+                self.keep_copies(pfn, mapped);
+            }
+        });
+        if got == 0 {
+            return self.free_unused(pfn);
+        }
+        self.part_of_folio(pfn, run.pages - got);
+        if !keeps {
+            for (_, slot, pages) in slot_runs(mapped) {
+                self.drop_swapped(slot, pages);
+            }
+            self.settle_store();
+        }
+    }
+
+    /// Reads the slots of a window and maps the bytes; the number of pages mapped.
+    fn read_in(&self, coming: &Coming) -> (u32, Result<(), FaultError>) {
+        let &Coming {
+            run,
+            pfn,
+            prot,
+            guarded,
+            ..
+        } = coming;
         let bytes = run.pages as usize * PAGE_SIZE;
         let mut buffer = self.scratch.take(self.machine(), bytes);
-        let read = slot_runs(slots).into_iter().try_for_each(|(k, slot, n)| {
-            let (from, to) = (k as usize * PAGE_SIZE, (k + n) as usize * PAGE_SIZE);
-            self.store().get(slot, &mut buffer[from..to])
-        });
+        let read = slot_runs(&coming.slots)
+            .into_iter()
+            .try_for_each(|(k, slot, n)| {
+                let (from, to) = (k as usize * PAGE_SIZE, (k + n) as usize * PAGE_SIZE);
+                self.store().get(slot, &mut buffer[from..to])
+            });
         let result = match read {
             Ok(()) => {
                 let content = Content::Bytes(&buffer[..bytes]);

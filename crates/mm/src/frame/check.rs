@@ -53,15 +53,7 @@ impl Zone {
             match head {
                 Head::Free(_) => {
                     heads[meta.mobility() as usize][order as usize] += 1;
-                    let buddy = Pfn(pfn.0 ^ order_pages(order));
-                    let apart = self.get(buddy).and_then(|m| m.free_order()) == Some(order);
-                    if apart && order < MAX_ORDER {
-                        return Err(format!("{name}: {pfn} and {buddy} should be merged"));
-                    }
-                    let right = self.pageblock(pfn);
-                    if meta.mobility() != right {
-                        return Err(format!("{name}: {pfn} is in a {right:?} block: {meta:?}"));
-                    }
+                    self.verify_free(pfn, order)?;
                 }
                 Head::Folio(_) => allocated += pages,
                 Head::Cached(_) => cached += pages,
@@ -87,6 +79,21 @@ impl Zone {
                 self.free_pages(),
                 span.frames
             ));
+        }
+        Ok(())
+    }
+
+    /// A free block is in its pageblock's lists, and could not be a larger one.
+    fn verify_free(&self, pfn: Pfn, order: u8) -> Result<(), String> {
+        let name = self.name();
+        let buddy = Pfn(pfn.0 ^ order_pages(order));
+        let apart = self.get(buddy).and_then(|m| m.free_order()) == Some(order);
+        if apart && order < MAX_ORDER {
+            return Err(format!("{name}: {pfn} and {buddy} should be merged"));
+        }
+        let (right, meta) = (self.pageblock(pfn), self.get(pfn));
+        if meta.is_none_or(|meta| meta.mobility() != right) {
+            return Err(format!("{name}: {pfn} is in a {right:?} block: {meta:?}"));
         }
         Ok(())
     }

@@ -195,24 +195,27 @@ fn slow<M: Machine>(
     {
         return Ok(found);
     }
-    // Pages that others hold captured are as good as free in a moment: nobody fails because of
-    // them who would not have failed without capture (R30).
-    for _ in 0..GIVE_WAY {
-        if list
-            .permitted(*request)
-            .all(|(_, zone)| zone.captured_pages() == 0)
-        {
-            break;
-        }
-        m.preempt(Site::ReclaimRound);
-        if let Some(found) = again(false) {
-            return Ok(found);
-        }
-    }
-    match again(true) {
+    match give_way(m, list, request, &again).or_else(|| again(true)) {
         Some(found) => Ok(found),
         None => fail(Reason::Reclaimed, &account),
     }
+}
+
+/// Pages that others hold captured are as good as free in a moment: nobody fails because of them
+/// who would not have failed without capture (R30).
+fn give_way<M: Machine>(
+    m: &M,
+    list: &Zonelist<'_>,
+    request: &Request,
+    again: &dyn Fn(bool) -> Option<Allocated>,
+) -> Option<Allocated> {
+    let captured = |(_, zone): (_, &Zone)| zone.captured_pages() > 0;
+    (0..GIVE_WAY)
+        .take_while(|_| list.permitted(*request).any(captured))
+        .find_map(|_| {
+            m.preempt(Site::ReclaimRound);
+            again(false)
+        })
 }
 
 /// After a round: the block that was wanted, from the capture list or the free lists.

@@ -147,7 +147,7 @@ impl<E: Env> Mm<E> {
                 let mut state = self.lock_settled(&block, 0, BLOCK_PAGES);
                 self.judge(&space, worth, &vma, nr, &mut state)?
             };
-            for k in (0..BLOCK_PAGES).filter(|&k| found.swapped.get(k)) {
+            for k in found.swapped.pages() {
                 let page = nr.start().add(u64::from(k));
                 let back = self.fault(id, page, false, FaultMode::MayWait);
                 back.map_err(|why| match why {

@@ -22,7 +22,9 @@ use crate::stat::Item;
 use crate::store::{Store, StoreStop};
 use crate::table::block::{BlockState, HugeMap, HugeSwap, Table};
 use crate::table::entry::{Entry, Kind};
-use crate::units::{BLOCK_ORDER, BLOCK_PAGES, FrameRun, PageMask, Pfn, Slot, Vpn, order_pages};
+use crate::units::{
+    BLOCK_ORDER, BLOCK_PAGES, BlockNr, FrameRun, PageMask, Pfn, Slot, Vpn, order_pages,
+};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
@@ -43,6 +45,16 @@ pub(super) struct Fate {
     /// How many of these did not have to be stored again.
     pub same: u32,
     pub kept: PageMask,
+}
+
+/// Pages of a small folio, by index.
+#[derive(Default)]
+struct Small {
+    /// Those that go, now busy, and of these the ones whose contents were given up.
+    mine: PageMask,
+    lazy: PageMask,
+    /// Those that are in use and stay.
+    stay: PageMask,
 }
 
 impl Fate {
@@ -187,9 +199,28 @@ impl<E: Env> Mm<E> {
         let h: HugeMap = *h;
         let (busy, _) = Busy::block(block, state);
         let mut fate = self.put_away(space.forbids_zero(), pfn, BLOCK_PAGES, PageMask::FULL);
-        let kept = fate.kept.count();
         let mut list = Isolated::default();
-        let (new, freed) = if kept == 0 {
+        let (new, freed) = self.end_huge(space, nr, h, &mut fate, &mut list);
+        self.count_out(&fate);
+        self.machine().preempt(Site::Relock);
+        busy.end(self, new);
+        self.putback_list(list);
+        self.putback(pfn);
+        freed
+    }
+
+    /// What a block is whose huge page was put away as far as it goes, and the pages that this
+    /// frees; parts that are left of the folio join the list. Block busy.
+    fn end_huge(
+        &self,
+        space: &Space,
+        nr: BlockNr,
+        h: HugeMap,
+        fate: &mut Fate,
+        list: &mut Isolated,
+    ) -> (BlockState, u64) {
+        let kept = fate.kept.count();
+        if kept == 0 {
             let stored = fate.stored.count() as u64;
             self.stats().sub(Item::NrInactive, BLOCK_PAGES as u64);
             self.stats().add(Item::NrZero, fate.zero.count() as u64);
@@ -197,8 +228,8 @@ impl<E: Env> Mm<E> {
             if stored > 0 {
                 self.stats().add(Item::ThpSwpout, 1);
             }
-            self.platform().release(FrameRun::new(pfn, BLOCK_PAGES));
-            self.put_folio(pfn, 1);
+            self.platform().release(FrameRun::new(h.pfn, BLOCK_PAGES));
+            self.put_folio(h.pfn, 1);
             let record = HugeSwap {
                 zero: fate.zero,
                 first: fate.first,
@@ -210,29 +241,20 @@ impl<E: Env> Mm<E> {
                 BLOCK_PAGES as u64,
             )
         } else if fate.stored == PageMask::EMPTY && fate.zero.count() < WORTH_A_SPLIT {
-            self.meta(pfn).set(Flags::ACTIVE);
+            self.meta(h.pfn).set(Flags::ACTIVE);
             fate.zero = PageMask::EMPTY;
             (BlockState::Huge(h), 0)
         } else {
             // What was stored needs no frame: to the split it is as gone as a zero page.
-            let list = Some(&mut list);
-            let mut table = self.shatter(space, nr, h, fate.zero, fate.stored, list);
-            for i in 0..BLOCK_PAGES {
-                if fate.stored.get(i) {
-                    let kind = Kind::Swapped(fate.slot(i));
-                    table.set(i, Entry::new(kind, h.prot, h.locked).marked(h.marks));
-                }
+            let mut table = self.shatter(space, nr, h, fate.zero, fate.stored, Some(list));
+            for i in fate.stored.pages() {
+                let kind = Kind::Swapped(fate.slot(i));
+                table.set(i, Entry::new(kind, h.prot, h.locked).marked(h.marks));
             }
             self.stats()
                 .add(Item::NrSwapped, fate.stored.count() as u64);
             (BlockState::Table(table), (BLOCK_PAGES - kept) as u64)
-        };
-        self.count_out(&fate);
-        self.machine().preempt(Site::Relock);
-        busy.end(self, new);
-        self.putback_list(list);
-        self.putback(pfn);
-        freed
+        }
     }
 
     fn reclaim_small(
@@ -243,9 +265,7 @@ impl<E: Env> Mm<E> {
         pfn: Pfn,
         leaving: &mut Leaving,
     ) -> u64 {
-        let pages = order_pages(order_of(self.meta(pfn)));
-        let nr = page.block();
-        let i = page.index();
+        let (pages, i) = (order_pages(order_of(self.meta(pfn))), page.index());
         let Some(mut state) = block.try_lock(self) else {
             self.contended.fetch_add(1, Ordering::Relaxed);
             self.putback(pfn);
@@ -260,68 +280,27 @@ impl<E: Env> Mm<E> {
             self.putback(pfn);
             return 0;
         };
-        let ours = |t: &Table, k: u32| t.get(i + k).frame() == Some(pfn.add(k));
-        if (0..pages).any(|k| ours(table, k) && table.get(i + k).shared()) {
+        let Some(found) = self.take_small(space, page, table, pfn, pages) else {
             drop(state);
             self.putback(pfn);
             return 0;
-        }
-        for k in 0..pages {
-            if ours(table, k) {
-                self.unmap_entries(space, nr, table, i + k, 1);
-            }
-        }
-        // Inactive pages are taken; mapped ones (held or locked) stay.
-        let (mut mine, mut stay, mut lazy) = (PageMask::EMPTY, PageMask::EMPTY, PageMask::EMPTY);
-        let mut saved = Entry::NONE;
-        for k in 0..pages {
-            if !ours(table, k) {
-                continue;
-            }
-            let e = table.get(i + k);
-            match e.kind() {
-                Kind::Inactive(_)
-                    if !e.locked() && (saved.is_none() || saved.prot() == e.prot()) =>
-                {
-                    saved = e;
-                    mine.set(k);
-                    if e.lazy() {
-                        lazy.set(k);
-                    }
-                }
-                _ => stay.set(k),
-            }
-        }
-        let held = stay.count();
-        if mine == PageMask::EMPTY {
+        };
+        if found.mine == PageMask::EMPTY {
             drop(state);
             return self.keep_active(pfn);
         }
-        let marked = (0..pages).filter(|&k| mine.get(k)).map(|k| i + k);
+        let marked = found.mine.pages().map(|k| i + k);
         let busy = Busy::entries(block, table, marked.collect());
         drop(state);
-        let mut look = mine;
-        (0..pages)
-            .filter(|&k| lazy.get(k))
-            .for_each(|k| look.clear(k));
+        let look = found.mine.without(&found.lazy);
         let fate = self.put_away(space.forbids_zero(), pfn, pages, look);
-        let gone = mine.count() - fate.kept.count();
-        self.stats().sub(Item::NrInactive, gone as u64);
-        self.stats().add(Item::NrZero, fate.zero.count() as u64);
-        self.stats()
-            .add(Item::NrSwapped, fate.stored.count() as u64);
-        self.stats().add(Item::Pglazyfreed, lazy.count() as u64);
-        self.count_out(&fate);
-        let mut dropped = mine;
-        (0..pages)
-            .filter(|&k| fate.kept.get(k))
-            .for_each(|k| dropped.clear(k));
-        let runs = dropped
-            .runs(pages)
-            .map(|(start, len)| FrameRun::new(pfn.add(start), len));
-        let whole = stay == PageMask::EMPTY && fate.kept == PageMask::EMPTY;
+        let (gone, stay) = (found.mine.without(&fate.kept), found.stay.with(&fate.kept));
+        self.count_small(&fate, &found, gone.count());
+        let runs = gone.runs(pages);
+        let runs = runs.map(|(start, len)| FrameRun::new(pfn.add(start), len));
+        let whole = stay == PageMask::EMPTY;
         if whole {
-            leaving.push(pfn, gone, runs);
+            leaving.push(pfn, gone.count(), runs);
         } else {
             runs.for_each(|run| self.platform().release(run));
         }
@@ -329,28 +308,70 @@ impl<E: Env> Mm<E> {
         let mut list = Isolated::default();
         busy.end_by(self, |state| {
             let Some(table) = state.table() else { return };
-            for k in (0..pages).filter(|&k| mine.get(k)) {
-                let kind = fate.kind(pfn, k);
-                table.set(i + k, table.get(i + k).with(kind));
-                if fate.kept.get(k) {
-                    stay.set(k);
-                }
+            for k in found.mine.pages() {
+                table.set(i + k, table.get(i + k).with(fate.kind(pfn, k)));
             }
-            if gone > 0 && stay != PageMask::EMPTY {
+            if gone != PageMask::EMPTY && !whole {
                 self.meta(pfn).set(Flags::ACTIVE);
-                let refs = mine.count() + held;
+                let refs = found.mine.count() + found.stay.count();
                 self.split_owned(pfn, stay, refs, Some(&mut list));
             }
         });
         if whole {
-            return gone as u64;
+            return u64::from(gone.count());
         }
-        if gone == 0 {
+        if gone == PageMask::EMPTY {
             return self.keep_active(pfn);
         }
         self.putback_list(list);
         self.putback(pfn);
-        gone as u64
+        u64::from(gone.count())
+    }
+
+    /// Unmaps what may go of a small folio, whose first page lies at `page`, and says what does:
+    /// inactive pages with equal rights; those that are held or locked stay. `None`: others hold
+    /// some of it, too. Block locked.
+    fn take_small(
+        &self,
+        space: &Space,
+        page: Vpn,
+        table: &mut Table,
+        pfn: Pfn,
+        pages: u32,
+    ) -> Option<Small> {
+        let i = page.index();
+        let ours = |k: &u32| table.get(i + k).frame() == Some(pfn.add(*k));
+        let ours: PageMask = (0..pages).filter(ours).collect();
+        if ours.pages().any(|k| table.get(i + k).shared()) {
+            return None;
+        }
+        ours.pages()
+            .for_each(|k| self.unmap_entries(space, page.block(), table, i + k, 1));
+        let mut found = Small::default();
+        let mut prot = None;
+        for k in ours.pages() {
+            let e = table.get(i + k);
+            let goes = matches!(e.kind(), Kind::Inactive(_)) && !e.locked();
+            if !goes || prot.is_some_and(|prot| prot != e.prot()) {
+                found.stay.set(k);
+                continue;
+            }
+            prot = Some(e.prot());
+            found.mine.set(k);
+            if e.lazy() {
+                found.lazy.set(k);
+            }
+        }
+        Some(found)
+    }
+
+    fn count_small(&self, fate: &Fate, found: &Small, gone: u32) {
+        let (stats, n) = (self.stats(), |mask: &PageMask| u64::from(mask.count()));
+        stats.sub(Item::NrInactive, u64::from(gone));
+        stats.add(Item::NrZero, n(&fate.zero));
+        stats.add(Item::NrSwapped, n(&fate.stored));
+        stats.add(Item::Pglazyfreed, n(&found.lazy));
+        self.count_out(fate);
     }
 
     /// Finds the zero pages among `look` of a parked folio and stores the others as far as
@@ -365,9 +386,7 @@ impl<E: Env> Mm<E> {
             let found = self
                 .platform()
                 .scan_zero(FrameRun::new(pfn.add(start), len));
-            (0..len)
-                .filter(|&k| found.get(k))
-                .for_each(|k| zero.set(start + k));
+            found.pages().for_each(|k| zero.set(start + k));
         }
         let mut filled = zero.not_within(pages);
         (0..pages)

@@ -85,9 +85,7 @@ impl<E: Env> Mm<E> {
     ) -> Vec<u32> {
         let refs: u32 = parts.iter().map(Part::refs).sum();
         let mut gone = look;
-        (0..pages)
-            .filter(|&k| fate.kept.get(k))
-            .for_each(|k| gone.clear(k));
+        fate.kept.pages().for_each(|k| gone.clear(k));
         for (start, len) in gone.runs(pages) {
             self.platform().release(FrameRun::new(head.add(start), len));
         }
@@ -108,7 +106,7 @@ impl<E: Env> Mm<E> {
                 }
             }
         }
-        for k in (0..pages).filter(|&k| fate.stored.get(k)) {
+        for k in fate.stored.pages() {
             let more = users[k as usize] - 1;
             self.share_swapped(fate.slot(k), 1, more);
         }

@@ -226,9 +226,7 @@ impl<E: Env> Mm<E> {
                     let tail = self
                         .platform()
                         .scan_zero(FrameRun::new(pfn.add(i + 1), rest));
-                    (0..rest)
-                        .filter(|&k| tail.get(k))
-                        .for_each(|k| mask.set(i + 1 + k));
+                    tail.pages().for_each(|k| mask.set(i + 1 + k));
                 }
                 return Verdict::Underused(mask);
             }

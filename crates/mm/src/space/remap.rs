@@ -15,7 +15,7 @@ use crate::platform::{Platform, PlatformError, Prot, Stop};
 use crate::table::block::{BlockState, HugeMap, Table};
 use crate::table::entry::{Entry, Kind};
 use crate::table::vma::Vma;
-use crate::units::{BLOCK_PAGES, PageMask, PageRun, Pfn, SpaceId, Vpn, order_pages};
+use crate::units::{BLOCK_PAGES, BlockNr, PageMask, PageRun, Pfn, SpaceId, Vpn, order_pages};
 use alloc::vec::Vec;
 
 /// Where the mapping may go.
@@ -155,38 +155,22 @@ impl<E: Env> Mm<E> {
             self.zap_range(space, old.add(keep), old_pages - keep);
         }
         if leave {
-            // Locked or not goes with the pages.
-            let locked = false;
-            let pages = old_pages;
-            self.insert(
-                space,
-                Vma {
-                    start: old,
-                    pages,
-                    locked,
-                    ..*vma
-                },
-            )?;
-            self.insert(
-                space,
-                Vma {
-                    start: to,
-                    pages,
-                    soft_dirty: true,
-                    ..*vma
-                },
-            )?;
-        } else {
-            self.insert(
-                space,
-                Vma {
-                    start: to,
-                    pages: new_pages,
-                    soft_dirty: true,
-                    ..*vma
-                },
-            )?;
+            let left = Vma {
+                start: old,
+                pages: old_pages,
+                // Locked or not goes with the pages.
+                locked: false,
+                ..*vma
+            };
+            self.insert(space, left)?;
         }
+        let moved = Vma {
+            start: to,
+            pages: new_pages,
+            soft_dirty: true,
+            ..*vma
+        };
+        self.insert(space, moved)?;
         if vma.locked {
             // Of a huge page that was taken apart there is a part at the old place, too.
             self.show_locked(space, old, keep);
@@ -246,7 +230,7 @@ impl<E: Env> Mm<E> {
             }
         }
         self.unmap_entries(space, first.block(), table, first.index(), n);
-        for k in (0..BLOCK_PAGES).filter(|&k| locked.get(k)) {
+        for k in locked.pages() {
             let e = table.get(k);
             table.set(k, e.with_attrs(e.prot(), true));
         }
@@ -312,44 +296,22 @@ impl<E: Env> Mm<E> {
                 }
                 drop(state);
                 let dest = space.block(self, to.block());
-                let mut state = self.lock_settled(&dest, 0, BLOCK_PAGES);
-                *state = moved;
-                match &mut *state {
-                    BlockState::Table(table) => {
-                        table.0.iter_mut().for_each(|e| *e = moved_entry(*e));
-                    }
-                    BlockState::Huge(h) => h.marks = h.marks.dirtied(),
-                    BlockState::HugeSwapped(s) => s.marks = s.marks.dirtied(),
-                    BlockState::Empty | BlockState::Busy => {}
-                }
+                *self.lock_settled(&dest, 0, BLOCK_PAGES) = dirtied(moved);
                 return Ok(());
             }
             if matches!(&*state, BlockState::Empty) {
                 return Ok(());
             }
             let Some(table) = state.table() else { continue };
-            let mut moved = Vec::with_capacity(n as usize);
-            for k in from.index()..from.index() + n {
-                moved.push(moved_entry(table.get(k)));
-            }
-            let heads: Vec<Pfn> = moved.iter().filter_map(|e| e.frame()).collect();
-            let mut last = None;
-            let mut locked_out = false;
-            for p in heads {
-                let head = self.head_of(p);
-                if last != Some(head) && order_of(self.meta(head)) > 0 {
-                    locked_out |= !self.split_small(head, from.block(), table);
-                }
-                last = Some(head);
-            }
-            if locked_out {
+            // An entry at its new place is dirty.
+            let old = from.index()..from.index() + n;
+            let moved: Vec<Entry> = old.clone().map(|k| table.get(k).dirtied()).collect();
+            if !self.part_folios(from.block(), table, &moved) {
                 drop(state);
                 self.machine().preempt(Site::Relock);
                 continue;
             }
-            for k in from.index()..from.index() + n {
-                table.set(k, Entry::NONE);
-            }
+            old.for_each(|k| table.set(k, Entry::NONE));
             state.tidy();
             drop(state);
             self.rehome(space, moved.iter().copied(), to);
@@ -377,14 +339,23 @@ impl<E: Env> Mm<E> {
         }
     }
 
+    /// Splits the large folios of some entries of a block's table, so that these can go; false if
+    /// somebody holds one. Block locked.
+    fn part_folios(&self, nr: BlockNr, table: &Table, entries: &[Entry]) -> bool {
+        let (mut last, mut parted) = (None, true);
+        for p in entries.iter().filter_map(|e| e.frame()) {
+            let head = self.head_of(p);
+            if last != Some(head) && order_of(self.meta(head)) > 0 {
+                parted &= self.split_small(head, nr, table);
+            }
+            last = Some(head);
+        }
+        parted
+    }
+
     /// Splits a small folio where it is, so that its pages can part. Block locked; false if
     /// somebody holds it.
-    fn split_small(
-        &self,
-        head: Pfn,
-        nr: crate::units::BlockNr,
-        table: &crate::table::block::Table,
-    ) -> bool {
+    fn split_small(&self, head: Pfn, nr: BlockNr, table: &Table) -> bool {
         let meta = self.meta(head);
         let Some((_, page)) = meta.owner() else {
             return false;
@@ -412,7 +383,13 @@ fn is_mapped(state: &BlockState, first: u32, n: u32) -> bool {
     (first..first + n).any(|k| matches!(state.entry(k).kind(), Kind::Mapped(_)))
 }
 
-/// An entry at its new place is dirty.
-fn moved_entry(e: Entry) -> Entry {
-    e.dirtied()
+/// A block as it is at its new place, where all of it is dirty.
+fn dirtied(mut state: BlockState) -> BlockState {
+    match &mut state {
+        BlockState::Table(table) => table.0.iter_mut().for_each(|e| *e = e.dirtied()),
+        BlockState::Huge(h) => h.marks = h.marks.dirtied(),
+        BlockState::HugeSwapped(s) => s.marks = s.marks.dirtied(),
+        BlockState::Empty | BlockState::Busy => {}
+    }
+    state
 }
