@@ -13,9 +13,9 @@ use crate::tunables::Tunables;
 use crate::units::{PageRun, Vpn};
 
 impl<E: Env> Mm<E> {
-    /// Opens the holes around the page, a hole, if that may be and the charge allows: how many. Only
-    /// at the first try of a fault (`NoWait`): who was put off was so because memory is short, and
-    /// who populates wants pages. Block locked, the VMA just validated.
+    /// Opens the holes around the page, a hole, if that may be and the charge allows: how many.
+    /// Only at the first try of a fault (`NoWait`): who was put off was so because memory is
+    /// short, and who populates wants pages. Block locked, the VMA just validated.
     pub(crate) fn try_open(
         &self,
         f: Fault<'_>,
