@@ -6,13 +6,13 @@ use crate::engine::step::{Access, Step};
 use crate::env::Env;
 use crate::frame::Flags;
 use crate::mm::Mm;
-use crate::platform::Platform;
-use crate::platform::PlatformError;
+use crate::platform::{Platform, PlatformError};
 use crate::table::block::{BlockState, HugeMap, Table};
 use crate::table::entry::Kind;
 use crate::table::vma::Vma;
-use crate::units::{BLOCK_PAGES, FrameRun, order_pages};
-use crate::units::{BlockNr, PageMask, PageRun, Pfn, SpaceId, Vpn};
+use crate::units::{
+    BLOCK_PAGES, BlockNr, FrameRun, PageMask, PageRun, Pfn, SpaceId, Vpn, order_pages,
+};
 
 /// Pages are shared by several spaces of one manager, which copies one on the first write to it
 /// (`cow.rs`), and knows of each place where a folio is mapped (`rmap.rs`).

@@ -10,13 +10,11 @@ use crate::engine::step::{Access, Step};
 use crate::env::Env;
 use crate::frame::Flags;
 use crate::mm::Mm;
-use crate::platform::PlatformError;
-use crate::platform::Stop;
+use crate::platform::{PlatformError, Stop};
 use crate::stat::Item;
 use crate::table::block::{BlockState, HugeMap, Table};
 use crate::table::vma::Vma;
-use crate::units::{BLOCK_PAGES, order_pages};
-use crate::units::{BlockNr, PageMask, PageRun, Pfn, SpaceId, Vpn};
+use crate::units::{BLOCK_PAGES, BlockNr, PageMask, PageRun, Pfn, SpaceId, Vpn, order_pages};
 
 /// Pages are shared by managers of several processes, and the kernel copies one on the first
 /// write to it (`share.rs`). Of the others' places nothing is known here.
