@@ -269,15 +269,26 @@ impl PageMask {
     pub fn runs(self, n: u32) -> impl Iterator<Item = (u32, u32)> {
         let mut i = 0;
         core::iter::from_fn(move || {
-            while i < n && !self.get(i) {
-                i += 1;
-            }
-            let start = i;
-            while i < n && self.get(i) {
-                i += 1;
-            }
+            let start = self.next(i, true).min(n);
+            i = self.next(start, false).min(n);
             (i > start).then_some((start, i - start))
         })
+    }
+    /// The first page from `i` on that is in the set, or is not; 512 if there is none.
+    fn next(&self, i: u32, within: bool) -> u32 {
+        let such = |w: u32| match within {
+            true => self.0[w as usize],
+            false => !self.0[w as usize],
+        };
+        let first = i / 64;
+        for w in first..8 {
+            let from = if w == first { i % 64 } else { 0 };
+            let bits = such(w) & (u64::MAX << from);
+            if bits != 0 {
+                return w * 64 + bits.trailing_zeros();
+            }
+        }
+        BLOCK_PAGES
     }
 }
 
@@ -310,6 +321,10 @@ mod tests {
             m.runs(512).collect::<Vec<_>>(),
             [(0, 3), (63, 2), (130, 1), (511, 1)]
         );
+        assert_eq!(m.runs(131).last(), Some((130, 1)));
+        assert_eq!(m.runs(64).collect::<Vec<_>>(), [(0, 3), (63, 1)]);
+        assert_eq!(PageMask::FULL.runs(512).collect::<Vec<_>>(), [(0, 512)]);
+        assert_eq!(PageMask::EMPTY.runs(512).next(), None);
         assert_eq!(m.not_within(512).count(), 505);
         assert!(m.pages().eq((0..512).filter(|&k| m.get(k))));
         let low = PageMask::first(64);

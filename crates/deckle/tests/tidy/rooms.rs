@@ -130,6 +130,32 @@ fn no_room_of_the_core_names_or_calls_a_higher_one() {
     assert!(found.is_empty(), "\n{}", found.join("\n"));
 }
 
+/// Files of the core that call the platform, but for the engine's.
+fn callers_of_the_platform<'a>(core: &[(&'a str, String)]) -> Vec<&'a str> {
+    let outside = |file: &str| !file.starts_with("engine/") && file != "mm.rs";
+    let calls = |text: &str| {
+        text.split_whitespace()
+            .collect::<String>()
+            .contains(".platform().")
+    };
+    let found = core
+        .iter()
+        .filter(|(file, text)| outside(file) && calls(text));
+    found.map(|(file, _)| *file).collect()
+}
+
+#[test]
+fn the_engine_alone_calls_the_platform() {
+    let all = files("rs");
+    assert_eq!(callers_of_the_platform(&core(&all)), Vec::<&str>::new());
+    let bad = (
+        "space/a.rs",
+        "self\n    .platform()\n    .discard(run)".to_owned(),
+    );
+    let good = ("engine/a.rs", bad.1.clone());
+    assert_eq!(callers_of_the_platform(&[bad, good]), ["space/a.rs"]);
+}
+
 #[test]
 fn each_way_upwards_is_seen() {
     let fault = ("fault/mod.rs", "fn serve() { reclaim_some(); }".to_owned());

@@ -336,15 +336,12 @@ impl<E: Env> Mm<E> {
         };
         let [(_, e)] = list[..] else { return false };
         let stays = e.locked() || e.lazy() || space.forbids_zero();
-        taken.order == 0 && !stays && {
-            let found = self.platform().scan_zero(FrameRun::new(taken.head, 1));
-            found.get(0)
-        }
+        taken.order == 0 && !stays && self.is_zero(taken.head)
     }
 
     /// The page becomes a zero entry, and its folio goes.
     fn drop_taken(&self, taken: Taken) {
-        self.platform().release(FrameRun::new(taken.head, 1));
+        self.release(FrameRun::new(taken.head, 1));
         taken.busy.end_by(self, |state| {
             if let (Some(table), Was::Entries(list)) = (state.table(), &taken.was) {
                 let kind = Kind::Zero {
@@ -372,8 +369,8 @@ impl<E: Env> Mm<E> {
     ) -> Result<(), MigrateError> {
         for (start, len) in live.runs(order_pages(order)) {
             let to = FrameRun::new(new.add(start), len);
-            if self.platform().copy(to, head.add(start)).is_err() {
-                self.platform().release(FrameRun::folio(new, order));
+            if self.copy_frames(to, head.add(start)).is_err() {
+                self.release(FrameRun::folio(new, order));
                 let freed = self.zone_of(new).free(self.machine(), new, order);
                 debug_assert!(freed.is_ok(), "{freed:?}");
                 return Err(MigrateError::NoMemory);
@@ -430,9 +427,7 @@ impl<E: Env> Mm<E> {
     /// the new one's.
     pub(super) fn free_moved(&self, head: Pfn, order: u8, live: &PageMask) {
         let meta = self.meta(head);
-        for (start, len) in live.runs(order_pages(order)) {
-            self.platform().release(FrameRun::new(head.add(start), len));
-        }
+        self.release_pages(head, live);
         self.release_discarded(head, order, &PageMask::EMPTY);
         self.forget_copies(head, order_pages(order));
         self.no_longer_partial(head);

@@ -28,7 +28,6 @@
 use crate::charge::Charge;
 use crate::env::Env;
 use crate::mm::Mm;
-use crate::platform::Platform;
 use crate::stat::{Item, Stats};
 use crate::store::Store;
 use crate::units::{BLOCK_PAGES, FrameRun, PAGE_SIZE, PageMask, Pfn, Slot};
@@ -272,7 +271,7 @@ impl<E: Env> Mm<E> {
         };
         if read > 0 {
             let run = FrameRun::new(pfn, read);
-            self.platform().with_bytes(run, &mut |now| {
+            self.with_bytes(run, &mut |now| {
                 let both = now.chunks(PAGE_SIZE).zip(buffer.chunks(PAGE_SIZE));
                 for (k, (now, stored)) in both.take(read as usize).enumerate() {
                     if now == stored {

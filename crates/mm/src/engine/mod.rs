@@ -8,6 +8,7 @@ pub(crate) mod leaving;
 pub mod lru;
 pub(crate) mod open;
 pub mod queue;
+pub(crate) mod rest;
 pub mod runs;
 pub mod sharing;
 pub mod shatter;

@@ -278,8 +278,7 @@ impl<E: Env> Mm<E> {
         if open_in(table, first.index(), n).count() < n {
             return false;
         }
-        let token = self.platform().discard(PageRun::new(space.id, first, n));
-        self.platform().flush(&mut core::iter::once(token));
+        self.discard_run(PageRun::new(space.id, first, n));
         true
     }
 

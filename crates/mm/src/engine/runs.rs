@@ -1,15 +1,19 @@
-//! Whole runs: platform operations that may stop half-way, made all or nothing.
+//! Translations of whole runs: platform operations that may stop half-way, made all or nothing,
+//! and flushed.
 
 use crate::engine::space::{MapError, Space};
 use crate::env::Env;
 use crate::mm::Mm;
-use crate::platform::{Content, Platform, PlatformError, Prot, Stop};
+use crate::platform::{Content, Flush, Platform, PlatformError, Prot, Stop};
 use crate::stat::Item;
 use crate::table::block::{HugeMap, Table};
-use crate::units::{BLOCK_PAGES, BlockNr, PAGE_SIZE, PageRun, Pfn, Vpn};
+use crate::units::{BLOCK_PAGES, BlockNr, PAGE_SIZE, PageMask, PageRun, Pfn, SpaceId, Vpn};
 
 /// Times a platform operation is tried again while the address space is changing.
 const STOP_RETRIES: u32 = 10_000;
+
+/// Times that a protection is tried while the address space is changing.
+const GUARD_RETRIES: u32 = 1000;
 
 impl<E: Env> Mm<E> {
     /// Maps a whole run. On an error, parked pages are all at rest again. Of zeros or bytes
@@ -270,5 +274,98 @@ impl<E: Env> Mm<E> {
             .map_err(MapError::Platform)?;
         self.platform().flush(&mut core::iter::once(token));
         Ok(())
+    }
+
+    pub(crate) fn guard(&self, run: PageRun) -> bool {
+        self.guarded_by(|| self.platform().write_protect(run, true))
+    }
+
+    pub(crate) fn guarded_by(&self, by: impl Fn() -> Result<Flush, PlatformError>) -> bool {
+        for _ in 0..GUARD_RETRIES {
+            match by() {
+                Ok(token) => {
+                    self.platform().flush(&mut core::iter::once(token));
+                    return true;
+                }
+                Err(e) if e.why == Stop::Retry => {}
+                Err(_) => return false,
+            }
+        }
+        false
+    }
+
+    /// Lifts the protection of a run and wakes who waits for it. Block locked, so that nobody
+    /// counts on the protection now.
+    pub(crate) fn unguard(&self, run: PageRun) -> Result<(), PlatformError> {
+        let token = self.platform().write_protect(run, false)?;
+        self.platform().flush(&mut core::iter::once(token));
+        Ok(())
+    }
+
+    /// Discards what a run maps, and its bytes; no CPU has any of it any more then. Block locked
+    /// (or busy).
+    pub(crate) fn discard_run(&self, run: PageRun) {
+        let token = self.platform().discard(run);
+        self.platform().flush(&mut core::iter::once(token));
+    }
+
+    /// Takes mapped zero pages of a block away, by index. Block locked.
+    pub(crate) fn drop_zero_pages(&self, space: SpaceId, nr: BlockNr, pages: &PageMask) {
+        for (k, n) in pages.runs(BLOCK_PAGES) {
+            let run = PageRun::new(space, nr.start().add(u64::from(k)), n);
+            let token = self.platform().drop_zero(run);
+            self.platform().flush(&mut core::iter::once(token));
+        }
+    }
+
+    /// Maps the shared zero page over a run of what is not mapped: how many pages, and why not
+    /// more. Block locked.
+    pub(crate) fn show_zero_page(&self, run: PageRun) -> (u32, Option<PlatformError>) {
+        match self.platform().map_zero(run) {
+            Ok(_) => (run.pages, None),
+            Err(e) => (e.at, Some(e)),
+        }
+    }
+
+    /// Maps a page of zeros where something has given back what the books hold, if it is away
+    /// still. False: it is there. Block locked.
+    pub(crate) fn refill(
+        &self,
+        page: PageRun,
+        frame: Pfn,
+        prot: Prot,
+        guarded: bool,
+    ) -> Result<bool, PlatformError> {
+        let filled = match guarded {
+            true => (self.platform()).map_protected(page, frame, Content::Zero, prot),
+            false => self.platform().map(page, frame, Content::Zero, prot),
+        };
+        match filled {
+            Ok(_) => Ok(true),
+            Err(e) if e.why == Stop::Exists => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Leaves pages to the system again that it has been told of. Block locked.
+    pub(crate) fn open_again(&self, run: PageRun) -> Result<(), PlatformError> {
+        self.platform().open(run)
+    }
+
+    /// Which pages of a block, all away, the program has discarded by calls that nobody saw.
+    pub(crate) fn forgotten(&self, space: SpaceId, nr: BlockNr) -> PageMask {
+        let run = PageRun::new(space, nr.start(), BLOCK_PAGES);
+        self.platform().forgotten(run)
+    }
+
+    /// Protects what is mapped of a run, and has the platform remember what is away. False: it
+    /// could not be.
+    pub(crate) fn guard_held(&self, run: PageRun) -> bool {
+        self.guarded_by(|| self.platform().guard_held(run))
+    }
+
+    /// What the platform remembers of a run, all away, holds for the one at `to`.
+    pub(crate) fn carry_memory(&self, run: PageRun, to: Vpn) {
+        self.platform().carry(run, to);
     }
 }

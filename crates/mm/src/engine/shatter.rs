@@ -16,7 +16,7 @@ use crate::engine::space::{BlockRef, Space};
 use crate::env::Env;
 use crate::machine::{Machine, Site};
 use crate::mm::Mm;
-use crate::platform::{Content, Platform, PlatformError, Stop};
+use crate::platform::{Content, PlatformError, Stop};
 use crate::stat::{Item, SizeItem};
 use crate::table::block::{Block, BlockState, HugeMap, PROGRAM, Table};
 use crate::table::entry::{Entry, Kind};
@@ -151,7 +151,7 @@ impl<E: Env> Mm<E> {
             // The copy is spared for pages of zeros, but not where they must be resident.
             let zero = match h.locked || space.forbids_zero() {
                 true => PageMask::EMPTY,
-                false => self.platform().scan_zero(FrameRun::new(h.pfn, BLOCK_PAGES)),
+                false => self.zeros_among(h.pfn, &PageMask::FULL),
             };
             self.shatter(space, nr, h, zero, doomed, None)
         } else {
@@ -179,11 +179,9 @@ impl<E: Env> Mm<E> {
         for (start, len) in doomed.runs(BLOCK_PAGES) {
             if h.mapped {
                 let run = PageRun::new(space.id, nr.start().add(u64::from(start)), len);
-                let token = self.platform().discard(run);
-                self.platform().flush(&mut core::iter::once(token));
+                self.discard_run(run);
             } else {
-                self.platform()
-                    .release(FrameRun::new(h.pfn.add(start), len));
+                self.release(FrameRun::new(h.pfn.add(start), len));
             }
         }
         let gauge = if h.mapped {
@@ -258,8 +256,7 @@ impl<E: Env> Mm<E> {
         self.stats()
             .sub(Item::NrInactive, (BLOCK_PAGES - stay.count()) as u64);
         for (start, len) in stay.not_within(BLOCK_PAGES).runs(BLOCK_PAGES) {
-            self.platform()
-                .release(FrameRun::new(h.pfn.add(start), len));
+            self.release(FrameRun::new(h.pfn.add(start), len));
         }
         if stay == PageMask::EMPTY {
             self.stats().add(Item::ThpSplitPage, 1);
@@ -298,21 +295,18 @@ impl<E: Env> Mm<E> {
             let run = PageRun::new(space.id, page, n);
             let source = FrameRun::new(h.pfn.add(at), n);
             let mut visible = n;
-            self.platform().with_bytes(source, &mut |bytes| {
+            self.with_bytes(source, &mut |bytes| {
                 let content = Content::Bytes(bytes);
                 if let Err(e) = self.map_as(run, pfn, content, h.prot, h.marks.any()) {
                     visible = e.at;
                 }
             });
             let rest = FrameRun::new(pfn, n).tail(visible);
-            let copied = rest.pages == 0
-                || self
-                    .platform()
-                    .copy(rest, source.start.add(visible))
-                    .is_ok();
+            let copied =
+                rest.pages == 0 || self.copy_frames(rest, source.start.add(visible)).is_ok();
             if !copied {
                 // Some may have been filled before it stopped.
-                self.platform().release(rest);
+                self.release(rest);
             }
             for i in 0..n {
                 let (p, v) = (pfn.add(i), page.add(i as u64));

@@ -23,7 +23,7 @@ use crate::stat::{Item, SizeItem};
 use crate::table::block::{BlockState, Table};
 use crate::table::entry::Kind;
 use crate::units::{
-    BLOCK_ORDER, BLOCK_PAGES, BlockNr, FrameRun, PageMask, PageRun, Pfn, SpaceId, Vpn, order_pages,
+    BLOCK_ORDER, BLOCK_PAGES, BlockNr, PageMask, PageRun, Pfn, SpaceId, Vpn, order_pages,
 };
 use core::fmt;
 use core::ops::BitOr;
@@ -317,9 +317,7 @@ impl<E: Env> Mm<E> {
             self.map_again(space, nr, state, first, &mapped);
             return Err(SplitError::Referenced);
         }
-        for (start, len) in zero.runs(pages) {
-            self.platform().release(FrameRun::new(head.add(start), len));
-        }
+        self.release_pages(head, &zero);
         let mut split = self.split_frozen(head, &live.without(&zero), to, list);
         split.dropped = zero.count();
         self.write_split(state, first, &zero);
@@ -365,13 +363,7 @@ impl<E: Env> Mm<E> {
                 return Err(SplitError::Pinned);
             }
         }
-        let mut zero = PageMask::EMPTY;
-        for (start, len) in look.runs(BLOCK_PAGES) {
-            let run = FrameRun::new(head.add(start), len);
-            let found = self.platform().scan_zero(run);
-            found.pages().for_each(|k| zero.set(start + k));
-        }
-        Ok(zero)
+        Ok(self.zeros_among(head, &look))
     }
 
     /// Writes the entries of a folio that is split: those of `zero` are zero entries now, and a

@@ -7,7 +7,7 @@ use crate::engine::sharing::Sharing;
 use crate::engine::space::{BlockRef, Space};
 use crate::env::Env;
 use crate::mm::Mm;
-use crate::platform::{Flush, Platform};
+use crate::platform::Platform;
 use crate::stat::Item;
 use crate::table::block::{BlockState, HugeMap, Table};
 use crate::table::entry::{Entry, Kind};
@@ -89,11 +89,10 @@ impl<E: Env> Mm<E> {
     fn zap_huge(&self, run: PageRun, mut h: HugeMap) {
         self.forsake_huge(&mut h);
         if h.mapped {
-            let token = self.platform().discard(run);
-            self.platform().flush(&mut core::iter::once(token));
+            self.discard_run(run);
             self.stats().sub(Item::NrAnon, BLOCK_PAGES as u64);
         } else {
-            self.platform().release(FrameRun::new(h.pfn, BLOCK_PAGES));
+            self.release(FrameRun::new(h.pfn, BLOCK_PAGES));
             self.stats().sub(Item::NrInactive, BLOCK_PAGES as u64);
         }
         E::Sharing::leave(self, h.pfn, run.space, run.start, 1);
@@ -112,8 +111,7 @@ impl<E: Env> Mm<E> {
             )
         });
         if visible {
-            let token: Flush = self.platform().discard(run);
-            self.platform().flush(&mut core::iter::once(token));
+            self.discard_run(run);
         }
         self.drop_entries(run, table);
     }
@@ -166,7 +164,7 @@ impl<E: Env> Mm<E> {
             };
             let len = (1..to - k).find(|&n| !follows(n)).unwrap_or(to - k);
             match kind {
-                Kind::Inactive(p) => self.platform().release(FrameRun::new(p, len)),
+                Kind::Inactive(p) => self.release(FrameRun::new(p, len)),
                 Kind::Swapped(s) => self.drop_swapped(s, len),
                 _ => {}
             }

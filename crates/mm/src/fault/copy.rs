@@ -7,7 +7,7 @@ use crate::env::Env;
 use crate::fault::{Fault, FaultError};
 use crate::mm::Mm;
 use crate::order::{self, Window};
-use crate::platform::{Content, Platform};
+use crate::platform::Content;
 use crate::sizes::LEAST_ORDER;
 use crate::stat::Item;
 use crate::table::block::{BlockState, Table};
@@ -155,7 +155,7 @@ impl<E: Env> Mm<E> {
             Err(e) => return Ok(Copied::NoFolio(e)),
         };
         let drop_new = || {
-            self.platform().release(FrameRun::new(new, n));
+            self.release(FrameRun::new(new, n));
             self.free_unused(new);
         };
         if let Some(bad) = self.bad_frame(FrameRun::new(source.frame, n)) {
@@ -165,7 +165,7 @@ impl<E: Env> Mm<E> {
                 _ => Ok(Copied::Smaller),
             };
         }
-        if let Err(e) = self.platform().copy(FrameRun::new(new, n), source.frame) {
+        if let Err(e) = self.copy_frames(FrameRun::new(new, n), source.frame) {
             drop_new();
             return Err(FaultError::Platform(e));
         }
@@ -206,8 +206,7 @@ impl<E: Env> Mm<E> {
         let (first, n, i) = (w.start.index(), order_pages(w.order), f.page.index());
         let run = PageRun::new(f.space.id, w.start, n);
         // The old pages go, and no CPU has them any more, before a new one can be seen (R66).
-        let token = self.platform().discard(run);
-        self.platform().flush(&mut core::iter::once(token));
+        self.discard_run(run);
         let prot = table.get(i).prot();
         // Of a neighbour that is tracked no write may go unheard. The page itself is dirty by
         // the write that comes; with others it is left to that, which finds it exclusive.

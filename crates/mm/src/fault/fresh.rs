@@ -9,14 +9,14 @@ use crate::env::Env;
 use crate::fault::{Fault, FaultError};
 use crate::mm::Mm;
 use crate::order::{self, Beside, Window};
-use crate::platform::{Content, Platform, Stop};
+use crate::platform::{Content, Stop};
 use crate::stat::{Item, SizeItem};
 use crate::table::block::{BlockState, HugeMap};
 use crate::table::entry::{Entry, Kind};
 use crate::table::marks::Marks;
 use crate::table::vma::Vma;
 use crate::tunables::Tunables;
-use crate::units::{BLOCK_ORDER, BLOCK_PAGES, PageMask, PageRun, Pfn, Vpn, order_pages};
+use crate::units::{BLOCK_ORDER, BLOCK_PAGES, PageMask, PageRun, Pfn, order_pages};
 
 impl Fault<'_> {
     /// What is tracked of the page that is to come in the place of entry `e`. `None`: that is not
@@ -293,10 +293,6 @@ impl<E: Env> Mm<E> {
                 table.set(k, Entry::NONE);
             }
         }
-        for (k, pages) in shown.runs(BLOCK_PAGES) {
-            let at = Vpn(run.start.0 + (k - first) as u64);
-            let token = self.platform().drop_zero(PageRun::new(space.id, at, pages));
-            self.platform().flush(&mut core::iter::once(token));
-        }
+        self.drop_zero_pages(space.id, run.start.block(), &shown);
     }
 }

@@ -21,7 +21,7 @@ use crate::engine::space::{BlockRef, MapError, Space};
 use crate::engine::step::{Access, FaultMode, Served, Step};
 use crate::env::Env;
 use crate::mm::Mm;
-use crate::platform::{Platform, PlatformError, Stop};
+use crate::platform::{PlatformError, Stop};
 use crate::reclaim::oom::OomReport;
 use crate::stat::Item;
 use crate::store::StoreError;
@@ -297,10 +297,7 @@ impl<E: Env> Mm<E> {
     ) -> Result<(), PlatformError> {
         let mut at = 0;
         while at < run.pages {
-            let (shown, stop) = match self.platform().map_zero(run.tail(at)) {
-                Ok(_) => (run.pages - at, None),
-                Err(e) => (e.at, Some(e)),
-            };
+            let (shown, stop) = self.show_zero_page(run.tail(at));
             for k in at..at + shown {
                 let k = run.start.index() + k;
                 let old = table.get(k);
@@ -357,9 +354,7 @@ impl<E: Env> Mm<E> {
         table.set(page.index(), entry);
         self.stats().add(Item::NrAnon, 1);
         self.lru_add(pfn, Which::Active);
-        let token = self.platform().write_protect(one, false)?;
-        self.platform().flush(&mut core::iter::once(token));
-        Ok(())
+        self.unguard(one)
     }
 
     /// Maps the inactive pages around `page` that belong to the same folio. Block locked.

@@ -20,16 +20,14 @@ use crate::fault::FaultError;
 use crate::machine::{Machine, Site};
 use crate::mm::Mm;
 use crate::order::enabled;
-use crate::platform::{Platform, Prot};
+use crate::platform::Prot;
 use crate::stat::Item;
 use crate::table::block::{BlockState, HugeMap, Table};
 use crate::table::entry::Kind;
 use crate::table::marks::Marks;
 use crate::table::vma::{ThpAdvice, Vma};
 use crate::tunables::Tunables;
-use crate::units::{
-    BLOCK_ORDER, BLOCK_PAGES, BlockNr, FrameRun, PageMask, PageRun, Pfn, SpaceId, Vpn,
-};
+use crate::units::{BLOCK_ORDER, BLOCK_PAGES, BlockNr, PageMask, PageRun, Pfn, SpaceId, Vpn};
 use alloc::vec::Vec;
 use core::fmt;
 
@@ -326,10 +324,9 @@ impl<E: Env> Mm<E> {
         E::Sharing::hide_source(self, run, table);
         let from: Vec<_> = (0..BLOCK_PAGES).map(|k| table.get(k).frame()).collect();
         let (busy, old) = Busy::block(block, state);
-        let copied = self.platform().gather(new, &from).is_ok();
+        let copied = self.gather(new, &from).is_ok();
         self.machine().preempt(Site::Relock);
         if !copied {
-            self.platform().release(FrameRun::folio(new, BLOCK_ORDER));
             busy.end_by(self, |state| {
                 *state = old;
                 self.map_again(space, nr, state, 0, &found.mapped);

@@ -6,9 +6,8 @@ use crate::engine::split::{SplitError, SplitFlags};
 use crate::env::Env;
 use crate::khugepaged::collapse::Worth;
 use crate::mm::Mm;
-use crate::platform::Platform;
 use crate::table::block::BlockState;
-use crate::units::{BLOCK_ORDER, BLOCK_PAGES, FrameRun, PageMask, SpaceId, Vpn};
+use crate::units::{BLOCK_ORDER, BLOCK_PAGES, PageMask, SpaceId, Vpn};
 use alloc::vec::Vec;
 
 /// What [`Mm::force`] has tried.
@@ -46,9 +45,7 @@ impl<E: Env> Mm<E> {
             true => SplitError::Busy,
             false => SplitError::NoFolio,
         })?;
-        let zero = self
-            .platform()
-            .scan_zero(FrameRun::new(taken.h.pfn, BLOCK_PAGES));
+        let zero = self.zeros_among(taken.h.pfn, &PageMask::FULL);
         if zero.count() < least {
             self.give_huge_back(&space, nr, taken);
             return Ok(0);

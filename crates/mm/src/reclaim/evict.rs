@@ -17,7 +17,6 @@ use crate::env::Env;
 use crate::frame::Flags;
 use crate::machine::{Machine, Site};
 use crate::mm::Mm;
-use crate::platform::Platform;
 use crate::stat::Item;
 use crate::store::{Store, StoreStop};
 use crate::table::block::{BlockState, HugeMap, HugeSwap, Table};
@@ -185,7 +184,7 @@ impl<E: Env> Mm<E> {
         if h.lazy && !h.mapped {
             *state = BlockState::Empty;
             drop(state);
-            self.platform().release(FrameRun::new(pfn, BLOCK_PAGES));
+            self.release(FrameRun::new(pfn, BLOCK_PAGES));
             self.stats().add(Item::Pglazyfreed, BLOCK_PAGES as u64);
             self.stats().sub(Item::NrInactive, BLOCK_PAGES as u64);
             self.put_folio(pfn, 1);
@@ -228,7 +227,7 @@ impl<E: Env> Mm<E> {
             if stored > 0 {
                 self.stats().add(Item::ThpSwpout, 1);
             }
-            self.platform().release(FrameRun::new(h.pfn, BLOCK_PAGES));
+            self.release(FrameRun::new(h.pfn, BLOCK_PAGES));
             self.put_folio(h.pfn, 1);
             let record = HugeSwap {
                 zero: fate.zero,
@@ -302,7 +301,7 @@ impl<E: Env> Mm<E> {
         if whole {
             leaving.push(pfn, gone.count(), runs);
         } else {
-            runs.for_each(|run| self.platform().release(run));
+            runs.for_each(|run| self.release(run));
         }
         self.machine().preempt(Site::Relock);
         let mut list = Isolated::default();
@@ -377,21 +376,11 @@ impl<E: Env> Mm<E> {
     /// Finds the zero pages among `look` of a parked folio and stores the others as far as
     /// they can be stored.
     pub(super) fn put_away(&self, zero_stays: bool, pfn: Pfn, pages: u32, look: PageMask) -> Fate {
-        let mut zero = PageMask::EMPTY;
-        let droppable = match zero_stays || !self.tunables().zero_drop {
+        let zero = match zero_stays || !self.tunables().zero_drop {
             true => PageMask::EMPTY,
-            false => look,
+            false => self.zeros_among(pfn, &look),
         };
-        for (start, len) in droppable.runs(pages) {
-            let found = self
-                .platform()
-                .scan_zero(FrameRun::new(pfn.add(start), len));
-            found.pages().for_each(|k| zero.set(start + k));
-        }
-        let mut filled = zero.not_within(pages);
-        (0..pages)
-            .filter(|&k| !look.get(k))
-            .for_each(|k| filled.clear(k));
+        let filled = look.without(&zero);
         let mut fate = Fate {
             zero,
             stored: PageMask::EMPTY,
@@ -447,7 +436,7 @@ impl<E: Env> Mm<E> {
             while at < len {
                 let mut result = Ok(());
                 let run = FrameRun::new(pfn.add(start + at), len - at);
-                self.platform().with_bytes(run, &mut |bytes| {
+                self.with_bytes(run, &mut |bytes| {
                     result = self.store().put(first.add(at), bytes);
                 });
                 let done = match result {
@@ -474,7 +463,7 @@ impl<E: Env> Mm<E> {
     fn tell_refused(&self, frame: Pfn) {
         let page = FrameRun::new(frame, 1);
         let tell = &mut |bytes: &[u8]| self.store().refused(bytes);
-        self.platform().with_bytes(page, tell);
+        self.with_bytes(page, tell);
     }
 
     pub(super) fn count_out(&self, fate: &Fate) {

@@ -11,7 +11,6 @@ use crate::env::Env;
 use crate::frame::Flags;
 use crate::machine::{Machine, Site};
 use crate::mm::Mm;
-use crate::platform::Platform;
 use crate::reclaim::evict::Fate;
 use crate::sharing::places::{Part, Was};
 use crate::sharing::rmap::Place;
@@ -86,9 +85,7 @@ impl<E: Env> Mm<E> {
         let refs: u32 = parts.iter().map(Part::refs).sum();
         let mut gone = look;
         fate.kept.pages().for_each(|k| gone.clear(k));
-        for (start, len) in gone.runs(pages) {
-            self.platform().release(FrameRun::new(head.add(start), len));
-        }
+        self.release_pages(head, &gone);
         let mut users = vec![0u32; pages as usize];
         let mut homes: Vec<Vec<Place>> = (0..pages).map(|_| Vec::new()).collect();
         for part in parts {

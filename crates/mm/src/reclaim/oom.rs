@@ -6,11 +6,10 @@ use crate::engine::lru::Which;
 use crate::engine::space::{BlockRef, Space};
 use crate::env::Env;
 use crate::mm::Mm;
-use crate::platform::Platform;
 use crate::stat::Item;
 use crate::store::Store;
 use crate::table::block::BlockState;
-use crate::units::{BLOCK_PAGES, BlockNr, FrameRun, PAGE_SIZE, PageMask, SpaceId, Vpn};
+use crate::units::{BlockNr, PAGE_SIZE, PageMask, SpaceId, Vpn};
 use alloc::vec::Vec;
 use core::fmt;
 
@@ -136,7 +135,7 @@ impl<E: Env> Mm<E> {
             return 0;
         };
         let h = taken.h;
-        let zero = self.platform().scan_zero(FrameRun::new(h.pfn, BLOCK_PAGES));
+        let zero = self.zeros_among(h.pfn, &PageMask::FULL);
         let new = if zero == PageMask::EMPTY {
             // The next touch takes it back.
             BlockState::Huge(h)

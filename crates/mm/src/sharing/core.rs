@@ -6,7 +6,7 @@ use crate::engine::step::{Access, Step};
 use crate::env::Env;
 use crate::frame::Flags;
 use crate::mm::Mm;
-use crate::platform::{Platform, PlatformError};
+use crate::platform::PlatformError;
 use crate::table::block::{BlockState, HugeMap, Table};
 use crate::table::entry::Kind;
 use crate::table::vma::Vma;
@@ -101,7 +101,7 @@ impl Sharing for CoreCow {
     fn release_discarded<E: Env>(mm: &Mm<E>, head: Pfn, order: u8, live: &PageMask) {
         let pages = order_pages(order);
         for (start, len) in live.not_within(pages).runs(pages) {
-            mm.platform().release(FrameRun::new(head.add(start), len));
+            mm.release(FrameRun::new(head.add(start), len));
         }
     }
     fn fault_huge<E: Env>(
@@ -139,7 +139,6 @@ impl Sharing for CoreCow {
     fn hide_source<E: Env>(_: &Mm<E>, _: PageRun, _: &mut Table) {}
     /// What was only protected goes now, and zero pages; bytes stay with who holds them.
     fn drop_source<E: Env>(mm: &Mm<E>, run: PageRun) {
-        let token = mm.platform().discard(run);
-        mm.platform().flush(&mut core::iter::once(token));
+        mm.discard_run(run);
     }
 }

@@ -4,7 +4,7 @@
 use crate::engine::space::{MapError, Space};
 use crate::env::Env;
 use crate::mm::Mm;
-use crate::platform::{Content, Platform, PlatformError, Stop};
+use crate::platform::{PlatformError, Stop};
 use crate::table::block::{BlockState, Table};
 use crate::table::entry::Kind;
 use crate::units::{BLOCK_PAGES, PageMask, PageRun, SpaceId, Vpn};
@@ -37,9 +37,7 @@ impl<E: Env> Mm<E> {
             return;
         }
         let start = first.block().start();
-        let forgotten = self
-            .platform()
-            .forgotten(PageRun::new(id, start, BLOCK_PAGES));
+        let forgotten = self.forgotten(id, first.block());
         let lost: PageMask = (0..BLOCK_PAGES)
             .filter(|&k| forgotten.get(k) && stored(&k))
             .collect();
@@ -78,7 +76,7 @@ impl<E: Env> Mm<E> {
             }
             for (k, n) in kept.runs(BLOCK_PAGES) {
                 let run = PageRun::new(id, first.block().start().add(u64::from(k)), n);
-                if !self.guarded_by(|| self.platform().guard_held(run)) {
+                if !self.guard_held(run) {
                     return Err(MapError::Platform(PlatformError {
                         at: k,
                         why: Stop::Retry,
@@ -110,26 +108,14 @@ impl<E: Env> Mm<E> {
                 Kind::Mapped(p) => (p, table.get(i).prot(), table.get(i).guarded()),
                 // The system's to make: it is told so again.
                 Kind::Open => {
-                    return self
-                        .platform()
-                        .open(PageRun::new(id, page, 1))
-                        .and(Ok(false));
+                    let page = PageRun::new(id, page, 1);
+                    return self.open_again(page).and(Ok(false));
                 }
                 _ => return Ok(false),
             },
             _ => return Ok(false),
         };
-        let at = PageRun::new(id, page, 1);
-        let platform = self.platform();
-        let filled = match guarded {
-            true => platform.map_protected(at, frame, Content::Zero, prot),
-            false => platform.map(at, frame, Content::Zero, prot),
-        };
-        match filled {
-            Ok(_) => Ok(true),
-            Err(e) if e.why == Stop::Exists => Ok(false),
-            Err(e) => Err(e),
-        }
+        self.refill(PageRun::new(id, page, 1), frame, prot, guarded)
     }
 
     /// Takes the zero pages of a part of a block out of the program; nothing else that is there.
@@ -146,11 +132,7 @@ impl<E: Env> Mm<E> {
                 table.set(k, e.with(Kind::Zero { mapped, dropped }));
             }
         }
-        for (k, pages) in shown.runs(BLOCK_PAGES) {
-            let at = first.block().start().add(u64::from(k));
-            let token = self.platform().drop_zero(PageRun::new(id, at, pages));
-            self.platform().flush(&mut core::iter::once(token));
-        }
+        self.drop_zero_pages(id, first.block(), &shown);
     }
 
     pub(crate) fn activate_block(

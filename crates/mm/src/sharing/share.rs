@@ -17,7 +17,7 @@ use crate::engine::step::{Served, Step};
 use crate::env::Env;
 use crate::machine::{Machine, Work};
 use crate::mm::Mm;
-use crate::platform::{Flush, Platform, PlatformError, Stop};
+use crate::platform::PlatformError;
 use crate::stat::Item;
 use crate::table::block::{BlockState, HugeMap, Table, around};
 use crate::table::entry::{Entry, Kind};
@@ -25,9 +25,6 @@ use crate::units::{BLOCK_PAGES, BlockNr, PageRun, SpaceId, Vpn};
 
 /// Most pages that become the writer's own with a written one.
 const WINDOW: u32 = 64;
-/// Times that a protection is tried while the address space is changing.
-const RETRIES: u32 = 1000;
-
 impl<E: Env> Mm<E> {
     /// Before a fork on live memory, after [`Mm::activate_all`]: what is mapped will be shared.
     /// The caller keeps faults, reclaim and mapping calls away. What cannot be protected is not
@@ -96,24 +93,6 @@ impl<E: Env> Mm<E> {
                 }
             }
         }
-    }
-
-    pub(crate) fn guard(&self, run: PageRun) -> bool {
-        self.guarded_by(|| self.platform().write_protect(run, true))
-    }
-
-    pub(crate) fn guarded_by(&self, by: impl Fn() -> Result<Flush, PlatformError>) -> bool {
-        for _ in 0..RETRIES {
-            match by() {
-                Ok(token) => {
-                    self.platform().flush(&mut core::iter::once(token));
-                    return true;
-                }
-                Err(e) if e.why == Stop::Retry => {}
-                Err(_) => return false,
-            }
-        }
-        false
     }
 
     /// Whether others may hold a page too, so that a write to it will be charged.
@@ -282,14 +261,6 @@ impl<E: Env> Mm<E> {
             self.sort_lists(table, first, n);
         }
         taken
-    }
-
-    /// Lifts the protection of a run and wakes who waits for it. Block locked, so that nobody
-    /// counts on the protection now.
-    pub(crate) fn unguard(&self, run: PageRun) -> Result<(), PlatformError> {
-        let token = self.platform().write_protect(run, false)?;
-        self.platform().flush(&mut core::iter::once(token));
-        Ok(())
     }
 }
 

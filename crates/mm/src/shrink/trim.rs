@@ -8,12 +8,11 @@
 use crate::engine::space::{BlockRef, Space};
 use crate::env::Env;
 use crate::mm::Mm;
-use crate::platform::Platform;
 use crate::shrink::underused::Taken;
 use crate::stat::Item;
 use crate::table::block::{BlockState, HugeMap};
 use crate::tunables::{Profile, Tunables};
-use crate::units::{BLOCK_PAGES, BlockNr, FrameRun, PAGE_SIZE, Vpn};
+use crate::units::{BLOCK_PAGES, BlockNr, PAGE_SIZE, Vpn};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Huge pages that one call looks at.
@@ -117,10 +116,7 @@ impl<E: Env> Mm<E> {
         let seen = self.trim.seen.load(Relaxed);
         // Others each time, so that no layout hides.
         let from = (seen as u32 / (BLOCK_PAGES / STRIDE)).wrapping_mul(7) % STRIDE;
-        let zero = |i: &u32| {
-            let run = FrameRun::new(h.pfn.add(*i), 1);
-            self.platform().scan_zero(run).get(0)
-        };
+        let zero = |i: &u32| self.is_zero(h.pfn.add(*i));
         let looked = (from..BLOCK_PAGES).step_by(STRIDE as usize);
         let zeros = looked.filter(zero).count() as u32;
         let n = u64::from(BLOCK_PAGES / STRIDE);

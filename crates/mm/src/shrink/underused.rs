@@ -13,12 +13,11 @@ use crate::engine::split::{Split, SplitFlags, next_lower};
 use crate::env::Env;
 use crate::frame::Flags;
 use crate::mm::Mm;
-use crate::platform::Platform;
 use crate::pressure::Who;
 use crate::stat::Item;
 use crate::table::block::{BlockState, HugeMap};
 use crate::tunables::Profile;
-use crate::units::{BLOCK_PAGES, BlockNr, FrameRun, PageMask, Pfn};
+use crate::units::{BLOCK_PAGES, BlockNr, PageMask, Pfn};
 
 /// Huge pages that one pass in profile `deckle` looks at.
 const SHRINK_BATCH: u64 = 64;
@@ -205,11 +204,7 @@ impl<E: Env> Mm<E> {
         let (mut zeros, mut filled) = (0, 0);
         let mut mask = PageMask::EMPTY;
         for i in 0..BLOCK_PAGES {
-            let zero = self
-                .platform()
-                .scan_zero(FrameRun::new(pfn.add(i), 1))
-                .get(0);
-            if zero {
+            if self.is_zero(pfn.add(i)) {
                 zeros += 1;
                 mask.set(i);
             } else {
@@ -221,13 +216,8 @@ impl<E: Env> Mm<E> {
                 if !underused {
                     return Verdict::Used;
                 }
-                let rest = BLOCK_PAGES - i - 1;
-                if rest > 0 {
-                    let tail = self
-                        .platform()
-                        .scan_zero(FrameRun::new(pfn.add(i + 1), rest));
-                    tail.pages().for_each(|k| mask.set(i + 1 + k));
-                }
+                let rest = PageMask::run(i + 1, BLOCK_PAGES);
+                mask = mask.with(&self.zeros_among(pfn, &rest));
                 return Verdict::Underused(mask);
             }
         }

@@ -12,7 +12,7 @@ use crate::engine::sharing::Sharing;
 use crate::engine::space::{BlockRef, Space};
 use crate::env::Env;
 use crate::mm::Mm;
-use crate::platform::{Platform, PlatformError, Stop};
+use crate::platform::{PlatformError, Stop};
 use crate::sharing::rmap::Place;
 use crate::table::block::{BlockState, Table};
 use crate::table::entry::{Entry, Kind};
@@ -179,8 +179,7 @@ impl<E: Env> Mm<E> {
             }
         }
         drop(state);
-        let token = self.platform().discard(old);
-        self.platform().flush(&mut core::iter::once(token));
+        self.discard_run(old);
         source.note(self, |state| {
             if let Some(table) = state.table() {
                 (load.k..load.k + n).for_each(|k| table.set(k, Entry::NONE));

@@ -17,7 +17,7 @@ use crate::engine::sharing::Sharing;
 use crate::engine::space::{BlockRef, MapError, Space};
 use crate::env::Env;
 use crate::mm::Mm;
-use crate::platform::{Content, Platform, PlatformError, Prot, Stop};
+use crate::platform::{Content, PlatformError, Prot, Stop};
 use crate::sharing::rmap::Place;
 use crate::stat::Item;
 use crate::table::block::{BlockState, HugeMap, HugeSwap, Table};
@@ -359,14 +359,13 @@ impl<E: Env> Mm<E> {
         let done = match self.bad_frame(FrameRun::new(pfn, 1)) {
             Some(_) => Err(MapError::Fault(page)),
             None => self
-                .platform()
-                .copy(one, pfn)
+                .copy_frames(one, pfn)
                 .map(|_| ())
                 .and_then(|()| self.map_all(run, copy, Content::Parked, e.prot()))
                 .map_err(MapError::Platform),
         };
         if done.is_err() {
-            self.platform().release(one);
+            self.release(one);
             self.free_unused(copy);
             return done;
         }

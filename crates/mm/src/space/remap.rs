@@ -11,7 +11,7 @@ use crate::engine::space::{BlockRef, MapError, Space};
 use crate::env::Env;
 use crate::machine::{Machine, Site};
 use crate::mm::Mm;
-use crate::platform::{Platform, PlatformError, Prot, Stop};
+use crate::platform::{PlatformError, Prot, Stop};
 use crate::table::block::{BlockState, HugeMap, Table};
 use crate::table::entry::{Entry, Kind};
 use crate::table::vma::Vma;
@@ -287,7 +287,7 @@ impl<E: Env> Mm<E> {
                 self.hide_zeros(space.id, table, from, n);
             }
             if !matches!(&*state, BlockState::Empty) {
-                self.platform().carry(PageRun::new(space.id, from, n), to);
+                self.carry_memory(PageRun::new(space.id, from, n), to);
             }
             if whole {
                 let moved = core::mem::take(&mut *state);
