@@ -344,12 +344,8 @@ impl<E: Env> Mm<E> {
         self.release(FrameRun::new(taken.head, 1));
         taken.busy.end_by(self, |state| {
             if let (Some(table), Was::Entries(list)) = (state.table(), &taken.was) {
-                let kind = Kind::Zero {
-                    mapped: false,
-                    dropped: true,
-                };
                 for (k, e) in list {
-                    table.set(taken.first + k, e.with(kind));
+                    table.set(taken.first + k, e.with(Kind::DROPPED));
                 }
             }
             self.stats().sub(Item::NrInactive, 1);

@@ -11,7 +11,7 @@ use crate::mm::Mm;
 use crate::sync::Guard;
 use crate::table::block::{BlockState, Table};
 use crate::table::entry::Kind;
-use crate::units::{BLOCK_PAGES, PageMask};
+use crate::units::PageMask;
 
 /// What one owner has marked busy of a block: all of it, or some of its entries.
 #[must_use = "what stays busy hangs whoever meets it"]
@@ -56,21 +56,16 @@ impl Busy {
     }
 
     /// Ends the ownership: `write` says under the lock what became of all that was busy.
-    pub(crate) fn end_by<E: Env, R>(
-        mut self,
-        mm: &Mm<E>,
-        write: impl FnOnce(&mut BlockState) -> R,
-    ) -> R {
+    pub(crate) fn end_by<E: Env>(mut self, mm: &Mm<E>, write: impl FnOnce(&mut BlockState)) {
         let mut state = self.block.lock(mm);
-        let done = write(&mut state);
+        write(&mut state);
         debug_assert!(
-            (0..BLOCK_PAGES).all(|k| !self.pages.get(k) || !state.entry(k).is_busy()),
+            self.pages.pages().all(|k| !state.entry(k).is_busy()),
             "what became of a page was not said"
         );
         self.block.settled(mm);
         drop(state);
         self.ended = true;
-        done
     }
 
     /// Writes what became of a part; who waits learns of it by the end.
@@ -92,7 +87,7 @@ impl<E: Env> Mm<E> {
         block: &'a BlockRef,
         first: u32,
         n: u32,
-    ) -> crate::sync::Guard<'a, BlockState, E::M> {
+    ) -> Guard<'a, BlockState, E::M> {
         loop {
             let state = block.lock(self);
             let busy = match &*state {

@@ -4,7 +4,7 @@
 use crate::engine::space::{MapError, Space};
 use crate::env::Env;
 use crate::mm::Mm;
-use crate::platform::{Content, Flush, Platform, PlatformError, Prot, Stop};
+use crate::platform::{Content, Done, Flush, Platform, PlatformError, Prot, Stop};
 use crate::stat::Item;
 use crate::table::block::{HugeMap, Table};
 use crate::units::{BLOCK_PAGES, BlockNr, PAGE_SIZE, PageMask, PageRun, Pfn, SpaceId, Vpn};
@@ -14,6 +14,28 @@ const STOP_RETRIES: u32 = 10_000;
 
 /// Times that a protection is tried while the address space is changing.
 const GUARD_RETRIES: u32 = 1000;
+
+/// Does a step on the rest of a run, behind so many pages, until all of it is done: again while the
+/// address space is changing. How far it got, and what stopped it.
+fn as_far_as_it_goes(
+    run: PageRun,
+    step: impl Fn(u32) -> Result<Done, PlatformError>,
+) -> (u32, Option<Stop>) {
+    let (mut done, mut tries) = (0, 0);
+    while done < run.pages {
+        match step(done) {
+            Ok(d) => done += d.pages,
+            Err(e) => {
+                done += e.at;
+                tries += 1;
+                if e.why != Stop::Retry || tries > STOP_RETRIES {
+                    return (done, Some(e.why));
+                }
+            }
+        }
+    }
+    (done, None)
+}
 
 impl<E: Env> Mm<E> {
     /// Maps a whole run. On an error, parked pages are all at rest again. Of zeros or bytes
@@ -75,7 +97,7 @@ impl<E: Env> Mm<E> {
         Err(PlatformError { at: done, why })
     }
 
-    /// Maps as much of a run as goes, again while the address space is changing.
+    /// Maps as much of a run as goes.
     fn push(
         &self,
         run: PageRun,
@@ -84,55 +106,27 @@ impl<E: Env> Mm<E> {
         prot: Prot,
         guarded: bool,
     ) -> (u32, Option<Stop>) {
-        let (mut done, mut tries) = (0, 0);
-        while done < run.pages {
+        as_far_as_it_goes(run, |done| {
             let rest = match content {
                 Content::Bytes(b) => Content::Bytes(&b[done as usize * PAGE_SIZE..]),
                 c => c,
             };
             let (at, from) = (run.tail(done), frames.add(done));
-            let step = match guarded {
+            match guarded {
                 true => self.platform().map_protected(at, from, rest, prot),
                 false => self.platform().map(at, from, rest, prot),
-            };
-            match step {
-                Ok(d) => done += d.pages,
-                Err(e) => {
-                    done += e.at;
-                    tries += 1;
-                    if e.why != Stop::Retry || tries > STOP_RETRIES {
-                        return (done, Some(e.why));
-                    }
-                }
             }
-        }
-        (done, None)
+        })
     }
 
     /// Unmaps as much of a run as goes and flushes it.
     fn pull(&self, run: PageRun, frames: Pfn, prot: Prot) -> (u32, Option<Stop>) {
-        let (mut done, mut tries) = (0, 0);
-        let mut stop = None;
-        while done < run.pages {
-            match self
-                .platform()
-                .unmap(run.tail(done), frames.add(done), prot)
-            {
-                Ok((d, token)) => {
-                    done += d.pages;
-                    self.platform().flush(&mut core::iter::once(token));
-                }
-                Err(e) => {
-                    done += e.at;
-                    tries += 1;
-                    if e.why != Stop::Retry || tries > STOP_RETRIES {
-                        stop = Some(e.why);
-                        break;
-                    }
-                }
-            }
-        }
-        (done, stop)
+        as_far_as_it_goes(run, |done| {
+            let (at, from) = (run.tail(done), frames.add(done));
+            let (done, token) = self.platform().unmap(at, from, prot)?;
+            self.platform().flush(&mut core::iter::once(token));
+            Ok(done)
+        })
     }
 
     /// Maps a huge page at rest, guarded if it is tracked. On an error it stays at rest. Block
@@ -193,28 +187,16 @@ impl<E: Env> Mm<E> {
         frames: Pfn,
         prot: Prot,
     ) -> Result<(), PlatformError> {
-        let (mut done, mut tries) = (0, 0);
-        while done < run.pages {
-            let part = self
-                .platform()
-                .map_shared(run.tail(done), frames.add(done), prot);
-            match part {
-                Ok(d) => done += d.pages,
-                Err(e) => {
-                    done += e.at;
-                    tries += 1;
-                    if e.why != Stop::Retry || tries > STOP_RETRIES {
-                        if done > 0 {
-                            let part = PageRun { pages: done, ..run };
-                            let (_, stop) = self.pull(part, frames, prot);
-                            debug_assert!(stop.is_none(), "cannot undo: {stop:?}");
-                        }
-                        return Err(PlatformError { at: 0, why: e.why });
-                    }
-                }
-            }
+        let (done, stop) = as_far_as_it_goes(run, |done| {
+            let (at, from) = (run.tail(done), frames.add(done));
+            self.platform().map_shared(at, from, prot)
+        });
+        let Some(why) = stop else { return Ok(()) };
+        if done > 0 {
+            let (_, stop) = self.pull(PageRun { pages: done, ..run }, frames, prot);
+            debug_assert!(stop.is_none(), "cannot undo: {stop:?}");
         }
-        Ok(())
+        Err(PlatformError { at: 0, why })
     }
 
     /// Takes a run away whose frames others may map still, and flushes. On an error it is

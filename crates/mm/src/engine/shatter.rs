@@ -228,11 +228,10 @@ impl<E: Env> Mm<E> {
                 gone.set(i);
             } else if zero.get(i) {
                 dropped += 1;
-                let kind = Kind::Zero {
-                    mapped: false,
-                    dropped: true,
-                };
-                table.set(i, Entry::new(kind, h.prot, h.locked).marked(h.marks));
+                table.set(
+                    i,
+                    Entry::new(Kind::DROPPED, h.prot, h.locked).marked(h.marks),
+                );
             }
         }
         let live = gone.not_within(BLOCK_PAGES);

@@ -380,11 +380,7 @@ impl<E: Env> Mm<E> {
             return;
         };
         for k in zero.pages() {
-            let kind = Kind::Zero {
-                mapped: false,
-                dropped: true,
-            };
-            table.set(first + k, table.get(first + k).with(kind));
+            table.set(first + k, table.get(first + k).with(Kind::DROPPED));
         }
     }
 

@@ -68,10 +68,7 @@ impl Fate {
     /// What page `k` of the folio at `head` is now.
     pub fn kind(&self, head: Pfn, k: u32) -> Kind {
         if self.zero.get(k) {
-            Kind::Zero {
-                mapped: false,
-                dropped: true,
-            }
+            Kind::DROPPED
         } else if self.stored.get(k) {
             Kind::Swapped(self.slot(k))
         } else if self.kept.get(k) {

@@ -8,7 +8,7 @@
 use crate::engine::space::{BlockRef, Space};
 use crate::env::Env;
 use crate::mm::Mm;
-use crate::shrink::underused::Taken;
+use crate::shrink::underused::TakenHuge;
 use crate::stat::Item;
 use crate::table::block::{BlockState, HugeMap};
 use crate::tunables::{Profile, Tunables};
@@ -129,7 +129,7 @@ impl<E: Env> Mm<E> {
     }
 
     /// Ends what [`Mm::take_huge`] began without a change: a page that was mapped is again.
-    pub(crate) fn give_huge_back(&self, space: &Space, nr: BlockNr, mut taken: Taken) {
+    pub(crate) fn give_huge_back(&self, space: &Space, nr: BlockNr, mut taken: TakenHuge) {
         if taken.was_mapped {
             self.map_huge_again(space, nr, &mut taken.h);
         }

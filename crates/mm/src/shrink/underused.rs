@@ -31,7 +31,7 @@ enum Verdict {
 }
 
 /// A huge page that was unmapped to be looked at; its block is busy.
-pub(crate) struct Taken {
+pub(crate) struct TakenHuge {
     pub busy: Busy,
     /// Unmapped.
     pub h: HugeMap,
@@ -149,7 +149,7 @@ impl<E: Env> Mm<E> {
         block: &BlockRef,
         nr: BlockNr,
         pfn: Option<Pfn>,
-    ) -> Result<Taken, bool> {
+    ) -> Result<TakenHuge, bool> {
         let mut state = block.try_lock(self).ok_or(true)?;
         let h = match &mut *state {
             BlockState::Busy => return Err(true),
@@ -169,7 +169,7 @@ impl<E: Env> Mm<E> {
         self.unmap_huge(space, nr, h).map_err(|_| false)?;
         let h = *h;
         let (busy, _) = Busy::block(block, state);
-        Ok(Taken {
+        Ok(TakenHuge {
             busy,
             h,
             was_mapped,
@@ -183,7 +183,7 @@ impl<E: Env> Mm<E> {
         space: &Space,
         block: &BlockRef,
         nr: BlockNr,
-        taken: Taken,
+        taken: TakenHuge,
     ) -> u64 {
         let h = taken.h;
         let max_none = self.underused_threshold(&self.tunables());

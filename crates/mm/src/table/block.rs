@@ -56,10 +56,7 @@ impl HugeSwap {
     /// The entry of page `i` in table form.
     pub fn entry(&self, i: u32) -> Entry {
         let kind = if self.zero.get(i) {
-            Kind::Zero {
-                mapped: false,
-                dropped: true,
-            }
+            Kind::DROPPED
         } else {
             Kind::Swapped(self.first.add(i - self.zero.rank(i)))
         };

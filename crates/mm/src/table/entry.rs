@@ -40,6 +40,14 @@ pub enum Kind {
     Busy,
 }
 
+impl Kind {
+    /// A page of zeros that reclaim or a split has just dropped.
+    pub const DROPPED: Kind = Kind::Zero {
+        mapped: false,
+        dropped: true,
+    };
+}
+
 /// A packed entry: bits 0..3 kind, 3..6 rights, 6 locked, 7 and 8 the flags of zero,
 /// 9 lazily freed, 10 shared, 11 guarded, 12 clean, 13 write-protected by the program,
 /// 32.. frame or slot.
