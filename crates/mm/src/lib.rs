@@ -29,7 +29,7 @@ pub mod machine;
 pub mod mm;
 pub mod order;
 pub mod platform;
-pub mod pressure;
+
 pub mod reclaim;
 mod scratch;
 pub mod sharing;
@@ -46,6 +46,7 @@ mod verify;
 
 pub use charge::{Charge, OverLimit};
 pub use compact::{Compacted, MigrateError, Migrated};
+pub use engine::Engine;
 pub use engine::isolated::Isolated;
 pub use engine::sharing::Sharing;
 pub use engine::space::MapError;

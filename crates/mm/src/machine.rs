@@ -56,6 +56,14 @@ pub enum LockClass {
     Zone,
 }
 
+/// Who runs on a machine: what only needs one takes this instead of the manager.
+pub trait OnMachine {
+    /// The machine.
+    type M: Machine;
+    /// The machine.
+    fn machine(&self) -> &Self::M;
+}
+
 /// CPUs, waiting and background work.
 ///
 /// All operations may be called with any lock held. `park` is called with none, except to wait

@@ -17,13 +17,13 @@
 //! | charge (if this manager is its only user) | frames allocated + store + unbacked + open |
 
 use crate::charge::Charge;
+use crate::engine::Engine;
 use crate::engine::folio::{first_page, order_of};
 use crate::engine::lru::Which;
 use crate::engine::open;
 use crate::engine::sharing::Sharing;
 use crate::env::Env;
 use crate::frame::Flags;
-use crate::mm::Mm;
 use crate::stat::{Item, SizeItem};
 use crate::store::Store;
 use crate::table::block::BlockState;
@@ -113,7 +113,7 @@ impl Seen {
     }
 }
 
-impl<E: Env> Mm<E> {
+impl<E: Env> Engine<E> {
     /// Checks all invariants; nothing may be under way. `alone`: nobody else charges the
     /// group, so that the charge can be checked too. Errors: one line for each thing wrong.
     pub fn verify(&self, alone: bool) -> Result<(), Vec<String>> {
@@ -146,28 +146,28 @@ impl<E: Env> Mm<E> {
         seen.check("NrThp", self.stats().get(Item::NrThp), thp);
         let shared = if E::Sharing::ASIDE { seen.shared } else { 0 };
         seen.check("NrShared", self.stats().get(Item::NrShared), shared);
-        let open_runs = u64::from(self.open_runs.load(Ordering::Relaxed));
+        let open_runs = u64::from(self.open.runs.load(Ordering::Relaxed));
         seen.check("runs of open pages", open_runs, seen.open_runs);
         seen.check("NrOpen", self.stats().get(Item::NrOpen), seen.open);
         seen.check("NrSwapped", self.stats().get(Item::NrSwapped), swapped);
         seen.check(
             "slots in use",
-            self.slots.lock(self.machine()).used(),
+            self.swap.slots.lock(self.machine()).used(),
             slots,
         );
         seen.check("pages in the store", self.store().stored_pages(), slots);
-        seen.check("isolated", self.isolated.load(Ordering::Acquire), 0);
-        if !self.slots.lock(self.machine()).verify() {
+        seen.check("isolated", self.folios.isolated.load(Ordering::Acquire), 0);
+        if !self.swap.slots.lock(self.machine()).verify() {
             seen.broken.push("the slot map is inconsistent".into());
         }
         let mut used = 0;
-        for zone in core::iter::once(&self.small).chain(&self.huge) {
+        for zone in self.zones.iter() {
             if let Err(e) = zone.verify() {
                 seen.broken.push(e);
             }
             used += zone.allocated_pages();
         }
-        used -= self.lost.load(Ordering::Acquire);
+        used -= self.folios.lost.load(Ordering::Acquire);
         let folios: u64 = seen
             .refs
             .keys()
@@ -255,7 +255,7 @@ impl<E: Env> Mm<E> {
     /// Slots that resident pages kept.
     fn see_copies(&self, seen: &mut Seen) {
         let mut kept = 0;
-        for (pfn, slot) in self.copies.lock(self.machine()).iter() {
+        for (pfn, slot) in self.swap.copies.lock(self.machine()).iter() {
             kept += 1;
             *seen.slots.entry(slot.0).or_default() += 1;
             // A pin may hold what is mapped nowhere.
@@ -279,7 +279,7 @@ impl<E: Env> Mm<E> {
 
     /// Pins, places, exclusive pages and users of slots.
     fn check_users(&self, seen: &mut Seen) {
-        let rmap = self.rmap.lock(self.machine());
+        let rmap = self.folios.rmap.lock(self.machine());
         for (&p, &n) in &rmap.pins {
             *seen.refs.entry(self.head_of(Pfn(p)).0).or_default() += n;
             if seen.frames.get(&p).is_some_and(|f| !f.1) {
@@ -323,7 +323,7 @@ impl<E: Env> Mm<E> {
                 ));
             }
         }
-        let slots = self.slots.lock(self.machine());
+        let slots = self.swap.slots.lock(self.machine());
         for (&slot, &n) in &seen.slots {
             let users = slots.users(Slot(slot));
             if users != n {
@@ -370,7 +370,7 @@ impl<E: Env> Mm<E> {
             let gauge = self.stats().size(order, SizeItem::NrAnon);
             seen.check("nr_anon of a size", gauge, sizes[usize::from(order)]);
         }
-        let lru = self.lru.lock(self.machine());
+        let lru = self.folios.lru.lock(self.machine());
         let mut listed = 0;
         for which in [Which::Active, Which::Inactive, Which::Unevictable] {
             if let Err(e) = lru.list(which).verify(self) {
@@ -390,7 +390,7 @@ impl<E: Env> Mm<E> {
         }
         drop(lru);
         seen.check("folios on the lists", listed, refs.len() as u64);
-        let queue = self.queue.lock(self.machine());
+        let queue = self.folios.queue.lock(self.machine());
         if let Err(e) = queue.list().verify(self) {
             seen.broken.push(e);
         }

@@ -68,11 +68,12 @@ fn long_functions(file: &File) -> Vec<String> {
         !line.trim_start().starts_with("//") && words.contains(&"fn") && !line.ends_with(';')
     };
     let length = |at: usize| {
-        let brace = format!("{}}}", " ".repeat(indent(lines[at])));
-        lines[at..]
-            .iter()
-            .position(|line| line.starts_with(&brace))
-            .map(|n| n + 1)
+        let margin = " ".repeat(indent(lines[at]));
+        let (body, declared) = (format!("{margin}}}"), format!("{margin})"));
+        let is_end = |line: &&str| {
+            line.starts_with(&body) || line.starts_with(&declared) && line.ends_with(';')
+        };
+        lines[at..].iter().position(is_end).map(|n| n + 1)
     };
     let long = |at: usize| {
         let n = length(at).filter(|&n| n > FUNCTION)?;

@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use deckle_mm::frame::{Flags, Frames, Link, List, Zone, ZoneConfig, Zonelist};
+use deckle_mm::frame::{Flags, FrameLookup, Link, List, Zone, ZoneConfig, Zonelist};
 use deckle_mm::platform::FrameSpan;
 use deckle_mm::sync::Lock;
 use deckle_mm::{LockClass, Pfn};
@@ -22,7 +22,7 @@ const SWITCH_OF: u32 = 64;
 /// Steps after which a run counts as one that does not end.
 const MAX_STEPS: u64 = 1 << 40;
 
-/// Frames, who may be reclaimed next, and the CPUs.
+/// FrameLookup, who may be reclaimed next, and the CPUs.
 pub(super) struct Stage {
     pub machine: ModelMachine,
     zone: [Zone; 1],

@@ -110,7 +110,7 @@ impl<E: Env> Mm<E> {
             return Err(MigrateError::NoFolio);
         }
         let list = self.isolate_page(id, page).ok_or(MigrateError::NoFolio)?;
-        let mut frames = |order| self.small.alloc(self.machine(), order).ok();
+        let mut frames = |order| self.zones.small.alloc(self.machine(), order).ok();
         let (done, why) = self.migrate_list(list, &mut frames, drop_zero);
         match why {
             Some(why) if done.moved + done.zeros == 0 => Err(why),
@@ -411,7 +411,7 @@ impl<E: Env> Mm<E> {
     pub(super) fn inherit(&self, old: Pfn, new: Pfn, queued: bool) {
         let kept = Flags::ACTIVE | Flags::UNEVICTABLE | Flags::REJECTED;
         self.meta(new).set(self.meta(old).flags().and(kept));
-        let mut lru = self.lru.lock(self.machine());
+        let mut lru = self.folios.lru.lock(self.machine());
         lru.put_in(self, new, None);
         drop(lru);
         if queued {
@@ -434,7 +434,8 @@ impl<E: Env> Mm<E> {
         if freed.is_err() {
             // A frame of it has failed meanwhile.
             let pages = u64::from(order_pages(order));
-            self.lost
+            self.folios
+                .lost
                 .fetch_add(pages, core::sync::atomic::Ordering::AcqRel);
         }
     }

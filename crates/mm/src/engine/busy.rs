@@ -4,10 +4,10 @@
 //! is taken again to write the outcome, and writing the outcome wakes whoever waits: neither can
 //! be had without the other.
 
+use crate::engine::Engine;
 use crate::engine::space::BlockRef;
 use crate::env::Env;
 use crate::machine::Machine;
-use crate::mm::Mm;
 use crate::sync::Guard;
 use crate::table::block::{BlockState, Table};
 use crate::table::entry::Kind;
@@ -51,12 +51,12 @@ impl Busy {
     }
 
     /// Ends the ownership of a whole block, which is `state` from now on.
-    pub(crate) fn end<E: Env>(self, mm: &Mm<E>, state: BlockState) {
+    pub(crate) fn end<E: Env>(self, mm: &Engine<E>, state: BlockState) {
         self.end_by(mm, |block| *block = state);
     }
 
     /// Ends the ownership: `write` says under the lock what became of all that was busy.
-    pub(crate) fn end_by<E: Env>(mut self, mm: &Mm<E>, write: impl FnOnce(&mut BlockState)) {
+    pub(crate) fn end_by<E: Env>(mut self, mm: &Engine<E>, write: impl FnOnce(&mut BlockState)) {
         let mut state = self.block.lock(mm);
         write(&mut state);
         debug_assert!(
@@ -69,7 +69,7 @@ impl Busy {
     }
 
     /// Writes what became of a part; who waits learns of it by the end.
-    pub(crate) fn note<E: Env>(&self, mm: &Mm<E>, write: impl FnOnce(&mut BlockState)) {
+    pub(crate) fn note<E: Env>(&self, mm: &Engine<E>, write: impl FnOnce(&mut BlockState)) {
         write(&mut self.block.lock(mm));
     }
 }
@@ -80,7 +80,7 @@ impl Drop for Busy {
     }
 }
 
-impl<E: Env> Mm<E> {
+impl<E: Env> Engine<E> {
     /// Locks a block once nothing of `first..first + n` is busy.
     pub(crate) fn lock_settled<'a>(
         &'a self,

@@ -26,8 +26,8 @@
 //!   more room, when `memory.swap.max` refuses a slot, and before anything is said to be out.
 
 use crate::charge::Charge;
+use crate::engine::Engine;
 use crate::env::Env;
-use crate::mm::Mm;
 use crate::stat::{Item, Stats};
 use crate::store::Store;
 use crate::units::{BLOCK_PAGES, FrameRun, PAGE_SIZE, PageMask, Pfn, Slot};
@@ -135,7 +135,7 @@ pub(crate) fn slot_runs(list: &[(u32, Slot)]) -> Vec<(u32, Slot, u32)> {
     runs
 }
 
-impl<E: Env> Mm<E> {
+impl<E: Env> Engine<E> {
     /// Copies that may be kept now, in pages.
     fn copies_allowed(&self) -> u64 {
         let (max, store) = (self.charge().max(), self.store_charged());
@@ -153,13 +153,13 @@ impl<E: Env> Mm<E> {
         let have = self.stats().get(Item::NrSwapcached);
         self.tunables().swap_cache
             && have + u64::from(pages) <= self.copies_allowed()
-            && self.worth.pays(self.stats())
+            && self.swap.worth.pays(self.stats())
     }
 
     /// The frames from `pfn` on were filled from these slots; each use of a slot is the
     /// cache's from now on. The caller owns the frames.
     pub(crate) fn keep_copies(&self, pfn: Pfn, slots: &[(u32, Slot)]) {
-        let mut copies = self.copies.lock(self.machine());
+        let mut copies = self.swap.copies.lock(self.machine());
         for (k, slot) in slots {
             copies.slots.insert(pfn.0 + k, slot.0);
         }
@@ -172,7 +172,7 @@ impl<E: Env> Mm<E> {
         if self.stats().get(Item::NrSwapcached) == 0 {
             return Vec::new();
         }
-        let found = self.copies.lock(self.machine()).take(pfn, pages);
+        let found = self.swap.copies.lock(self.machine()).take(pfn, pages);
         self.stats().sub(Item::NrSwapcached, found.len() as u64);
         found
     }
@@ -189,7 +189,7 @@ impl<E: Env> Mm<E> {
         let have = self.stats().get(Item::NrSwapcached);
         let mut gone = Vec::new();
         if have > 0 && most > 0 {
-            let mut copies = self.copies.lock(self.machine());
+            let mut copies = self.swap.copies.lock(self.machine());
             while (gone.len() as u64) < most
                 && let Some((_, slot)) = copies.slots.pop_last()
             {
@@ -249,7 +249,7 @@ impl<E: Env> Mm<E> {
         self.stats().add(Item::SwpoutStale, stale.len() as u64);
         // What others use, too, is theirs.
         stale.retain(|&(_, slot)| {
-            let alone = self.slots.lock(self.machine()).users(slot) == 1;
+            let alone = self.swap.slots.lock(self.machine()).users(slot) == 1;
             match alone {
                 true => self.store().free(slot, 1),
                 false => self.drop_swapped(slot, 1),
@@ -264,7 +264,7 @@ impl<E: Env> Mm<E> {
     fn compare(&self, pfn: Pfn, slot: Slot, pages: u32) -> PageMask {
         let bytes = pages as usize * PAGE_SIZE;
         let mut equal = PageMask::EMPTY;
-        let mut buffer = self.scratch.take(self.machine(), bytes);
+        let mut buffer = self.swap.scratch.take(self.machine(), bytes);
         let read = match self.store().get(slot, &mut buffer[..bytes]) {
             Ok(()) => pages,
             Err(e) => e.done.min(pages),
@@ -280,7 +280,7 @@ impl<E: Env> Mm<E> {
                 }
             });
         }
-        self.scratch.give_back(self.machine(), buffer);
+        self.swap.scratch.give_back(self.machine(), buffer);
         equal
     }
 }

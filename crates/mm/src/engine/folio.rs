@@ -7,11 +7,11 @@
 //! frames go back to the zone, and the charge is returned, with the last reference.
 
 use crate::charge::{Charge, OverLimit};
+use crate::engine::Engine;
 use crate::engine::sharing::Sharing;
 use crate::env::Env;
 use crate::frame::{Flags, FrameMeta, FreeError};
 use crate::machine::{Machine, Work};
-use crate::mm::Mm;
 use crate::stat::{Item, SizeItem};
 use crate::units::{BLOCK_ORDER, FrameRun, PageMask, Pfn, SpaceId, Vpn, order_pages};
 use core::ops::Range;
@@ -35,7 +35,7 @@ pub(crate) fn order_of(meta: &FrameMeta) -> u8 {
     meta.folio_order().unwrap_or(0)
 }
 
-impl<E: Env> Mm<E> {
+impl<E: Env> Engine<E> {
     /// A folio of `order`, charged, with `refs` references, on no list. Its frames hold
     /// nothing.
     pub(crate) fn alloc_folio(
@@ -112,7 +112,7 @@ impl<E: Env> Mm<E> {
     }
 
     /// Drops the references that `refs` entries of one place hold which have just gone: `first`
-    /// is where the folio's first page would lie there. As [`Mm::put_charged`].
+    /// is where the folio's first page would lie there. As [`Engine::put_charged`].
     #[must_use = "somebody pays for these pages"]
     pub(crate) fn put_mapped(&self, space: SpaceId, first: Vpn, head: Pfn, refs: u32) -> u64 {
         let nowhere = E::Sharing::leave(self, head, space, first, refs);
@@ -143,7 +143,7 @@ impl<E: Env> Mm<E> {
         }
     }
 
-    /// As [`Mm::put_folio`], for who drops many folios: returns the pages whose charge the
+    /// As [`Engine::put_folio`], for who drops many folios: returns the pages whose charge the
     /// caller has to return, in one call for all of them (R9).
     #[must_use = "somebody pays for these pages"]
     pub(crate) fn put_charged(&self, pfn: Pfn, n: u32) -> u64 {
@@ -162,7 +162,8 @@ impl<E: Env> Mm<E> {
         self.forget_copies(pfn, order_pages(order));
         let freed = self.zone_of(pfn).free(self.machine(), pfn, order);
         if let Err(FreeError::BadFrame(_)) = freed {
-            self.lost
+            self.folios
+                .lost
                 .fetch_add(u64::from(order_pages(order)), Ordering::AcqRel);
         } else {
             debug_assert!(freed.is_ok(), "{pfn} order {order}: {freed:?}");

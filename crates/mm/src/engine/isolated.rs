@@ -1,15 +1,15 @@
 //! Folios that one caller has taken off the lists: what reclaim and migration work on.
 
+use crate::engine::Engine;
 use crate::engine::folio::order_of;
 use crate::engine::space::MapError;
 use crate::engine::split::{Split, SplitError, SplitFlags};
 use crate::env::Env;
-use crate::mm::Mm;
 use crate::units::{Pfn, SpaceId, Vpn, order_pages};
 use alloc::vec::Vec;
 
 /// Folios that one caller has isolated: on no list of the manager, with a reference each. They
-/// go back by [`Mm::putback_list`].
+/// go back by [`Engine::putback_list`].
 #[derive(Debug, Default)]
 #[must_use = "isolated folios must be put back"]
 pub struct Isolated(pub(crate) Vec<Pfn>);
@@ -21,7 +21,7 @@ impl Isolated {
     }
 }
 
-impl<E: Env> Mm<E> {
+impl<E: Env> Engine<E> {
     /// Isolates the folio that holds a page, as migration does before it moves or splits one.
     /// `None`: there is none, or somebody else has.
     pub fn isolate_page(&self, id: SpaceId, page: Vpn) -> Option<Isolated> {
@@ -57,7 +57,7 @@ impl<E: Env> Mm<E> {
         if list.0.is_empty() {
             return;
         }
-        let mut lru = self.lru.lock(self.machine());
+        let mut lru = self.folios.lru.lock(self.machine());
         let order = |p: &Pfn| order_of(self.meta(*p));
         let pages: u32 = list.0.iter().map(|p| order_pages(order(p))).sum();
         list.0.iter().for_each(|p| lru.put_in(self, *p, None));

@@ -4,8 +4,8 @@
 //! rule where a working set does not fit, and what each is given back alone costs more than its
 //! compression. So reclaim collects some of them.
 
+use crate::engine::Engine;
 use crate::env::Env;
-use crate::mm::Mm;
 use crate::platform::Platform;
 use crate::units::{FrameRun, Pfn};
 use alloc::vec::Vec;
@@ -15,7 +15,7 @@ use alloc::vec::Vec;
 const MOST: u32 = 64;
 
 /// Isolated folios of which nothing is mapped any more, with their frames still full. They end by
-/// [`Mm::let_go`].
+/// [`Engine::let_go`].
 #[derive(Debug, Default)]
 #[must_use = "frames that are not let go of stay charged"]
 pub(crate) struct Leaving {
@@ -40,7 +40,7 @@ impl Leaving {
     }
 }
 
-impl<E: Env> Mm<E> {
+impl<E: Env> Engine<E> {
     /// Gives the frames of all that was collected back, with their charge, and ends the folios'
     /// isolation.
     pub(crate) fn let_go(&self, leaving: &mut Leaving) {

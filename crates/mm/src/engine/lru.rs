@@ -5,10 +5,10 @@
 //! is done by unmapping. Unevictable ones are shared since a fork: to take them would free
 //! nothing, since others hold the same pages.
 
+use crate::engine::Engine;
 use crate::engine::folio::order_of;
 use crate::env::Env;
 use crate::frame::{Flags, FrameMeta, Link, List};
-use crate::mm::Mm;
 use crate::units::{Pfn, order_pages};
 use core::sync::atomic::Ordering;
 
@@ -48,7 +48,7 @@ impl Lru {
         }
     }
     /// Takes a folio off its list, if it is on one; the folio before it there.
-    pub(crate) fn take_out<E: Env>(&mut self, mm: &Mm<E>, pfn: Pfn) -> Option<Pfn> {
+    pub(crate) fn take_out<E: Env>(&mut self, mm: &Engine<E>, pfn: Pfn) -> Option<Pfn> {
         let meta = mm.meta(pfn);
         if !meta.has(Flags::LRU) {
             return None;
@@ -60,7 +60,7 @@ impl Lru {
     }
     /// Puts a folio that is on no list on the one that its flags name: behind `place`, which is
     /// on that list, or at the head.
-    pub(crate) fn put_in<E: Env>(&mut self, mm: &Mm<E>, pfn: Pfn, place: Option<Pfn>) {
+    pub(crate) fn put_in<E: Env>(&mut self, mm: &Engine<E>, pfn: Pfn, place: Option<Pfn>) {
         let meta = mm.meta(pfn);
         let list = self.list_mut(list_of(meta));
         match place {
@@ -95,10 +95,10 @@ fn list_of(meta: &FrameMeta) -> Which {
     }
 }
 
-impl<E: Env> Mm<E> {
+impl<E: Env> Engine<E> {
     /// Puts a folio that is on no list at the head of one.
     pub(crate) fn lru_add(&self, pfn: Pfn, which: Which) {
-        let mut lru = self.lru.lock(self.machine());
+        let mut lru = self.folios.lru.lock(self.machine());
         let meta = self.meta(pfn);
         if meta.has(Flags::LRU) {
             return;
@@ -113,7 +113,7 @@ impl<E: Env> Mm<E> {
 
     /// Takes a folio off its list, if it is on one.
     pub(crate) fn lru_del(&self, pfn: Pfn) {
-        let mut lru = self.lru.lock(self.machine());
+        let mut lru = self.folios.lru.lock(self.machine());
         let meta = self.meta(pfn);
         if meta.has(Flags::LRU) {
             lru.list_mut(list_of(meta)).remove(self, pfn);
@@ -131,7 +131,7 @@ impl<E: Env> Mm<E> {
     /// The same for any folio. Its block is locked: only so it becomes unevictable, or ceases
     /// to be.
     pub(crate) fn relist(&self, pfn: Pfn, which: Which) {
-        let mut lru = self.lru.lock(self.machine());
+        let mut lru = self.folios.lru.lock(self.machine());
         let meta = self.meta(pfn);
         let listed = meta.has(Flags::LRU);
         if listed {
@@ -150,13 +150,14 @@ impl<E: Env> Mm<E> {
 
     /// Isolates the folio at the tail of a list: off the list, with one more reference.
     pub(crate) fn isolate_tail(&self, which: Which) -> Option<Pfn> {
-        let mut lru = self.lru.lock(self.machine());
+        let mut lru = self.folios.lru.lock(self.machine());
         loop {
             let pfn = lru.list_mut(which).pop_tail(self)?;
             let meta = self.meta(pfn);
             // No reference left: its last owner is on the way to take it off the list.
             if meta.try_get() {
-                self.isolated
+                self.folios
+                    .isolated
                     .fetch_add(order_pages(order_of(meta)) as u64, Ordering::AcqRel);
                 return Some(pfn);
             }
@@ -165,13 +166,14 @@ impl<E: Env> Mm<E> {
 
     /// Isolates this folio, unless somebody else has.
     pub(crate) fn isolate(&self, pfn: Pfn) -> bool {
-        let mut lru = self.lru.lock(self.machine());
+        let mut lru = self.folios.lru.lock(self.machine());
         let meta = self.meta(pfn);
         if !meta.has(Flags::LRU) || !meta.try_get() {
             return false;
         }
         lru.list_mut(list_of(meta)).remove(self, pfn);
-        self.isolated
+        self.folios
+            .isolated
             .fetch_add(order_pages(order_of(meta)) as u64, Ordering::AcqRel);
         true
     }
@@ -183,7 +185,8 @@ impl<E: Env> Mm<E> {
         if meta.refs() == 1 {
             return self.end_isolation(pfn, order_of(meta));
         }
-        self.isolated
+        self.folios
+            .isolated
             .fetch_sub(order_pages(order_of(meta)) as u64, Ordering::AcqRel);
         self.lru_add(pfn, list_of(meta));
         self.put_folio(pfn, 1);
@@ -197,11 +200,13 @@ impl<E: Env> Mm<E> {
 
     /// So many pages are isolated no longer.
     pub(crate) fn isolation_ended(&self, pages: u32) {
-        self.isolated.fetch_sub(pages as u64, Ordering::AcqRel);
+        self.folios
+            .isolated
+            .fetch_sub(pages as u64, Ordering::AcqRel);
     }
 
     /// Pages on a list now.
     pub fn lru_pages(&self, which: Which) -> u64 {
-        self.lru.lock(self.machine()).list(which).pages()
+        self.folios.lru.lock(self.machine()).list(which).pages()
     }
 }

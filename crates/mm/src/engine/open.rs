@@ -9,10 +9,10 @@
 //! them, or drops them, looks into open pages.
 
 use crate::charge::Charge;
+use crate::engine::Engine;
 use crate::engine::lru::Which;
 use crate::engine::space::{BlockRef, MapError, Space};
 use crate::env::Env;
-use crate::mm::Mm;
 use crate::order::Window;
 use crate::platform::{Made, Platform, PlatformError, Prot, Stop};
 use crate::stat::Item;
@@ -22,7 +22,7 @@ use crate::tunables::Tunables;
 use crate::units::{BLOCK_PAGES, PageMask, PageRun, Vpn, order_pages};
 use alloc::vec::Vec;
 use core::ops::Range;
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// A fault that would get a smaller folio opens holes instead: 64 KiB of them, the size from which
 /// on the fault costs little more than the zeros that it brings.
@@ -32,7 +32,16 @@ const MANY: u32 = 4 << OPEN_ORDER;
 /// Pages that one round of reclaim closes at most, so that who waits does not wait for all.
 const ROUND: u64 = 64 * BLOCK_PAGES as u64;
 
-impl<E: Env> Mm<E> {
+/// How many runs of open pages there are, and which are closed next.
+#[derive(Debug, Default)]
+pub(crate) struct OpenRuns {
+    /// In all blocks.
+    pub runs: AtomicU32,
+    /// Where the next round of reclaim goes on to close what is open: a page's number.
+    closed_to: AtomicU64,
+}
+
+impl<E: Env> Engine<E> {
     /// Makes open entries of a run. Block locked.
     pub(crate) fn note_open(&self, table: &mut Table, run: PageRun, prot: Prot) {
         let first = run.start.index();
@@ -40,7 +49,7 @@ impl<E: Env> Mm<E> {
             table.set(k, Entry::new(Kind::Open, prot, false));
         }
         let more = 1_u32.wrapping_sub(beside(table, first, run.pages));
-        self.open_runs.fetch_add(more, Relaxed);
+        self.open.runs.fetch_add(more, Relaxed);
         self.stats().add(Item::NrOpen, u64::from(run.pages));
     }
 
@@ -66,7 +75,7 @@ impl<E: Env> Mm<E> {
 
     /// Charges open pages if there may be more of them.
     pub(crate) fn charge_open(&self, t: &Tunables, pages: u64) -> bool {
-        self.open_runs.load(Relaxed) < self.platform().most_open()
+        self.open.runs.load(Relaxed) < self.platform().most_open()
             && self.is_far_below_high(t, pages)
             && self.charge().try_charge(pages).is_ok()
     }
@@ -123,7 +132,7 @@ impl<E: Env> Mm<E> {
         let before = runs(table);
         let freed = self.book_made(table, run, &made);
         let more = runs(table).wrapping_sub(before);
-        self.open_runs.fetch_add(more, Relaxed);
+        self.open.runs.fetch_add(more, Relaxed);
         Ok(freed)
     }
 
@@ -225,7 +234,7 @@ impl<E: Env> Mm<E> {
             left == 0 || freed >= target || before.saturating_sub(left) >= ROUND
         };
         for space in self.all_spaces() {
-            let from = self.closed_to.load(Relaxed);
+            let from = self.open.closed_to.load(Relaxed);
             let (base, pages) = (space.base.0, space.pages);
             let from = from.clamp(base, base + pages) - base;
             let after = space.parts(self, Vpn(base + from), pages - from);
@@ -235,7 +244,7 @@ impl<E: Env> Mm<E> {
                 }
                 // A refusal is for one block; the rest may do.
                 freed += self.close_part(&space, &block, first, n).unwrap_or(0);
-                self.closed_to.store(first.0 + u64::from(n), Relaxed);
+                self.open.closed_to.store(first.0 + u64::from(n), Relaxed);
             }
         }
         freed
@@ -304,7 +313,7 @@ impl<E: Env> Mm<E> {
         for (k, n) in open.runs(BLOCK_PAGES) {
             (k..k + n).for_each(|k| table.set(k, Entry::NONE));
             let more = beside(table, k, n).wrapping_sub(1);
-            self.open_runs.fetch_add(more, Relaxed);
+            self.open.runs.fetch_add(more, Relaxed);
         }
         self.stats().sub(Item::NrOpen, pages);
         self.charge().uncharge(pages);

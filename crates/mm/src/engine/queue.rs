@@ -11,10 +11,10 @@
 //! waits for memory it sits out a pass. Folios of which a part is unmapped join at the old end:
 //! what they give is certain.
 
+use crate::engine::Engine;
 use crate::engine::folio::order_of;
 use crate::env::Env;
-use crate::frame::{Flags, Frames, Link, List};
-use crate::mm::Mm;
+use crate::frame::{Flags, FrameLookup, Link, List};
 use crate::sizes::LEAST_ORDER;
 use crate::stat::{Item, SizeItem};
 use crate::units::{BLOCK_ORDER, Pfn};
@@ -52,14 +52,14 @@ impl SplitQueue {
         self.old
     }
 
-    fn remove<F: Frames + ?Sized>(&mut self, frames: &F, pfn: Pfn) {
+    fn remove<F: FrameLookup + ?Sized>(&mut self, frames: &F, pfn: Pfn) {
         if self.old == Some(pfn) {
             self.old = self.list.after(frames, pfn);
         }
         self.list.remove(frames, pfn);
     }
 
-    fn push_old<F: Frames + ?Sized>(&mut self, frames: &F, pfn: Pfn) {
+    fn push_old<F: FrameLookup + ?Sized>(&mut self, frames: &F, pfn: Pfn) {
         if self.list.push_tail(frames, pfn) && self.old.is_none() {
             self.old = Some(pfn);
         }
@@ -72,7 +72,7 @@ impl Default for SplitQueue {
     }
 }
 
-impl<E: Env> Mm<E> {
+impl<E: Env> Engine<E> {
     /// Puts a new huge page on the queue, unless `shrink_underused` is off.
     pub(crate) fn queue_new(&self, pfn: Pfn) {
         if self.tunables().shrink_underused {
@@ -82,7 +82,7 @@ impl<E: Env> Mm<E> {
 
     /// Puts a folio on the queue, if it is not there.
     pub(crate) fn requeue(&self, pfn: Pfn) {
-        let mut queue = self.queue.lock(self.machine());
+        let mut queue = self.folios.queue.lock(self.machine());
         let meta = self.meta(pfn);
         if !meta.has(Flags::QUEUED) {
             queue.list.push_head(self, pfn);
@@ -97,7 +97,7 @@ impl<E: Env> Mm<E> {
         if order < LEAST_ORDER || meta.has(Flags::PARTIAL | Flags::QUEUED) {
             return;
         }
-        let mut queue = self.queue.lock(self.machine());
+        let mut queue = self.folios.queue.lock(self.machine());
         if !meta.set(Flags::PARTIAL).has(Flags::PARTIAL) {
             let stats = self.stats();
             stats.add(Item::NrAnonPartiallyMapped, 1);
@@ -131,7 +131,7 @@ impl<E: Env> Mm<E> {
         if !meta.has(Flags::QUEUED) {
             return;
         }
-        let mut queue = self.queue.lock(self.machine());
+        let mut queue = self.folios.queue.lock(self.machine());
         if meta.has(Flags::QUEUED) {
             queue.remove(self, pfn);
         }
@@ -139,7 +139,7 @@ impl<E: Env> Mm<E> {
 
     /// Takes the oldest folio off the queue, with one more reference; a young one only if asked.
     pub(crate) fn dequeue(&self, young: bool) -> Option<Pfn> {
-        let mut queue = self.queue.lock(self.machine());
+        let mut queue = self.folios.queue.lock(self.machine());
         loop {
             let oldest = queue.list.tail();
             let pfn = oldest.filter(|_| young || queue.old.is_some())?;
@@ -153,12 +153,12 @@ impl<E: Env> Mm<E> {
 
     /// A pass of the shrinker has ended: who is on the queue is young no more.
     pub(crate) fn grow_old(&self) {
-        let mut queue = self.queue.lock(self.machine());
+        let mut queue = self.folios.queue.lock(self.machine());
         queue.old = queue.list.head();
     }
 
     /// Folios on the queue now.
     pub fn queued(&self) -> u64 {
-        self.queue.lock(self.machine()).len()
+        self.folios.queue.lock(self.machine()).len()
     }
 }

@@ -1,11 +1,11 @@
 //! Bytes at rest in frames: nobody can write them, since nothing is mapped, or all of it protected.
 
+use crate::engine::Engine;
 use crate::env::Env;
-use crate::mm::Mm;
 use crate::platform::{Platform, PlatformError};
 use crate::units::{BLOCK_PAGES, FrameRun, PageMask, Pfn};
 
-impl<E: Env> Mm<E> {
+impl<E: Env> Engine<E> {
     /// Disposes of what rests in frames.
     pub(crate) fn release(&self, frames: FrameRun) {
         self.platform().release(frames);

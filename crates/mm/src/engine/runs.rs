@@ -1,9 +1,9 @@
 //! Translations of whole runs: platform operations that may stop half-way, made all or nothing,
 //! and flushed.
 
+use crate::engine::Engine;
 use crate::engine::space::{MapError, Space};
 use crate::env::Env;
-use crate::mm::Mm;
 use crate::platform::{Content, Done, Flush, Platform, PlatformError, Prot, Stop};
 use crate::stat::Item;
 use crate::table::block::{HugeMap, Table};
@@ -37,7 +37,7 @@ fn as_far_as_it_goes(
     (done, None)
 }
 
-impl<E: Env> Mm<E> {
+impl<E: Env> Engine<E> {
     /// Maps a whole run. On an error, parked pages are all at rest again. Of zeros or bytes
     /// the first `at` pages stay mapped, and the caller must book them: the program may have
     /// written to them already.

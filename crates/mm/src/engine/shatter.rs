@@ -8,6 +8,7 @@
 //! This needs no memory and no copy; it is what is left when the other way fails.
 
 use crate::charge::Charge;
+use crate::engine::Engine;
 use crate::engine::busy::Busy;
 use crate::engine::isolated::Isolated;
 use crate::engine::lru::Which;
@@ -15,7 +16,6 @@ use crate::engine::sharing::Sharing;
 use crate::engine::space::{BlockRef, Space};
 use crate::env::Env;
 use crate::machine::{Machine, Site};
-use crate::mm::Mm;
 use crate::platform::{Content, PlatformError, Stop};
 use crate::stat::{Item, SizeItem};
 use crate::table::block::{Block, BlockState, HugeMap, PROGRAM, Table};
@@ -26,7 +26,7 @@ use crate::units::{
 use alloc::boxed::Box;
 use core::sync::atomic::Ordering::Relaxed;
 
-impl<E: Env> Mm<E> {
+impl<E: Env> Engine<E> {
     /// Unmaps a huge page, if it is mapped; a shared one is no caller's. Block locked (or busy).
     pub(crate) fn unmap_huge(
         &self,
@@ -238,7 +238,7 @@ impl<E: Env> Mm<E> {
         let mut stay = live;
         if self
             .tunables()
-            .shatters::<E>(live.count(), self.small.free_pages())
+            .shatters::<E>(live.count(), self.zones.small.free_pages())
         {
             stay = PageMask::EMPTY;
             self.charge().force_charge(live.count() as u64);
@@ -311,7 +311,7 @@ impl<E: Env> Mm<E> {
                 let (p, v) = (pfn.add(i), page.add(i as u64));
                 if i >= visible && !copied {
                     stay.set(at + i);
-                    let freed = self.small.free(self.machine(), p, 0);
+                    let freed = self.zones.small.free(self.machine(), p, 0);
                     debug_assert!(freed.is_ok(), "{freed:?}");
                     continue;
                 }
@@ -336,11 +336,11 @@ impl<E: Env> Mm<E> {
     fn single_frames(&self, most: u32) -> Option<(Pfn, u32)> {
         let order = most.ilog2().min(4) as u8;
         let (order, pfn) = (0..=order).rev().find_map(|order| {
-            let got = self.small.alloc(self.machine(), order);
+            let got = self.zones.small.alloc(self.machine(), order);
             got.ok().map(|pfn| (order, pfn))
         })?;
         if order > 0 {
-            let split = self.small.split_allocated(pfn, order);
+            let split = self.zones.small.split_allocated(pfn, order);
             debug_assert!(split.is_ok(), "{split:?}");
         }
         Some((pfn, order_pages(order)))
@@ -365,7 +365,7 @@ impl<E: Env> Mm<E> {
     /// Splits a folio into single pages: those of `keep` stay, with one reference each, the
     /// others are freed and their charge is returned. The caller owns all its pages (busy, or
     /// with the block's lock), which hold `refs` references, and has disposed of the bytes of
-    /// those that are freed. `list` as for [`Mm::split_frozen`].
+    /// those that are freed. `list` as for [`Engine::split_frozen`].
     pub(crate) fn split_owned(
         &self,
         head: Pfn,

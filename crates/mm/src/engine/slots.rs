@@ -6,8 +6,8 @@
 //! may keep its slot (`cache.rs`).
 
 use crate::charge::{Charge, OverLimit};
+use crate::engine::Engine;
 use crate::env::Env;
-use crate::mm::Mm;
 use crate::store::Store;
 use crate::units::Slot;
 use alloc::collections::BTreeMap;
@@ -153,7 +153,7 @@ impl Default for SlotMap {
     }
 }
 
-impl<E: Env> Mm<E> {
+impl<E: Env> Engine<E> {
     /// A run of slots, charged to `memory.swap.max`.
     pub(crate) fn alloc_slots(&self, count: u32) -> Result<Slot, OverLimit> {
         if let Err(over) = self.charge().try_charge_swap(count as u64) {
@@ -163,7 +163,7 @@ impl<E: Env> Mm<E> {
             }
             self.charge().try_charge_swap(count as u64)?;
         }
-        let slot = self.slots.lock(self.machine()).alloc(count);
+        let slot = self.swap.slots.lock(self.machine()).alloc(count);
         slot.ok_or_else(|| {
             self.charge().uncharge_swap(count as u64);
             OverLimit {
@@ -177,7 +177,7 @@ impl<E: Env> Mm<E> {
     /// Returns slots that hold nothing in the store.
     pub(crate) fn free_slots(&self, first: Slot, count: u32) {
         if count > 0 {
-            self.slots.lock(self.machine()).free(first, count);
+            self.swap.slots.lock(self.machine()).free(first, count);
             self.charge().uncharge_swap(count as u64);
         }
     }
@@ -188,7 +188,7 @@ impl<E: Env> Mm<E> {
         if count == 0 {
             return;
         }
-        let last = self.slots.lock(self.machine()).leave(first, count);
+        let last = self.swap.slots.lock(self.machine()).leave(first, count);
         for (first, count) in last {
             self.store().free(first, count);
             self.free_slots(first, count);
@@ -197,7 +197,10 @@ impl<E: Env> Mm<E> {
 
     /// Adds `users` to each of a run of stored pages.
     pub(crate) fn share_swapped(&self, first: Slot, count: u32, users: u32) {
-        self.slots.lock(self.machine()).share(first, count, users);
+        self.swap
+            .slots
+            .lock(self.machine())
+            .share(first, count, users);
     }
 }
 

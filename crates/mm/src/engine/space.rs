@@ -1,8 +1,8 @@
 //! An address space: its window, its VMAs, and the directory of its blocks.
 
+use crate::engine::Engine;
 use crate::env::Env;
 use crate::machine::LockClass;
-use crate::mm::Mm;
 use crate::order::Adapt;
 use crate::platform::{Platform, PlatformError};
 use crate::sync::Lock;
@@ -131,7 +131,7 @@ impl Space {
     }
 
     /// The VMA of a page, and the sequence number under which it was seen.
-    pub fn vma<E: Env>(&self, mm: &Mm<E>, page: Vpn) -> (Option<Vma>, u64) {
+    pub fn vma<E: Env>(&self, mm: &Engine<E>, page: Vpn) -> (Option<Vma>, u64) {
         let tree = self.vmas.lock(mm.machine());
         let seq = self.seq.load(Ordering::Acquire);
         (tree.find(page).copied(), seq)
@@ -143,12 +143,12 @@ impl Space {
     }
 
     /// Reads the tree.
-    pub fn read_vmas<E: Env, R>(&self, mm: &Mm<E>, read: impl FnOnce(&VmaTree) -> R) -> R {
+    pub fn read_vmas<E: Env, R>(&self, mm: &Engine<E>, read: impl FnOnce(&VmaTree) -> R) -> R {
         read(&self.vmas.lock(mm.machine()))
     }
 
     /// Edits the tree; the mmap lock is held.
-    pub fn edit_vmas<E: Env, R>(&self, mm: &Mm<E>, edit: impl FnOnce(&mut VmaTree) -> R) -> R {
+    pub fn edit_vmas<E: Env, R>(&self, mm: &Engine<E>, edit: impl FnOnce(&mut VmaTree) -> R) -> R {
         let mut tree = self.vmas.lock(mm.machine());
         let r = edit(&mut tree);
         self.seq.fetch_add(1, Ordering::Release);
@@ -156,7 +156,7 @@ impl Space {
     }
 
     /// The block, created on first use.
-    pub fn block<E: Env>(&self, mm: &Mm<E>, nr: BlockNr) -> BlockRef {
+    pub fn block<E: Env>(&self, mm: &Engine<E>, nr: BlockNr) -> BlockRef {
         let key = nr.0 / LEAF_BLOCKS;
         let mut leaves = self.leaves.lock(mm.machine());
         let leaf = leaves.entry(key).or_insert_with(|| {
@@ -175,20 +175,20 @@ impl Space {
     }
 
     /// The block if anything near it was ever touched.
-    pub fn block_if_any<E: Env>(&self, mm: &Mm<E>, nr: BlockNr) -> Option<BlockRef> {
+    pub fn block_if_any<E: Env>(&self, mm: &Engine<E>, nr: BlockNr) -> Option<BlockRef> {
         Some(BlockRef {
             leaf: self.leaf_if_any(mm, nr)?,
             index: (nr.0 % LEAF_BLOCKS) as usize,
         })
     }
 
-    fn leaf_if_any<E: Env>(&self, mm: &Mm<E>, nr: BlockNr) -> Option<Arc<Leaf>> {
+    fn leaf_if_any<E: Env>(&self, mm: &Engine<E>, nr: BlockNr) -> Option<Arc<Leaf>> {
         let leaves = self.leaves.lock(mm.machine());
         leaves.get(&(nr.0 / LEAF_BLOCKS)).cloned()
     }
 
     /// The first page behind the leaf of a block for which there is a leaf.
-    fn next_leaf<E: Env>(&self, mm: &Mm<E>, nr: BlockNr) -> Option<Vpn> {
+    fn next_leaf<E: Env>(&self, mm: &Engine<E>, nr: BlockNr) -> Option<Vpn> {
         let leaves = self.leaves.lock(mm.machine());
         let (key, _) = leaves.range(nr.0 / LEAF_BLOCKS + 1..).next()?;
         Some(BlockNr(key * LEAF_BLOCKS).start())
@@ -198,7 +198,7 @@ impl Space {
     /// in order; stretches that were never touched are skipped at once.
     pub fn parts<'a, E: Env>(
         &'a self,
-        mm: &'a Mm<E>,
+        mm: &'a Engine<E>,
         start: Vpn,
         pages: u64,
     ) -> impl Iterator<Item = (BlockRef, Vpn, u32)> + 'a {
@@ -228,7 +228,7 @@ impl Space {
     }
 }
 
-impl<E: Env> Mm<E> {
+impl<E: Env> Engine<E> {
     /// Creates a space with the window `[base, base + pages)`. `base` must be the first page
     /// of a block.
     pub fn create_space(&self, base: Vpn, pages: u64) -> Result<SpaceId, MapError> {

@@ -11,13 +11,13 @@
 //! entries (a pin, an isolation by somebody else) makes the split fail, and all is as before.
 
 use crate::charge::Charge;
+use crate::engine::Engine;
 use crate::engine::folio::order_of;
 use crate::engine::isolated::Isolated;
 use crate::engine::space::{MapError, Space};
 use crate::env::Env;
 use crate::frame::Flags;
 use crate::machine::{Machine, Site};
-use crate::mm::Mm;
 use crate::platform::Platform;
 use crate::stat::{Item, SizeItem};
 use crate::table::block::{BlockState, Table};
@@ -157,7 +157,7 @@ pub(crate) fn live_of(
     Ok((live, mapped))
 }
 
-impl<E: Env> Mm<E> {
+impl<E: Env> Engine<E> {
     /// Takes all references away from a folio that has exactly `refs`. False if somebody holds
     /// it for longer than a look.
     pub(crate) fn freeze_folio(&self, head: Pfn, refs: u32) -> bool {
@@ -199,7 +199,7 @@ impl<E: Env> Mm<E> {
         }
         debug_assert!(!isolated || !meta.has(Flags::LRU), "{head} is on a list");
         // Of what leaves the LRU list the parts take the place.
-        let mut lru = (!isolated).then(|| self.lru.lock(self.machine()));
+        let mut lru = (!isolated).then(|| self.folios.lru.lock(self.machine()));
         let place = lru.as_deref_mut().and_then(|l| l.take_out(self, head));
         meta.clear(Flags::ACTIVE | Flags::REJECTED | Flags::UNEVICTABLE);
         let done = zone.split_allocated_into(head, order, |i| part_at(live, i, cap));

@@ -2,11 +2,11 @@
 //! block's part, one put for each folio.
 
 use crate::charge::Charge;
+use crate::engine::Engine;
 use crate::engine::folio::first_page;
 use crate::engine::sharing::Sharing;
 use crate::engine::space::{BlockRef, Space};
 use crate::env::Env;
-use crate::mm::Mm;
 use crate::platform::Platform;
 use crate::stat::Item;
 use crate::table::block::{BlockState, HugeMap, Table};
@@ -24,7 +24,7 @@ struct Batch {
     charged: u64,
 }
 
-impl<E: Env> Mm<E> {
+impl<E: Env> Engine<E> {
     /// Makes holes of a range. May wait for busy pages; no lock but the mmap lock is held.
     pub(crate) fn zap_range(&self, space: &Space, start: Vpn, pages: u64) {
         for (block, first, n) in space.parts(self, start, pages) {

@@ -204,7 +204,7 @@ impl<E: Env> Mm<E> {
             ..
         } = coming;
         let bytes = run.pages as usize * PAGE_SIZE;
-        let mut buffer = self.scratch.take(self.machine(), bytes);
+        let mut buffer = self.swap.scratch.take(self.machine(), bytes);
         let read = slot_runs(&coming.slots)
             .into_iter()
             .try_for_each(|(k, slot, n)| {
@@ -221,7 +221,7 @@ impl<E: Env> Mm<E> {
             }
             Err(e) => (0, Err(FaultError::Store(e))),
         };
-        self.scratch.give_back(self.machine(), buffer);
+        self.swap.scratch.give_back(self.machine(), buffer);
         result
     }
 }

@@ -11,7 +11,7 @@
 //! becomes part of a larger block is made a tail. So the cost of a block does not grow with
 //! its order.
 
-use super::Frames;
+use super::FrameLookup;
 use super::capture::{Captures, FreedBy};
 use super::fallback::{self, Orders, Steal};
 use super::meta::{FrameMeta, Head, Kind, link_get, link_set};

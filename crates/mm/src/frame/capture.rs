@@ -18,7 +18,7 @@
 //! A list lives for one pass of one reclaimer over one zone: [`Capture`] is that pass, and
 //! when it is dropped, nothing stays captured.
 
-use super::Frames;
+use super::FrameLookup;
 use super::buddy::Held;
 use super::meta::{FrameMeta, Head, Kind, link_get, link_set};
 use super::mobility::Mobility;

@@ -2,7 +2,7 @@
 
 use super::meta::{Head, link_get};
 use super::mobility::TYPES;
-use super::{Frames, Kind, ORDERS, Zone};
+use super::{FrameLookup, Kind, ORDERS, Zone};
 use crate::units::{MAX_ORDER, Pfn, order_pages};
 use alloc::format;
 use alloc::string::String;

@@ -4,7 +4,7 @@
 //! is kept by the list. A list belongs to whoever holds the lock it is kept in.
 
 use super::meta::{Flags, FrameMeta, link_get, link_set};
-use super::{Frames, Kind};
+use super::{FrameLookup, Kind};
 use crate::atomic::AtomicU32;
 use crate::units::{Pfn, order_pages};
 use alloc::format;
@@ -61,27 +61,32 @@ impl List {
         self.tail
     }
     /// The folio before `pfn`, towards the head.
-    pub fn before<F: Frames + ?Sized>(&self, frames: &F, pfn: Pfn) -> Option<Pfn> {
+    pub fn before<F: FrameLookup + ?Sized>(&self, frames: &F, pfn: Pfn) -> Option<Pfn> {
         link_get(self.links(frames.get(pfn)?).0)
     }
     /// The folio after `pfn`, towards the tail.
-    pub fn after<F: Frames + ?Sized>(&self, frames: &F, pfn: Pfn) -> Option<Pfn> {
+    pub fn after<F: FrameLookup + ?Sized>(&self, frames: &F, pfn: Pfn) -> Option<Pfn> {
         link_get(self.links(frames.get(pfn)?).1)
     }
 
     /// Adds a folio at the head. False, and nothing changed, if `pfn` is not a folio's head or
     /// is on a list already (debug builds assert).
-    pub fn push_head<F: Frames + ?Sized>(&mut self, frames: &F, pfn: Pfn) -> bool {
+    pub fn push_head<F: FrameLookup + ?Sized>(&mut self, frames: &F, pfn: Pfn) -> bool {
         self.insert(frames, pfn, None, self.head)
     }
 
     /// Adds a folio at the tail. As [`List::push_head`].
-    pub fn push_tail<F: Frames + ?Sized>(&mut self, frames: &F, pfn: Pfn) -> bool {
+    pub fn push_tail<F: FrameLookup + ?Sized>(&mut self, frames: &F, pfn: Pfn) -> bool {
         self.insert(frames, pfn, self.tail, None)
     }
 
     /// Adds a folio behind `place`, which is on this list. As [`List::push_head`].
-    pub fn insert_after<F: Frames + ?Sized>(&mut self, frames: &F, pfn: Pfn, place: Pfn) -> bool {
+    pub fn insert_after<F: FrameLookup + ?Sized>(
+        &mut self,
+        frames: &F,
+        pfn: Pfn,
+        place: Pfn,
+    ) -> bool {
         let on_list = frames.get(place).is_some_and(|m| m.has(self.flag()));
         debug_assert!(on_list, "{place} is not on the list");
         on_list && self.insert(frames, pfn, Some(place), self.after(frames, place))
@@ -89,7 +94,7 @@ impl List {
 
     /// Takes a folio off the list; false if it is on no list over these links. Pre: if it is
     /// on one, it is this one, and its order is what it was when it was added.
-    pub fn remove<F: Frames + ?Sized>(&mut self, frames: &F, pfn: Pfn) -> bool {
+    pub fn remove<F: FrameLookup + ?Sized>(&mut self, frames: &F, pfn: Pfn) -> bool {
         let Some(meta) = frames.get(pfn).filter(|m| m.has(self.flag())) else {
             return false;
         };
@@ -107,14 +112,17 @@ impl List {
     }
 
     /// Takes the last folio off the list.
-    pub fn pop_tail<F: Frames + ?Sized>(&mut self, frames: &F) -> Option<Pfn> {
+    pub fn pop_tail<F: FrameLookup + ?Sized>(&mut self, frames: &F) -> Option<Pfn> {
         let pfn = self.tail?;
         self.remove(frames, pfn).then_some(pfn)
     }
 
     /// The folios from head to tail. Ends early, never turns in a circle: at most
     /// [`List::folios`] items.
-    pub fn iter<'a, F: Frames + ?Sized>(&self, frames: &'a F) -> impl Iterator<Item = Pfn> + 'a {
+    pub fn iter<'a, F: FrameLookup + ?Sized>(
+        &self,
+        frames: &'a F,
+    ) -> impl Iterator<Item = Pfn> + 'a {
         let queue = self.link == Link::Queue;
         let (mut at, mut left) = (self.head, self.folios);
         core::iter::from_fn(move || {
@@ -126,7 +134,7 @@ impl List {
     }
 
     /// Checks links, flags and counts of the whole list.
-    pub fn verify<F: Frames + ?Sized>(&self, frames: &F) -> Result<(), String> {
+    pub fn verify<F: FrameLookup + ?Sized>(&self, frames: &F) -> Result<(), String> {
         let (mut folios, mut pages, mut last) = (0, 0, None);
         for pfn in self.iter(frames) {
             let Some(meta) = frames.get(pfn) else {
@@ -165,7 +173,7 @@ impl List {
         meta.links(self.link == Link::Queue)
     }
 
-    fn insert<F: Frames + ?Sized>(
+    fn insert<F: FrameLookup + ?Sized>(
         &mut self,
         frames: &F,
         pfn: Pfn,
@@ -191,7 +199,7 @@ impl List {
     }
 
     /// Makes `a` and `b` neighbours; `None` is the end of the list on that side.
-    fn join<F: Frames + ?Sized>(&mut self, frames: &F, a: Option<Pfn>, b: Option<Pfn>) {
+    fn join<F: FrameLookup + ?Sized>(&mut self, frames: &F, a: Option<Pfn>, b: Option<Pfn>) {
         match a.and_then(|p| frames.get(p)) {
             Some(meta) => link_set(self.links(meta).1, b),
             None => self.head = b,

@@ -54,13 +54,13 @@ pub use zonelist::Zonelist;
 use crate::units::Pfn;
 
 /// Whoever can look frames up: a zone, or several.
-pub trait Frames {
+pub trait FrameLookup {
     /// Metadata of a frame; `None` outside of the frames that exist and for frames that were
     /// never part of an allocated or free block.
     fn get(&self, pfn: Pfn) -> Option<&FrameMeta>;
 }
 
-impl<F: Frames> Frames for [F] {
+impl<F: FrameLookup> FrameLookup for [F] {
     fn get(&self, pfn: Pfn) -> Option<&FrameMeta> {
         self.iter().find_map(|f| f.get(pfn))
     }

@@ -8,7 +8,7 @@
 //! as a few blocks that are cut into frames outside of the lock, and comes back as the runs
 //! that its frames form.
 
-use super::Frames;
+use super::FrameLookup;
 use super::meta::Kind;
 use super::mobility::{Mobility, TYPES};
 use super::zone::Zone;

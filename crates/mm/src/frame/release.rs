@@ -1,6 +1,6 @@
 //! The way back into the zone: the release check, and the one point at which blocks come back.
 
-use super::Frames;
+use super::FrameLookup;
 use super::buddy::Held;
 use super::capture::FreedBy;
 use super::error::{BulkFreeError, FreeError};

@@ -5,7 +5,7 @@
 //! tens of millions of frames costs address space only.
 #![allow(unsafe_code)]
 
-use super::{Frames, Kind, meta::FrameMeta};
+use super::{FrameLookup, Kind, meta::FrameMeta};
 use crate::platform::FrameSpan;
 use crate::units::Pfn;
 use alloc::alloc::{Layout, alloc_zeroed, dealloc};
@@ -139,7 +139,7 @@ impl FrameTable {
     }
 }
 
-impl Frames for FrameTable {
+impl FrameLookup for FrameTable {
     #[inline]
     fn get(&self, pfn: Pfn) -> Option<&FrameMeta> {
         let meta = self.at(pfn)?;

@@ -1,7 +1,7 @@
 //! Why an allocation failed: what is free, what stands in the way of the blocks that came
 //! closest, what reclaim has freed, and who took it.
 
-use super::Frames;
+use super::FrameLookup;
 use super::error::ORDERS;
 use super::meta::{Flags, FrameMeta, Head};
 use super::mobility::Mobility;

@@ -9,7 +9,7 @@ use super::meta::{CAPTURE_LISTS, FrameMeta};
 use super::mobility::{Mobility, Pageblocks, TYPES};
 use super::pcp::{PerCpu, Sizes};
 use super::watermark::Marks;
-use super::{FrameTable, Frames};
+use super::{FrameLookup, FrameTable};
 use crate::atomic::{AtomicU32, AtomicU64};
 use crate::machine::{LockClass, Machine};
 use crate::platform::FrameSpan;
@@ -377,7 +377,7 @@ impl Zone {
     }
 }
 
-impl Frames for Zone {
+impl FrameLookup for Zone {
     fn get(&self, pfn: Pfn) -> Option<&FrameMeta> {
         self.table.get(pfn)
     }

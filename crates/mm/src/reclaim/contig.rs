@@ -7,6 +7,7 @@
 use crate::charge::Charge;
 use crate::compact::Compaction;
 use crate::engine::folio::AllocError;
+use crate::engine::pressure::Who;
 use crate::engine::step::FaultMode;
 use crate::env::Env;
 use crate::frame::{
@@ -14,7 +15,6 @@ use crate::frame::{
 };
 use crate::mm::Mm;
 use crate::platform::Platform;
-use crate::pressure::Who;
 use crate::stat::Item;
 use crate::table::vma::{ThpAdvice, Vma};
 use crate::units::{BLOCK_ORDER, Pfn, SpaceId, Vpn, order_pages};

@@ -10,11 +10,11 @@ use crate::charge::Charge;
 use crate::engine::folio::{AllocError, order_of};
 use crate::engine::leaving::Leaving;
 use crate::engine::lru::Which;
+use crate::engine::pressure::Who;
 use crate::env::Env;
 use crate::frame::Flags;
 use crate::machine::{Machine, Site};
 use crate::mm::Mm;
-use crate::pressure::Who;
 use crate::reclaim::oom::OomReport;
 use crate::stat::Item;
 use crate::store::Store;
@@ -55,8 +55,8 @@ impl<E: Env> Mm<E> {
         }
         let mut fruitless = 0;
         for _ in 0..PATIENCE {
-            let seq = self.reclaim_seq.load(Ordering::Acquire);
-            let contended = self.contended.load(Ordering::Relaxed);
+            let seq = self.reclaim.rounds.load(Ordering::Acquire);
+            let contended = self.folios.contended.load(Ordering::Relaxed);
             let open = self.stats().get(Item::NrOpen);
             // What another CPU's store grew by may hide what this round has freed, and another
             // CPU's round may have made the room: what counts is whether there is room now.
@@ -78,10 +78,10 @@ impl<E: Env> Mm<E> {
                 // The next round closes more.
                 continue;
             }
-            if self.isolated.load(Ordering::Acquire) == 0 {
+            if self.folios.isolated.load(Ordering::Acquire) == 0 {
                 // A folio whose block somebody has locked was passed over: it counts as soon
                 // as that CPU has gone on.
-                if self.contended.load(Ordering::Relaxed) != contended {
+                if self.folios.contended.load(Ordering::Relaxed) != contended {
                     self.machine().preempt(Site::ReclaimRound);
                     continue;
                 }
@@ -96,7 +96,7 @@ impl<E: Env> Mm<E> {
             }
             // Others are working on what is left: wait for one of them to get somewhere.
             self.machine().preempt(Site::ReclaimRound);
-            self.machine().park(&self.reclaim_seq, seq);
+            self.machine().park(&self.reclaim.rounds, seq);
         }
         if self.tunables().oom_zero_drop && self.oom_drop_zeros(target) > 0 {
             return Ok(());
@@ -106,6 +106,17 @@ impl<E: Env> Mm<E> {
         }
         self.stats().add(Item::OomKill, 1);
         Err(Box::new(self.oom_report(failed)))
+    }
+
+    /// Rounds of reclaim until now; wraps.
+    pub fn reclaim_rounds(&self) -> u32 {
+        self.reclaim.rounds.load(Ordering::Acquire)
+    }
+
+    /// Says that a round of reclaim ended.
+    pub(super) fn reclaim_round_done(&self) {
+        self.reclaim.rounds.fetch_add(1, Ordering::Release);
+        self.machine().unpark(&self.reclaim.rounds, u32::MAX);
     }
 
     /// Moves what is stored together, or has it written to what is behind the store; the pages that
@@ -273,7 +284,7 @@ impl<E: Env> Mm<E> {
         };
         let block = space.block(self, page.block());
         let Some(mut state) = block.try_lock(self) else {
-            self.contended.fetch_add(1, Ordering::Relaxed);
+            self.folios.contended.fetch_add(1, Ordering::Relaxed);
             return false;
         };
         match &mut *state {

@@ -164,7 +164,7 @@ impl<E: Env> Mm<E> {
     fn reclaim_huge(&self, space: &Space, block: &BlockRef, page: Vpn, pfn: Pfn) -> u64 {
         let nr = page.block();
         let Some(mut state) = block.try_lock(self) else {
-            self.contended.fetch_add(1, Ordering::Relaxed);
+            self.folios.contended.fetch_add(1, Ordering::Relaxed);
             self.putback(pfn);
             return 0;
         };
@@ -263,7 +263,7 @@ impl<E: Env> Mm<E> {
     ) -> u64 {
         let (pages, i) = (order_pages(order_of(self.meta(pfn))), page.index());
         let Some(mut state) = block.try_lock(self) else {
-            self.contended.fetch_add(1, Ordering::Relaxed);
+            self.folios.contended.fetch_add(1, Ordering::Relaxed);
             self.putback(pfn);
             return 0;
         };

@@ -7,13 +7,13 @@
 
 use crate::engine::folio::order_of;
 use crate::engine::isolated::Isolated;
+use crate::engine::rmap::Place;
 use crate::env::Env;
 use crate::frame::Flags;
 use crate::machine::{Machine, Site};
 use crate::mm::Mm;
 use crate::reclaim::evict::Fate;
 use crate::sharing::places::{Part, Was};
-use crate::sharing::rmap::Place;
 use crate::stat::Item;
 use crate::table::block::{BlockState, HugeSwap, Table};
 use crate::table::entry::Kind;

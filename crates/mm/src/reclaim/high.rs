@@ -7,9 +7,9 @@
 //! it, so by default direct reclaim at `memory.max` comes first, and nobody ever waits here.
 
 use crate::charge::Charge;
+use crate::engine::pressure::Who;
 use crate::env::Env;
 use crate::mm::Mm;
-use crate::pressure::Who;
 use crate::stat::Item;
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -62,7 +62,7 @@ impl<E: Env> Mm<E> {
         let _stall = self.stall();
         let over = self.charge().usage().saturating_sub(self.charge().high());
         let target = over.min(MOST);
-        let barren = self.barren_high.load(Relaxed);
+        let barren = self.reclaim.barren_high.load(Relaxed);
         let usage = self.charge().usage();
         let again = !(barren..barren.saturating_add(MOST)).contains(&usage);
         if again && !self.others_gave(target) {
@@ -70,7 +70,7 @@ impl<E: Env> Mm<E> {
             let freed = self.reclaim_round(target, Who::Direct) > 0
                 || self.charge().reclaim_elsewhere(target);
             let now = if freed { u64::MAX } else { usage };
-            self.barren_high.store(now, Relaxed);
+            self.reclaim.barren_high.store(now, Relaxed);
         }
         match self.is_far_above_high() {
             true => delay(self.charge().usage(), self.charge().high()),

@@ -11,3 +11,25 @@ pub mod refault;
 mod rejected;
 mod shared;
 mod writeback;
+
+use core::sync::atomic::{AtomicU32, AtomicU64};
+use refault::Refault;
+
+/// What reclaim remembers.
+pub(crate) struct Reclaim {
+    refault: Refault,
+    /// Rounds until now; changes after each: who found everything isolated waits on it.
+    rounds: AtomicU32,
+    /// Usage when reclaim above `memory.high` last found nothing; `u64::MAX`: it found some.
+    barren_high: AtomicU64,
+}
+
+impl Reclaim {
+    pub const fn new() -> Reclaim {
+        Reclaim {
+            refault: Refault::new(),
+            rounds: AtomicU32::new(0),
+            barren_high: AtomicU64::new(u64::MAX),
+        }
+    }
+}

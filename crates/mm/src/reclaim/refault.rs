@@ -16,7 +16,7 @@ const WINDOW: u64 = 512;
 const NOTABLE: u32 = 10;
 
 /// The share that came back, and where its last look ended.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Refault {
     out: AtomicU64,
     back: AtomicU64,
@@ -24,6 +24,13 @@ pub(crate) struct Refault {
 }
 
 impl Refault {
+    pub const fn new() -> Refault {
+        Refault {
+            out: AtomicU64::new(0),
+            back: AtomicU64::new(0),
+            percent: AtomicU64::new(0),
+        }
+    }
     /// Per cent, averaged with the look before. Two callers at once may take the same look
     /// twice, which makes it weigh more and not wrong.
     fn percent(&self, stats: &Stats) -> u32 {
@@ -50,14 +57,14 @@ fn evicted(stats: &Stats) -> u64 {
 impl<E: Env> Mm<E> {
     /// Pages that came back for each hundred that were evicted lately, at most 100.
     pub fn refault_percent(&self) -> u32 {
-        self.refault.percent(self.stats())
+        self.reclaim.refault.percent(self.stats())
     }
 
     /// Begins anew at nothing that comes back: for who sees that nobody has faulted for long.
     /// Whether that changes what [`refault_percent`](Mm::refault_percent) says.
     pub fn forget_refaults(&self) -> bool {
         let was = self.refault_percent();
-        self.refault.percent.store(0, Relaxed);
+        self.reclaim.refault.percent.store(0, Relaxed);
         was > 0
     }
 
@@ -75,7 +82,7 @@ mod tests {
 
     #[test]
     fn what_comes_back_counts_and_is_forgotten_when_it_stays_away() {
-        let (stats, refault) = (Stats::new(), Refault::default());
+        let (stats, refault) = (Stats::new(), Refault::new());
         stats.add(Item::Pswpout, WINDOW - 1);
         assert_eq!(refault.percent(&stats), 0);
         stats.add(Item::Pswpin, WINDOW - 1);

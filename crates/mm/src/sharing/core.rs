@@ -1,11 +1,11 @@
 //! The core copies on write: on bare hardware.
 
+use crate::engine::Engine;
 use crate::engine::sharing::Sharing;
 use crate::engine::space::{BlockRef, Space};
 use crate::engine::step::{Access, Step};
 use crate::env::Env;
 use crate::frame::Flags;
-use crate::mm::Mm;
 use crate::platform::PlatformError;
 use crate::table::block::{BlockState, HugeMap, Table};
 use crate::table::entry::Kind;
@@ -26,18 +26,18 @@ impl Sharing for CoreCow {
     fn may_fork() -> Result<(), PlatformError> {
         Ok(())
     }
-    fn is_held<E: Env>(mm: &Mm<E>, head: Pfn) -> bool {
+    fn is_held<E: Env>(mm: &Engine<E>, head: Pfn) -> bool {
         mm.meta(head).flags().any(Flags::FORKED | Flags::PINNED)
     }
-    fn is_frame_held<E: Env>(mm: &Mm<E>, pfn: Pfn) -> bool {
+    fn is_frame_held<E: Env>(mm: &Engine<E>, pfn: Pfn) -> bool {
         mm.is_held(mm.head_of(pfn))
     }
-    fn is_pinned<E: Env>(mm: &Mm<E>, pfn: Pfn) -> bool {
+    fn is_pinned<E: Env>(mm: &Engine<E>, pfn: Pfn) -> bool {
         let pinned = mm.meta(mm.head_of(pfn)).has(Flags::PINNED);
-        pinned && mm.rmap.lock(mm.machine()).pins.contains_key(&pfn.0)
+        pinned && mm.folios.rmap.lock(mm.machine()).pins.contains_key(&pfn.0)
     }
     fn claim_huge<E: Env>(
-        mm: &Mm<E>,
+        mm: &Engine<E>,
         space: &Space,
         nr: BlockNr,
         h: &mut HugeMap,
@@ -49,7 +49,7 @@ impl Sharing for CoreCow {
         }
         !h.shared
     }
-    fn claim_shared<E: Env>(mm: &Mm<E>, space: &Space, nr: BlockNr, table: &mut Table) {
+    fn claim_shared<E: Env>(mm: &Engine<E>, space: &Space, nr: BlockNr, table: &mut Table) {
         let mut last = None;
         for k in 0..BLOCK_PAGES {
             let head = table.get(k).frame().map(|p| mm.head_of(p));
@@ -59,7 +59,12 @@ impl Sharing for CoreCow {
             last = head;
         }
     }
-    fn keeps_whole<E: Env>(mm: &Mm<E>, space: &Space, nr: BlockNr, state: &mut BlockState) -> bool {
+    fn keeps_whole<E: Env>(
+        mm: &Engine<E>,
+        space: &Space,
+        nr: BlockNr,
+        state: &mut BlockState,
+    ) -> bool {
         let BlockState::Huge(h) = state else {
             return false;
         };
@@ -70,7 +75,7 @@ impl Sharing for CoreCow {
         }
         whole
     }
-    fn split_table<E: Env>(mm: &Mm<E>, space: &Space, nr: BlockNr, state: &mut BlockState) {
+    fn split_table<E: Env>(mm: &Engine<E>, space: &Space, nr: BlockNr, state: &mut BlockState) {
         let h = match &*state {
             BlockState::Huge(h) if h.mapped => *h,
             _ => return,
@@ -83,29 +88,29 @@ impl Sharing for CoreCow {
         }
         *state = BlockState::Table(table);
     }
-    fn break_shared<E: Env>(mm: &Mm<E>, space: &Space, block: &BlockRef, nr: BlockNr) {
+    fn break_shared<E: Env>(mm: &Engine<E>, space: &Space, block: &BlockRef, nr: BlockNr) {
         let mut state = block.lock(mm);
         if matches!(&*state, BlockState::Huge(h) if h.shared) {
             mm.split_table(space, nr, &mut state);
         }
     }
     /// The charge stays with the folio.
-    fn forsake<E: Env>(_: &Mm<E>, _: &mut Table, _: u32, _: u32) -> u32 {
+    fn forsake<E: Env>(_: &Engine<E>, _: &mut Table, _: u32, _: u32) -> u32 {
         0
     }
-    fn forsake_huge<E: Env>(_: &Mm<E>, _: &mut HugeMap) {}
-    fn leave<E: Env>(mm: &Mm<E>, head: Pfn, space: SpaceId, first: Vpn, refs: u32) -> bool {
+    fn forsake_huge<E: Env>(_: &Engine<E>, _: &mut HugeMap) {}
+    fn leave<E: Env>(mm: &Engine<E>, head: Pfn, space: SpaceId, first: Vpn, refs: u32) -> bool {
         mm.rmap_del(head, space, first, refs)
     }
-    fn sort_lists<E: Env>(_: &Mm<E>, _: &Table, _: u32, _: u32) {}
-    fn release_discarded<E: Env>(mm: &Mm<E>, head: Pfn, order: u8, live: &PageMask) {
+    fn sort_lists<E: Env>(_: &Engine<E>, _: &Table, _: u32, _: u32) {}
+    fn release_discarded<E: Env>(mm: &Engine<E>, head: Pfn, order: u8, live: &PageMask) {
         let pages = order_pages(order);
         for (start, len) in live.not_within(pages).runs(pages) {
             mm.release(FrameRun::new(head.add(start), len));
         }
     }
     fn fault_huge<E: Env>(
-        mm: &Mm<E>,
+        mm: &Engine<E>,
         space: &Space,
         page: Vpn,
         access: Access,
@@ -114,7 +119,7 @@ impl Sharing for CoreCow {
         mm.wp_huge(space, page, access, h)
     }
     fn fault_present<E: Env>(
-        mm: &Mm<E>,
+        mm: &Engine<E>,
         space: &Space,
         (vma, seq): (&Vma, u64),
         page: Vpn,
@@ -124,21 +129,21 @@ impl Sharing for CoreCow {
         mm.wp_table(space, vma, seq, page, access, table)
     }
     /// Else its entries are a table's, as those of one are that was shared.
-    fn maps_huge<E: Env>(mm: &Mm<E>, block: &BlockRef) -> bool {
+    fn maps_huge<E: Env>(mm: &Engine<E>, block: &BlockRef) -> bool {
         let state = block.try_lock(mm);
         state.is_none_or(|state| !matches!(&*state, BlockState::Table(_)))
     }
     fn most_shared(knob: u32) -> u32 {
         knob
     }
-    fn copies_in_place<E: Env>(mm: &Mm<E>, table: &Table, k: u32) -> bool {
+    fn copies_in_place<E: Env>(mm: &Engine<E>, table: &Table, k: u32) -> bool {
         let e = table.get(k);
         let held = |p| e.shared() || mm.is_frame_held(p);
         matches!(e.kind(), Kind::Mapped(p) if held(p))
     }
-    fn hide_source<E: Env>(_: &Mm<E>, _: PageRun, _: &mut Table) {}
+    fn hide_source<E: Env>(_: &Engine<E>, _: PageRun, _: &mut Table) {}
     /// What was only protected goes now, and zero pages; bytes stay with who holds them.
-    fn drop_source<E: Env>(mm: &Mm<E>, run: PageRun) {
+    fn drop_source<E: Env>(mm: &Engine<E>, run: PageRun) {
         mm.discard_run(run);
     }
 }

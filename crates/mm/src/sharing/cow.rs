@@ -14,12 +14,12 @@
 //! it is new, or the count of references proves that nobody else has it (R80). Both the fault
 //! that copies (R81) and a pin hold a reference, so that neither is overlooked.
 
+use crate::engine::Engine;
 use crate::engine::folio::{first_page, order_of};
 use crate::engine::lru::Which;
 use crate::engine::space::Space;
 use crate::engine::step::{Access, Served, Step};
 use crate::env::Env;
-use crate::mm::Mm;
 use crate::platform::PlatformError;
 use crate::stat::Item;
 use crate::table::block::{HugeMap, Table};
@@ -27,7 +27,7 @@ use crate::table::entry::Kind;
 use crate::table::vma::Vma;
 use crate::units::{BLOCK_PAGES, BlockNr, PageRun, Pfn, Vpn, order_pages};
 
-impl<E: Env> Mm<E> {
+impl<E: Env> Engine<E> {
     /// A fault on a page of a mapped huge one. Block locked.
     pub(crate) fn wp_huge(
         &self,

@@ -1,15 +1,15 @@
 //! Bringing every resident page back into the program, as a fork on live memory needs: what
 //! the kernel is to copy must be where the kernel sees it.
 
+use crate::engine::Engine;
 use crate::engine::space::{MapError, Space};
 use crate::env::Env;
-use crate::mm::Mm;
 use crate::platform::{PlatformError, Stop};
 use crate::table::block::{BlockState, Table};
 use crate::table::entry::Kind;
 use crate::units::{BLOCK_PAGES, PageMask, PageRun, SpaceId, Vpn};
 
-impl<E: Env> Mm<E> {
+impl<E: Env> Engine<E> {
     /// Closes what is open, maps every inactive page of a space, and forgets what the program has
     /// discarded of the stored ones by calls that nobody saw: a child could not tell. The caller
     /// keeps faults, reclaim and mapping calls away; nothing is busy. On an error some pages stay

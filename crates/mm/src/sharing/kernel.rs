@@ -1,6 +1,7 @@
 //! The kernel below copies on write: what ships.
 
 use crate::charge::Charge;
+use crate::engine::Engine;
 use crate::engine::busy::Busy;
 use crate::engine::folio::order_of;
 use crate::engine::lru::Which;
@@ -9,7 +10,6 @@ use crate::engine::space::{BlockRef, Space};
 use crate::engine::step::{Access, Step};
 use crate::env::Env;
 use crate::frame::Flags;
-use crate::mm::Mm;
 use crate::platform::{PlatformError, Stop};
 use crate::stat::Item;
 use crate::table::block::{BlockState, HugeMap, Table};
@@ -29,26 +29,26 @@ impl Sharing for KernelCow {
         let why = Stop::Refused(0);
         Err(PlatformError { at: 0, why })
     }
-    fn is_held<E: Env>(_: &Mm<E>, _: Pfn) -> bool {
+    fn is_held<E: Env>(_: &Engine<E>, _: Pfn) -> bool {
         false
     }
-    fn is_frame_held<E: Env>(_: &Mm<E>, _: Pfn) -> bool {
+    fn is_frame_held<E: Env>(_: &Engine<E>, _: Pfn) -> bool {
         false
     }
-    fn is_pinned<E: Env>(_: &Mm<E>, _: Pfn) -> bool {
+    fn is_pinned<E: Env>(_: &Engine<E>, _: Pfn) -> bool {
         false
     }
-    fn claim_huge<E: Env>(_: &Mm<E>, _: &Space, _: BlockNr, h: &mut HugeMap, _: bool) -> bool {
+    fn claim_huge<E: Env>(_: &Engine<E>, _: &Space, _: BlockNr, h: &mut HugeMap, _: bool) -> bool {
         !h.shared
     }
-    fn claim_shared<E: Env>(_: &Mm<E>, _: &Space, _: BlockNr, _: &mut Table) {}
-    fn keeps_whole<E: Env>(_: &Mm<E>, _: &Space, _: BlockNr, _: &mut BlockState) -> bool {
+    fn claim_shared<E: Env>(_: &Engine<E>, _: &Space, _: BlockNr, _: &mut Table) {}
+    fn keeps_whole<E: Env>(_: &Engine<E>, _: &Space, _: BlockNr, _: &mut BlockState) -> bool {
         false
     }
-    fn split_table<E: Env>(_: &Mm<E>, _: &Space, _: BlockNr, _: &mut BlockState) {
+    fn split_table<E: Env>(_: &Engine<E>, _: &Space, _: BlockNr, _: &mut BlockState) {
         debug_assert!(false, "a folio that is shared has one place");
     }
-    fn break_shared<E: Env>(mm: &Mm<E>, space: &Space, block: &BlockRef, nr: BlockNr) {
+    fn break_shared<E: Env>(mm: &Engine<E>, space: &Space, block: &BlockRef, nr: BlockNr) {
         let state = block.lock(mm);
         let h = match &*state {
             BlockState::Huge(h) if h.shared => *h,
@@ -58,7 +58,7 @@ impl Sharing for KernelCow {
         let table = mm.split_mapped(space, nr, h);
         busy.end(mm, BlockState::Table(table));
     }
-    fn forsake<E: Env>(mm: &Mm<E>, table: &mut Table, first: u32, n: u32) -> u32 {
+    fn forsake<E: Env>(mm: &Engine<E>, table: &mut Table, first: u32, n: u32) -> u32 {
         let shared = (first..first + n)
             .filter(|&k| table.get(k).shared())
             .count();
@@ -68,7 +68,7 @@ impl Sharing for KernelCow {
         }
         shared as u32
     }
-    fn forsake_huge<E: Env>(mm: &Mm<E>, h: &mut HugeMap) {
+    fn forsake_huge<E: Env>(mm: &Engine<E>, h: &mut HugeMap) {
         if h.shared {
             mm.charge().force_unshare(u64::from(BLOCK_PAGES));
             mm.stats().sub(Item::NrShared, u64::from(BLOCK_PAGES));
@@ -76,10 +76,10 @@ impl Sharing for KernelCow {
             mm.relist(h.pfn, Which::Active);
         }
     }
-    fn leave<E: Env>(_: &Mm<E>, _: Pfn, _: SpaceId, _: Vpn, _: u32) -> bool {
+    fn leave<E: Env>(_: &Engine<E>, _: Pfn, _: SpaceId, _: Vpn, _: u32) -> bool {
         true
     }
-    fn sort_lists<E: Env>(mm: &Mm<E>, table: &Table, first: u32, n: u32) {
+    fn sort_lists<E: Env>(mm: &Engine<E>, table: &Table, first: u32, n: u32) {
         let mut folio = Pfn(0)..Pfn(0);
         for k in first..first + n {
             let Some(p) = table.get(k).frame() else {
@@ -103,9 +103,9 @@ impl Sharing for KernelCow {
             }
         }
     }
-    fn release_discarded<E: Env>(_: &Mm<E>, _: Pfn, _: u8, _: &PageMask) {}
+    fn release_discarded<E: Env>(_: &Engine<E>, _: Pfn, _: u8, _: &PageMask) {}
     fn fault_huge<E: Env>(
-        mm: &Mm<E>,
+        mm: &Engine<E>,
         space: &Space,
         page: Vpn,
         access: Access,
@@ -114,7 +114,7 @@ impl Sharing for KernelCow {
         mm.write_to_huge(space, page, access == Access::Write, h)
     }
     fn fault_present<E: Env>(
-        mm: &Mm<E>,
+        mm: &Engine<E>,
         space: &Space,
         _: (&Vma, u64),
         page: Vpn,
@@ -123,17 +123,17 @@ impl Sharing for KernelCow {
     ) -> Result<Step, PlatformError> {
         mm.write_to_present(space, page, access == Access::Write, table)
     }
-    fn maps_huge<E: Env>(_: &Mm<E>, _: &BlockRef) -> bool {
+    fn maps_huge<E: Env>(_: &Engine<E>, _: &BlockRef) -> bool {
         true
     }
     fn most_shared(_: u32) -> u32 {
         0
     }
-    fn copies_in_place<E: Env>(_: &Mm<E>, _: &Table, _: u32) -> bool {
+    fn copies_in_place<E: Env>(_: &Engine<E>, _: &Table, _: u32) -> bool {
         false
     }
-    fn hide_source<E: Env>(mm: &Mm<E>, run: PageRun, table: &mut Table) {
+    fn hide_source<E: Env>(mm: &Engine<E>, run: PageRun, table: &mut Table) {
         mm.hide_zeros(run.space, table, run.start, run.pages);
     }
-    fn drop_source<E: Env>(_: &Mm<E>, _: PageRun) {}
+    fn drop_source<E: Env>(_: &Engine<E>, _: PageRun) {}
 }

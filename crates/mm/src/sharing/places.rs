@@ -3,13 +3,13 @@
 //! They are marked busy place by place, each under its block's lock alone, which is only tried.
 //! If a lock is not to be had, or one space has locked the page, everything is put back as it was.
 
+use crate::engine::Engine;
 use crate::engine::busy::Busy;
 use crate::engine::folio::{first_page, order_of};
+use crate::engine::rmap::Place;
 use crate::engine::space::{BlockRef, Space};
 use crate::env::Env;
-use crate::mm::Mm;
 use crate::platform::PlatformError;
-use crate::sharing::rmap::Place;
 use crate::table::block::{BlockState, HugeMap};
 use crate::table::entry::{Entry, Kind};
 use crate::units::{BLOCK_PAGES, BlockNr, PageMask, PageRun, Pfn, Vpn, order_pages};
@@ -90,7 +90,7 @@ impl Part {
     }
 }
 
-impl<E: Env> Mm<E> {
+impl<E: Env> Engine<E> {
     /// Marks every entry of a folio busy, or none.
     pub(crate) fn take_places(&self, head: Pfn) -> Option<Vec<Part>> {
         let pages = u64::from(order_pages(order_of(self.meta(head))));
@@ -134,7 +134,7 @@ impl<E: Env> Mm<E> {
         nr: BlockNr,
     ) -> Result<Option<Part>, ()> {
         let Some(mut state) = block.try_lock(self) else {
-            self.contended.fetch_add(1, Ordering::Relaxed);
+            self.folios.contended.fetch_add(1, Ordering::Relaxed);
             return Err(());
         };
         let (busy, was) = match &mut *state {

@@ -10,13 +10,13 @@
 //! protection of the whole run around it, and the next fork need not protect it anew.
 
 use crate::charge::{Charge, OverLimit};
+use crate::engine::Engine;
 use crate::engine::lru::Which;
 use crate::engine::open::ahead;
 use crate::engine::space::{MapError, Space};
 use crate::engine::step::{Served, Step};
 use crate::env::Env;
 use crate::machine::{Machine, Work};
-use crate::mm::Mm;
 use crate::platform::PlatformError;
 use crate::stat::Item;
 use crate::table::block::{BlockState, HugeMap, Table, around};
@@ -25,8 +25,8 @@ use crate::units::{BLOCK_PAGES, BlockNr, PageRun, SpaceId, Vpn};
 
 /// Most pages that become the writer's own with a written one.
 const WINDOW: u32 = 64;
-impl<E: Env> Mm<E> {
-    /// Before a fork on live memory, after [`Mm::activate_all`]: what is mapped will be shared.
+impl<E: Env> Engine<E> {
+    /// Before a fork on live memory, after [`Engine::activate_all`]: what is mapped will be shared.
     /// The caller keeps faults, reclaim and mapping calls away. What cannot be protected is not
     /// shared: it must be charged to both sides.
     ///

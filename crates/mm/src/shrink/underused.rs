@@ -8,12 +8,12 @@
 
 use crate::engine::busy::Busy;
 use crate::engine::folio::order_of;
+use crate::engine::pressure::Who;
 use crate::engine::space::{BlockRef, Space};
 use crate::engine::split::{Split, SplitFlags, next_lower};
 use crate::env::Env;
 use crate::frame::Flags;
 use crate::mm::Mm;
-use crate::pressure::Who;
 use crate::stat::Item;
 use crate::table::block::{BlockState, HugeMap};
 use crate::tunables::Profile;

@@ -8,12 +8,12 @@
 
 use crate::engine::busy::Busy;
 use crate::engine::folio::{first_page, order_of};
+use crate::engine::rmap::Place;
 use crate::engine::sharing::Sharing;
 use crate::engine::space::{BlockRef, Space};
 use crate::env::Env;
 use crate::mm::Mm;
 use crate::platform::{PlatformError, Stop};
-use crate::sharing::rmap::Place;
 use crate::table::block::{BlockState, Table};
 use crate::table::entry::{Entry, Kind};
 use crate::units::{BLOCK_PAGES, PageRun, Pfn, SpaceId, Vpn, order_pages};

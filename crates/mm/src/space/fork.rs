@@ -13,12 +13,12 @@
 use crate::engine::busy::Busy;
 use crate::engine::folio::{first_page, order_of};
 use crate::engine::lru::Which;
+use crate::engine::rmap::Place;
 use crate::engine::sharing::Sharing;
 use crate::engine::space::{BlockRef, MapError, Space};
 use crate::env::Env;
 use crate::mm::Mm;
 use crate::platform::{Content, PlatformError, Prot, Stop};
-use crate::sharing::rmap::Place;
 use crate::stat::Item;
 use crate::table::block::{BlockState, HugeMap, HugeSwap, Table};
 use crate::table::entry::{Entry, Kind};

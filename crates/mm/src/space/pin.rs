@@ -57,7 +57,7 @@ impl<E: Env> Mm<E> {
                 continue;
             }
             let meta = self.meta(self.head_of(pfn));
-            let mut rmap = self.rmap.lock(self.machine());
+            let mut rmap = self.folios.rmap.lock(self.machine());
             meta.add_refs(1);
             meta.set(Flags::PINNED);
             *rmap.pins.entry(pfn.0).or_insert(0) += 1;
@@ -71,7 +71,7 @@ impl<E: Env> Mm<E> {
         let head = self.head_of(pin.pfn);
         let meta = self.meta(head);
         let pages = order_pages(meta.folio_order().unwrap_or(0));
-        let mut rmap = self.rmap.lock(self.machine());
+        let mut rmap = self.folios.rmap.lock(self.machine());
         match rmap.pins.get_mut(&pin.pfn.0) {
             Some(n) if *n > 1 => *n -= 1,
             _ => drop(rmap.pins.remove(&pin.pfn.0)),

@@ -5,9 +5,7 @@
 //! without the lock marks them busy under the lock, works, then locks again and writes the
 //! outcome; waiters park on `seq`, which changes whenever a busy mark goes.
 
-use crate::env::Env;
-use crate::machine::{LockClass, Machine};
-use crate::mm::Mm;
+use crate::machine::{LockClass, Machine, OnMachine};
 use crate::platform::Prot;
 use crate::sync::{Guard, Lock};
 use crate::table::entry::{Entry, Kind};
@@ -200,13 +198,13 @@ impl Block {
     }
 
     /// Locks the block.
-    pub fn lock<'a, E: Env>(&'a self, mm: &'a Mm<E>) -> Guard<'a, BlockState, E::M> {
-        self.state.lock(mm.machine())
+    pub fn lock<'a, O: OnMachine>(&'a self, on: &'a O) -> Guard<'a, BlockState, O::M> {
+        self.state.lock(on.machine())
     }
 
     /// Locks the block if nobody holds the lock.
-    pub fn try_lock<'a, E: Env>(&'a self, mm: &'a Mm<E>) -> Option<Guard<'a, BlockState, E::M>> {
-        self.state.try_lock(mm.machine())
+    pub fn try_lock<'a, O: OnMachine>(&'a self, on: &'a O) -> Option<Guard<'a, BlockState, O::M>> {
+        self.state.try_lock(on.machine())
     }
 
     /// What a waiter passes to [`Block::wait`]; read with the lock held.
@@ -215,21 +213,21 @@ impl Block {
     }
 
     /// Waits until a busy mark went since `ticket` was read. No lock held.
-    pub fn wait<E: Env>(&self, mm: &Mm<E>, ticket: u32) {
+    pub fn wait<O: OnMachine>(&self, on: &O, ticket: u32) {
         // Before the word is looked at: who changes it next sees that somebody waits.
         self.waiting.fetch_add(1, Ordering::SeqCst);
         while self.seq.load(Ordering::SeqCst) == ticket {
-            mm.machine().park(&self.seq, ticket);
+            on.machine().park(&self.seq, ticket);
         }
         self.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Says that busy marks went; called by their owner (`engine/busy.rs`)
     /// alone, with the lock held, after the entries were written.
-    pub(crate) fn settled<E: Env>(&self, mm: &Mm<E>) {
+    pub(crate) fn settled<O: OnMachine>(&self, on: &O) {
         self.seq.fetch_add(1, Ordering::SeqCst);
         if self.waiting.load(Ordering::SeqCst) > 0 {
-            mm.machine().unpark(&self.seq, u32::MAX);
+            on.machine().unpark(&self.seq, u32::MAX);
         }
     }
 }

@@ -9,9 +9,9 @@
 //!
 //! Over several managers of a group the times add up.
 
+use crate::engine::Engine;
 use crate::env::Env;
 use crate::machine::Machine;
-use crate::mm::Mm;
 use crate::stat::Item;
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -99,16 +99,16 @@ impl Pressure {
 }
 
 /// Somebody waits for memory; ends when dropped.
-pub struct Stall<'a, E: Env>(&'a Mm<E>);
+pub struct Stall<'a, E: Env>(&'a Engine<E>);
 
-impl<E: Env> Mm<E> {
-    /// A thread of the program waits for memory until [`Mm::stall_end`].
+impl<E: Env> Engine<E> {
+    /// A thread of the program waits for memory until [`Engine::stall_end`].
     pub fn stall_begin(&self) {
         let machine = self.machine();
         self.pressure.begin(machine.now(), || machine.busy());
     }
 
-    /// It waits no longer. Without [`Mm::stall_begin`] nothing happens.
+    /// It waits no longer. Without [`Engine::stall_begin`] nothing happens.
     pub fn stall_end(&self) {
         let machine = self.machine();
         let waited = self.pressure.end(machine.now(), || machine.busy());
