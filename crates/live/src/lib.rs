@@ -21,7 +21,7 @@ pub use pager::{
 };
 pub use platform::scan as zero_scan;
 pub use platform::{
-    Account, Capabilities, Capability, LiveConfig, LiveError, LivePlatform, Opened, Place, Unread,
-    self_test,
+    Account, Capabilities, Capability, LiveConfig, LiveError, LiveMemory, LivePlatform, Opened,
+    Place, Unread, self_test,
 };
 pub use ranges::Ranges;

@@ -3,13 +3,13 @@
 mod common;
 use common::*;
 use deckle_live::platform::SPACE;
-use deckle_live::{Account, Capability, LiveConfig, LivePlatform};
+use deckle_live::{Account, Capability, LiveConfig, LiveMemory};
 use deckle_mm::platform::{Content, Prot, Stop};
 use deckle_mm::{FrameRun, PageRun, Platform};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-fn has_huge(p: &LivePlatform, test: &str) -> bool {
+fn has_huge(p: &LiveMemory, test: &str) -> bool {
     let ok = p.capabilities().huge();
     if !ok {
         eprintln!("SKIPPED {test}: no huge pages here");
@@ -17,7 +17,7 @@ fn has_huge(p: &LivePlatform, test: &str) -> bool {
     ok
 }
 
-fn is_huge(p: &LivePlatform, at: PageRun) -> bool {
+fn is_huge(p: &LiveMemory, at: PageRun) -> bool {
     p.is_huge(SPACE, at.start.block())
 }
 
@@ -186,7 +186,7 @@ impl Account for Handle {
     }
 }
 
-fn with_purse(most: u64, limit: Option<u64>) -> (LivePlatform, Arc<Purse>) {
+fn with_purse(most: u64, limit: Option<u64>) -> (LiveMemory, Arc<Purse>) {
     let purse = Arc::new(Purse {
         spent: AtomicU64::new(0),
         most,

@@ -2,14 +2,14 @@
 
 mod common;
 use common::*;
-use deckle_live::{Capability, LiveConfig, LivePlatform};
+use deckle_live::{Capability, LiveConfig, LiveMemory};
 use deckle_mm::platform::{Content, Prot, Stop};
 use deckle_mm::{FrameRun, PageRun, Platform};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Threads add to counters in the pages while they go out and come back.
-fn writers_lose_nothing(p: &'static LivePlatform, at: PageRun, whole: bool) {
+fn writers_lose_nothing(p: &'static LiveMemory, at: PageRun, whole: bool) {
     const THREADS: u64 = 3;
     let first = if whole { huge(p, 0) } else { small(p, 0) };
     let book = forever(Book::new(first, at));

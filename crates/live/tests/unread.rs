@@ -6,7 +6,7 @@ mod service;
 
 use common::{PAGE, case};
 use deckle_live::{Die, Limit, LiveConfig, Pager, Place};
-use deckle_mm::{FaultMode, PageRun, Platform, Prot, ThpMode, Tunables, Vpn};
+use deckle_mm::{FaultMode, PageRun, Prot, ThpMode, Tunables, Vpn};
 use service::Trim;
 use std::sync::Arc;
 use std::time::Duration;

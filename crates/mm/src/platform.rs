@@ -152,10 +152,22 @@ pub fn runs_of(from: &[Option<Pfn>]) -> impl Iterator<Item = (u32, u32)> + '_ {
 }
 
 /// Memory and translations of one machine.
+///
+/// Only the engine calls these operations: it alone knows whose a frame is. So what
+/// [`crate::Engine::platform`] hands out is the [`Handle`](Platform::Handle), which has none of
+/// them, and who makes a platform of real memory promises (by an unsafe constructor) that it
+/// goes to a manager.
 pub trait Platform: Send + Sync {
     /// Whether physical contiguity is scarce, so that watermarks and capture matter. False on
     /// live memory, where frame numbers are slots of a large range.
     const CONTIGUITY: bool;
+    /// What others than the engine may see and do of it.
+    type Handle;
+
+    /// What others may see.
+    fn handle(&self) -> &Self::Handle;
+    /// The same for who has the manager alone.
+    fn handle_mut(&mut self) -> &mut Self::Handle;
 
     /// The frame numbers; constant.
     fn zones(&self) -> Zones;

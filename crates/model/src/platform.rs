@@ -159,6 +159,14 @@ impl<P: Profile> Model<P> {
 
 impl<P: Profile> Platform for Model<P> {
     const CONTIGUITY: bool = P::CONTIGUITY;
+    type Handle = Self;
+
+    fn handle(&self) -> &Self {
+        self
+    }
+    fn handle_mut(&mut self) -> &mut Self {
+        self
+    }
 
     fn zones(&self) -> Zones {
         let span = |first, frames| FrameSpan { first, frames };

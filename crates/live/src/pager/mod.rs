@@ -35,7 +35,7 @@ use std::sync::Arc;
 use deckle_mm::{Charge, Env, MapError, Mm, SpaceId, Store, TunableError, Tunables, Vpn};
 use deckle_uffd::Errno;
 
-use crate::platform::{LiveConfig, LiveError, LivePlatform, Opened, SPACE};
+use crate::platform::{LiveConfig, LiveError, LiveMemory, LivePlatform, Opened, SPACE};
 
 pub use crate::platform::drop_apart;
 pub use charge::{Limit, Shared};
@@ -57,7 +57,7 @@ const PAGES: u64 = (1 << 47) / deckle_mm::PAGE_SIZE as u64;
 pub struct LiveEnv<C, S>(PhantomData<(C, S)>);
 
 impl<C: Charge + 'static, S: Store + 'static> Env for LiveEnv<C, S> {
-    type P = LivePlatform;
+    type P = LiveMemory;
     type M = LiveMachine;
     type C = Shared<C>;
     type S = S;
@@ -127,6 +127,9 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
         let work = machine.work.clone();
         config.unread = Some(Box::new(move || work.raise(machine::MESSAGES)));
         let platform = LivePlatform::new(config).map_err(PagerError::Live)?;
+        // SAFETY: to the manager in the next line. What it maps is reached through `place.rs`,
+        // whose callers promise the same of their references, and by `Region`, which borrows.
+        let platform = unsafe { LiveMemory::new(platform) };
         let mm = Mm::new(platform, machine, Shared(charge), store, tunables)
             .map_err(PagerError::Tunable)?;
         let space = mm.create_space(Vpn(0), PAGES).map_err(PagerError::Space)?;

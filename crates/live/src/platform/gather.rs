@@ -8,10 +8,10 @@
 use deckle_mm::platform::{Platform, PlatformError, runs_of};
 use deckle_mm::{FrameRun, PageRun, Pfn};
 
-use super::LivePlatform;
+use super::LiveMemory;
 use super::kernel::{self, Advice, BLOCK, PAGE};
 
-impl LivePlatform {
+impl LiveMemory {
     /// See [`Platform::split`]. The kernel gives nothing of a huge page back before all of it is
     /// gone or its own memory is short; to make a part of it cold it has to take it apart.
     pub(super) fn take_apart(&self, page: PageRun, frame: Pfn) {

@@ -10,7 +10,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use deckle_live::platform::SPACE;
-use deckle_live::{Capability, LiveConfig, LivePlatform, Place};
+use deckle_live::{Capability, LiveConfig, LiveMemory, LivePlatform, Place};
 use deckle_mm::platform::{Content, Flush, PlatformError, Prot};
 use deckle_mm::{FrameRun, PageRun, Pfn, Platform, Vpn};
 use deckle_uffd::{Categories, Event, Msg, Pagemap, PagemapScan, Region};
@@ -57,7 +57,7 @@ pub fn case<F: FnOnce()>(body: F) {
 pub const MANAGED: usize = 256 << 20;
 
 /// A platform with small ranges.
-pub fn platform() -> LivePlatform {
+pub fn platform() -> LiveMemory {
     platform_of(LiveConfig {
         parking_bytes: Some(256 << 20),
         ..LiveConfig::default()
@@ -65,16 +65,18 @@ pub fn platform() -> LivePlatform {
 }
 
 /// A platform with one managed range.
-pub fn platform_of(config: LiveConfig) -> LivePlatform {
+pub fn platform_of(config: LiveConfig) -> LiveMemory {
     let p = LivePlatform::new(config)
         .expect("userfaultfd: run as root or with vm.unprivileged_userfaultfd=1");
+    // SAFETY: the tests use frames and pages of their own, each for one thing at a time.
+    let p = unsafe { LiveMemory::new(p) };
     // SAFETY: at no address in particular.
     unsafe { p.map_new(Place::aligned(BLOCK), MANAGED, false) }.expect("a managed range");
     p
 }
 
 /// Says loudly why a case cannot run here.
-pub fn needs(p: &LivePlatform, test: &str, c: Capability) -> bool {
+pub fn needs(p: &LiveMemory, test: &str, c: Capability) -> bool {
     let ok = p.capabilities().has(c);
     if !ok {
         eprintln!("SKIPPED {test}: {}", c.without());
@@ -82,17 +84,17 @@ pub fn needs(p: &LivePlatform, test: &str, c: Capability) -> bool {
     ok
 }
 
-pub fn base(p: &LivePlatform) -> Vpn {
+pub fn base(p: &LiveMemory) -> Vpn {
     Vpn::of_addr(p.managed().ranges()[0].0 as u64)
 }
 
 /// A run of the managed range: block `block`, pages from `page`.
-pub fn run(p: &LivePlatform, block: u64, page: u32, pages: u32) -> PageRun {
+pub fn run(p: &LiveMemory, block: u64, page: u32, pages: u32) -> PageRun {
     PageRun::new(SPACE, base(p).add(block * 512 + u64::from(page)), pages)
 }
 
 /// Opens a block of the managed range with rights.
-pub fn open(p: &LivePlatform, block: u64, prot: Prot) {
+pub fn open(p: &LiveMemory, block: u64, prot: Prot) {
     drop_flush(p.protect(SPACE, base(p).add(block * 512), 512, prot));
 }
 
@@ -101,12 +103,12 @@ pub fn drop_flush(f: Result<Flush, PlatformError>) {
 }
 
 /// Frame `n` of the half of small folios.
-pub fn small(p: &LivePlatform, n: u32) -> Pfn {
+pub fn small(p: &LiveMemory, n: u32) -> Pfn {
     p.zones().small.first.add(n)
 }
 
 /// First frame of block `n` of the half of huge folios.
-pub fn huge(p: &LivePlatform, n: u32) -> Pfn {
+pub fn huge(p: &LiveMemory, n: u32) -> Pfn {
     p.zones().huge.expect("two zones").first.add(n * 512)
 }
 
@@ -156,7 +158,7 @@ pub fn present(run: PageRun) -> u32 {
 }
 
 /// Pages of frames that have bytes at rest.
-pub fn resting(p: &LivePlatform, start: Pfn, pages: u32) -> u32 {
+pub fn resting(p: &LiveMemory, start: Pfn, pages: u32) -> u32 {
     let (at, len) = p.parking().place(start, pages).expect("frames");
     count(at, len, Categories::PRESENT, Categories::PFNZERO)
 }
@@ -180,7 +182,7 @@ pub fn kernel_frame(at: usize) -> u64 {
     u64::from_ne_bytes(entry) & ((1 << 55) - 1)
 }
 
-pub fn rest(p: &LivePlatform, start: Pfn, pages: u32) -> Vec<u8> {
+pub fn rest(p: &LiveMemory, start: Pfn, pages: u32) -> Vec<u8> {
     let mut out = Vec::new();
     p.with_bytes(FrameRun::new(start, pages), &mut |b| out = b.to_vec());
     out
@@ -195,14 +197,14 @@ pub fn regions(start: usize, len: usize, returned: Categories) -> Vec<Region> {
 }
 
 /// Bytes come back only to pages that are remembered to be away.
-pub fn map(p: &LivePlatform, at: PageRun, f: Pfn, c: Content<'_>) -> Result<u32, PlatformError> {
+pub fn map(p: &LiveMemory, at: PageRun, f: Pfn, c: Content<'_>) -> Result<u32, PlatformError> {
     if let Content::Bytes(_) = c {
         p.hold(at);
     }
     p.map(at, f, c, Prot::RW).map(|d| d.pages)
 }
 
-pub fn unmap(p: &LivePlatform, at: PageRun, f: Pfn) -> Result<u32, PlatformError> {
+pub fn unmap(p: &LiveMemory, at: PageRun, f: Pfn) -> Result<u32, PlatformError> {
     p.unmap(at, f, Prot::RW).map(|(d, _)| d.pages)
 }
 
@@ -228,7 +230,7 @@ impl Book {
     }
 
     /// Serves faults until told to stop.
-    pub fn serve(&self, p: &LivePlatform) {
+    pub fn serve(&self, p: &LiveMemory) {
         let mut msgs = [const { Msg::empty() }; 16];
         while !self.stop.load(Ordering::Relaxed) {
             if !p.program_uffd().wait(20).unwrap_or(false) {

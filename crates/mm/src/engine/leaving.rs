@@ -44,7 +44,7 @@ impl<E: Env> Engine<E> {
     /// Gives the frames of all that was collected back, with their charge, and ends the folios'
     /// isolation.
     pub(crate) fn let_go(&self, leaving: &mut Leaving) {
-        self.platform().release_all(&leaving.runs);
+        self.memory().release_all(&leaving.runs);
         leaving.runs.clear();
         leaving.pages = 0;
         for (pfn, refs) in leaving.folios.drain(..) {

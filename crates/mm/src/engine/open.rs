@@ -65,7 +65,7 @@ impl<E: Env> Engine<E> {
         if !self.charge_open(t, pages) {
             return false;
         }
-        let opened = self.platform().open(run).is_ok();
+        let opened = self.memory().open(run).is_ok();
         match opened {
             true => self.note_open(table, run, prot),
             false => self.charge().uncharge(pages),
@@ -75,7 +75,7 @@ impl<E: Env> Engine<E> {
 
     /// Charges open pages if there may be more of them.
     pub(crate) fn charge_open(&self, t: &Tunables, pages: u64) -> bool {
-        self.open.runs.load(Relaxed) < self.platform().most_open()
+        self.open.runs.load(Relaxed) < self.memory().most_open()
             && self.is_far_below_high(t, pages)
             && self.charge().try_charge(pages).is_ok()
     }
@@ -128,7 +128,7 @@ impl<E: Env> Engine<E> {
     }
 
     fn close_run(&self, table: &mut Table, run: PageRun) -> Result<u64, PlatformError> {
-        let made = self.platform().close(run)?;
+        let made = self.memory().close(run)?;
         let before = runs(table);
         let freed = self.book_made(table, run, &made);
         let more = runs(table).wrapping_sub(before);
@@ -175,7 +175,7 @@ impl<E: Env> Engine<E> {
             k += pages;
         }
         for (k, n) in left.runs(run.pages) {
-            let _ = self.platform().open(run.part(k, n));
+            let _ = self.memory().open(run.part(k, n));
         }
         let holes = u64::from(run.pages - made.pages.count());
         self.charge().uncharge(holes);
@@ -271,7 +271,7 @@ impl<E: Env> Engine<E> {
 
     /// Whether what is open of a run is so no more; of several pages not all need be the core's.
     fn close_empty(&self, run: PageRun) -> bool {
-        match self.platform().close_empty(run) {
+        match self.memory().close_empty(run) {
             Ok(()) => true,
             Err(e) => run.pages == 1 && e.why == Stop::Gone,
         }
@@ -297,7 +297,7 @@ impl<E: Env> Engine<E> {
         if let BlockState::Table(table) = &*state {
             for (k, n) in open_in(table, first.index(), n).runs(BLOCK_PAGES) {
                 let at = first.block().start().add(u64::from(k));
-                self.platform().free_open(PageRun::new(space.id, at, n));
+                self.memory().free_open(PageRun::new(space.id, at, n));
             }
         }
     }

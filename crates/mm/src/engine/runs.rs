@@ -113,8 +113,8 @@ impl<E: Env> Engine<E> {
             };
             let (at, from) = (run.tail(done), frames.add(done));
             match guarded {
-                true => self.platform().map_protected(at, from, rest, prot),
-                false => self.platform().map(at, from, rest, prot),
+                true => self.memory().map_protected(at, from, rest, prot),
+                false => self.memory().map(at, from, rest, prot),
             }
         })
     }
@@ -123,8 +123,8 @@ impl<E: Env> Engine<E> {
     fn pull(&self, run: PageRun, frames: Pfn, prot: Prot) -> (u32, Option<Stop>) {
         as_far_as_it_goes(run, |done| {
             let (at, from) = (run.tail(done), frames.add(done));
-            let (done, token) = self.platform().unmap(at, from, prot)?;
-            self.platform().flush(&mut core::iter::once(token));
+            let (done, token) = self.memory().unmap(at, from, prot)?;
+            self.memory().flush(&mut core::iter::once(token));
             Ok(done)
         })
     }
@@ -189,7 +189,7 @@ impl<E: Env> Engine<E> {
     ) -> Result<(), PlatformError> {
         let (done, stop) = as_far_as_it_goes(run, |done| {
             let (at, from) = (run.tail(done), frames.add(done));
-            self.platform().map_shared(at, from, prot)
+            self.memory().map_shared(at, from, prot)
         });
         let Some(why) = stop else { return Ok(()) };
         if done > 0 {
@@ -251,22 +251,22 @@ impl<E: Env> Engine<E> {
         prot: Prot,
     ) -> Result<(), MapError> {
         let token = self
-            .platform()
+            .memory()
             .protect(space.id, start, pages, prot)
             .map_err(MapError::Platform)?;
-        self.platform().flush(&mut core::iter::once(token));
+        self.memory().flush(&mut core::iter::once(token));
         Ok(())
     }
 
     pub(crate) fn guard(&self, run: PageRun) -> bool {
-        self.guarded_by(|| self.platform().write_protect(run, true))
+        self.guarded_by(|| self.memory().write_protect(run, true))
     }
 
     pub(crate) fn guarded_by(&self, by: impl Fn() -> Result<Flush, PlatformError>) -> bool {
         for _ in 0..GUARD_RETRIES {
             match by() {
                 Ok(token) => {
-                    self.platform().flush(&mut core::iter::once(token));
+                    self.memory().flush(&mut core::iter::once(token));
                     return true;
                 }
                 Err(e) if e.why == Stop::Retry => {}
@@ -279,31 +279,31 @@ impl<E: Env> Engine<E> {
     /// Lifts the protection of a run and wakes who waits for it. Block locked, so that nobody
     /// counts on the protection now.
     pub(crate) fn unguard(&self, run: PageRun) -> Result<(), PlatformError> {
-        let token = self.platform().write_protect(run, false)?;
-        self.platform().flush(&mut core::iter::once(token));
+        let token = self.memory().write_protect(run, false)?;
+        self.memory().flush(&mut core::iter::once(token));
         Ok(())
     }
 
     /// Discards what a run maps, and its bytes; no CPU has any of it any more then. Block locked
     /// (or busy).
     pub(crate) fn discard_run(&self, run: PageRun) {
-        let token = self.platform().discard(run);
-        self.platform().flush(&mut core::iter::once(token));
+        let token = self.memory().discard(run);
+        self.memory().flush(&mut core::iter::once(token));
     }
 
     /// Takes mapped zero pages of a block away, by index. Block locked.
     pub(crate) fn drop_zero_pages(&self, space: SpaceId, nr: BlockNr, pages: &PageMask) {
         for (k, n) in pages.runs(BLOCK_PAGES) {
             let run = PageRun::new(space, nr.start().add(u64::from(k)), n);
-            let token = self.platform().drop_zero(run);
-            self.platform().flush(&mut core::iter::once(token));
+            let token = self.memory().drop_zero(run);
+            self.memory().flush(&mut core::iter::once(token));
         }
     }
 
     /// Maps the shared zero page over a run of what is not mapped: how many pages, and why not
     /// more. Block locked.
     pub(crate) fn show_zero_page(&self, run: PageRun) -> (u32, Option<PlatformError>) {
-        match self.platform().map_zero(run) {
+        match self.memory().map_zero(run) {
             Ok(_) => (run.pages, None),
             Err(e) => (e.at, Some(e)),
         }
@@ -319,8 +319,8 @@ impl<E: Env> Engine<E> {
         guarded: bool,
     ) -> Result<bool, PlatformError> {
         let filled = match guarded {
-            true => (self.platform()).map_protected(page, frame, Content::Zero, prot),
-            false => self.platform().map(page, frame, Content::Zero, prot),
+            true => (self.memory()).map_protected(page, frame, Content::Zero, prot),
+            false => self.memory().map(page, frame, Content::Zero, prot),
         };
         match filled {
             Ok(_) => Ok(true),
@@ -331,23 +331,23 @@ impl<E: Env> Engine<E> {
 
     /// Leaves pages to the system again that it has been told of. Block locked.
     pub(crate) fn open_again(&self, run: PageRun) -> Result<(), PlatformError> {
-        self.platform().open(run)
+        self.memory().open(run)
     }
 
     /// Which pages of a block, all away, the program has discarded by calls that nobody saw.
     pub(crate) fn forgotten(&self, space: SpaceId, nr: BlockNr) -> PageMask {
         let run = PageRun::new(space, nr.start(), BLOCK_PAGES);
-        self.platform().forgotten(run)
+        self.memory().forgotten(run)
     }
 
     /// Protects what is mapped of a run, and has the platform remember what is away. False: it
     /// could not be.
     pub(crate) fn guard_held(&self, run: PageRun) -> bool {
-        self.guarded_by(|| self.platform().guard_held(run))
+        self.guarded_by(|| self.memory().guard_held(run))
     }
 
     /// What the platform remembers of a run, all away, holds for the one at `to`.
     pub(crate) fn carry_memory(&self, run: PageRun, to: Vpn) {
-        self.platform().carry(run, to);
+        self.memory().carry(run, to);
     }
 }

@@ -245,9 +245,7 @@ impl<E: Env> Engine<E> {
             return Err(MapError::NoRoom(pages));
         };
         let id = SpaceId(nr);
-        self.platform()
-            .create_space(id)
-            .map_err(MapError::Platform)?;
+        self.memory().create_space(id).map_err(MapError::Platform)?;
         let space = Some(Arc::new(Space::new(id, base, pages)));
         match spaces.get_mut(free) {
             Some(place) => *place = space,
@@ -259,7 +257,7 @@ impl<E: Env> Engine<E> {
     /// Ends a space in which nothing is mapped. Its number is free only when the platform has
     /// no space of this number any more.
     pub(crate) fn end_space(&self, id: SpaceId) {
-        self.platform().destroy_space(id);
+        self.memory().destroy_space(id);
         self.spaces.lock(self.machine())[usize::from(id.0)] = None;
     }
 

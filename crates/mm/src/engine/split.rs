@@ -195,7 +195,7 @@ impl<E: Env> Engine<E> {
             && let Some((first, _)) = live.runs(BLOCK_PAGES).next()
         {
             let page = PageRun::new(space, page.add(u64::from(first)), 1);
-            self.platform().split(page, head.add(first));
+            self.memory().split(page, head.add(first));
         }
         debug_assert!(!isolated || !meta.has(Flags::LRU), "{head} is on a list");
         // Of what leaves the LRU list the parts take the place.

@@ -132,13 +132,17 @@ impl<E: Env> Engine<E> {
         })
     }
 
-    /// The platform.
-    pub fn platform(&self) -> &E::P {
+    /// The operations on memory.
+    pub(in crate::engine) fn memory(&self) -> &E::P {
         &self.platform
     }
-    /// The platform, for who has the manager alone.
-    pub fn platform_mut(&mut self) -> &mut E::P {
-        &mut self.platform
+    /// What others may see of the platform.
+    pub fn platform(&self) -> &<E::P as Platform>::Handle {
+        self.platform.handle()
+    }
+    /// The same for who has the manager alone.
+    pub fn platform_mut(&mut self) -> &mut <E::P as Platform>::Handle {
+        self.platform.handle_mut()
     }
     /// The machine.
     pub fn machine(&self) -> &E::M {

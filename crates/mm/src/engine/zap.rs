@@ -80,7 +80,7 @@ impl<E: Env> Engine<E> {
                 }
             }
             if whole {
-                self.platform().release_block(space.id, first.block());
+                self.memory().release_block(space.id, first.block());
             }
             return;
         }

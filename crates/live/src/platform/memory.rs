@@ -1,0 +1,287 @@
+//! [`LiveMemory`]: what the engine calls.
+
+use super::error::{refused, stop};
+use super::kernel::{self, Advice, BLOCK, PAGE};
+use super::{FLUSHED, LivePlatform, REFUSED, SPACE, rights, scan};
+use deckle_mm::platform::{Content, Done, Flush, Made, PlatformError, Prot, Zones};
+use deckle_mm::{BlockNr, FrameRun, PageMask, PageRun, Pfn, Platform, SpaceId, Vpn};
+use deckle_uffd::{CopyMode, ProtectMode};
+
+/// The operations of a live platform, which read, move and drop memory of this process by the
+/// numbers of its frames and pages.
+pub struct LiveMemory(LivePlatform);
+
+impl LiveMemory {
+    /// # Safety
+    /// It goes to one [`deckle_mm::Mm`], or its owner keeps the conditions of [`Platform`]: whose
+    /// frames they are, that nobody else reads or writes them, and that no reference leads to
+    /// pages which are taken away.
+    pub unsafe fn new(platform: LivePlatform) -> LiveMemory {
+        LiveMemory(platform)
+    }
+}
+
+impl std::ops::Deref for LiveMemory {
+    type Target = LivePlatform;
+    fn deref(&self) -> &LivePlatform {
+        &self.0
+    }
+}
+
+impl Platform for LiveMemory {
+    const CONTIGUITY: bool = false;
+    type Handle = LivePlatform;
+
+    fn handle(&self) -> &LivePlatform {
+        &self.0
+    }
+    fn handle_mut(&mut self) -> &mut LivePlatform {
+        &mut self.0
+    }
+
+    fn zones(&self) -> Zones {
+        self.parking.zones()
+    }
+
+    fn fill_zero(&self, frames: FrameRun) -> Result<Done, PlatformError> {
+        let (addr, len) = self.frames(frames.start, frames.pages)?;
+        self.parking.note_part(addr, len);
+        // SAFETY: populating changes no byte; the range is ours.
+        match unsafe { kernel::madvise(addr, len, Advice::PopulateWrite) } {
+            Ok(()) => Ok(Done {
+                pages: frames.pages,
+            }),
+            Err(errno) => {
+                self.release(frames);
+                Err(refused(0, errno))
+            }
+        }
+    }
+
+    fn copy(&self, dst: FrameRun, src: Pfn) -> Result<Done, PlatformError> {
+        let (to, len) = self.frames(dst.start, dst.pages)?;
+        let (from, _) = self.frames(src, dst.pages)?;
+        self.fill_zero(dst)?;
+        // SAFETY: both inside the parking range, different frames of the caller's; the
+        // destination has pages of its own that have not been in the program.
+        unsafe { core::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, len) };
+        Ok(Done { pages: dst.pages })
+    }
+
+    fn gather(&self, dst: Pfn, from: &[Option<Pfn>]) -> Result<(), PlatformError> {
+        self.gathered(dst, from)
+    }
+
+    fn scan_zero(&self, frames: FrameRun) -> PageMask {
+        self.at_rest(frames)
+            .map_or(PageMask::EMPTY, scan::zero_pages)
+    }
+
+    fn with_bytes(&self, frames: FrameRun, read: &mut dyn FnMut(&[u8])) {
+        if let Some((addr, len)) = self.parking.place(frames.start, frames.pages) {
+            // SAFETY: as in at_rest.
+            read(unsafe { core::slice::from_raw_parts(addr as *const u8, len) });
+        }
+    }
+
+    fn release(&self, frames: FrameRun) {
+        self.release_all(&[frames]);
+    }
+
+    fn release_all(&self, runs: &[FrameRun]) {
+        // SAFETY: the caller owns the frames and gives their bytes up.
+        unsafe { self.parking.release(runs) };
+    }
+
+    fn split(&self, page: PageRun, frame: Pfn) {
+        self.take_apart(page, frame);
+    }
+
+    fn map(
+        &self,
+        at: PageRun,
+        frames: Pfn,
+        content: Content<'_>,
+        prot: Prot,
+    ) -> Result<Done, PlatformError> {
+        let (dst, len) = self.run(at)?;
+        match content {
+            Content::Zero if len == BLOCK && self.can_move(prot) => self.map_zero_block(dst),
+            Content::Zero => self.copy_in(dst, self.zeros.base() as *const u8, len),
+            Content::Bytes(bytes) if bytes.len() == len => {
+                self.copy_back(dst, bytes.as_ptr(), len, CopyMode::empty())
+            }
+            Content::Bytes(_) => Err(REFUSED),
+            Content::Parked => {
+                let (src, _) = self.frames(frames, at.pages)?;
+                self.bring_in(dst, src, len, prot)
+            }
+        }
+    }
+
+    /// Always by copies: a page that is moved can be written before it is protected.
+    fn map_protected(
+        &self,
+        at: PageRun,
+        frames: Pfn,
+        content: Content<'_>,
+        _prot: Prot,
+    ) -> Result<Done, PlatformError> {
+        let (dst, len) = self.run(at)?;
+        match content {
+            Content::Zero => self.copy_as(dst, self.zeros.base() as *const u8, len, CopyMode::WP),
+            Content::Bytes(bytes) if bytes.len() == len => {
+                self.copy_back(dst, bytes.as_ptr(), len, CopyMode::WP)
+            }
+            Content::Bytes(_) => Err(REFUSED),
+            Content::Parked => {
+                let (src, _) = self.frames(frames, at.pages)?;
+                self.forget_at_rest(dst, src, len)?;
+                self.copy_in_parked(dst, src, len, CopyMode::WP)
+            }
+        }
+    }
+
+    fn unmap(&self, at: PageRun, frames: Pfn, prot: Prot) -> Result<(Done, Flush), PlatformError> {
+        let (src, len) = self.run(at)?;
+        let (dst, _) = self.frames(frames, at.pages)?;
+        Ok((self.take_out(src, dst, len, prot)?, FLUSHED))
+    }
+
+    fn discard(&self, at: PageRun) -> Flush {
+        if let Ok((start, len)) = self.run(at) {
+            // SAFETY: the caller gives the bytes of the run up; the range stays registered.
+            let gone = unsafe { kernel::drop_pages(start, len) };
+            debug_assert!(
+                gone.is_ok(),
+                "managed memory refused MADV_DONTNEED: {gone:?}"
+            );
+        }
+        FLUSHED
+    }
+
+    /// See `Platform::map_zero`. `Exists` at a page means that it holds bytes nobody has
+    /// charged: written while it was a zero page. It keeps them, write-protected; the caller
+    /// charges it as a present page and goes on with the rest of the run.
+    fn map_zero(&self, at: PageRun) -> Result<Done, PlatformError> {
+        let (start, len) = self.run(at)?;
+        self.zero_in(start, len)
+    }
+
+    fn drop_zero(&self, at: PageRun) -> Flush {
+        match self.run(at) {
+            Ok((start, len)) if self.is_ours(start, len) => self.discard(at),
+            Ok(_) if at.pages > 1 => {
+                (0..at.pages).for_each(|k| drop(self.drop_zero(at.part(k, 1))));
+                FLUSHED
+            }
+            _ => FLUSHED,
+        }
+    }
+
+    fn protect(
+        &self,
+        space: SpaceId,
+        start: Vpn,
+        pages: u64,
+        prot: Prot,
+    ) -> Result<Flush, PlatformError> {
+        let (start, len) = self.span(space, start, pages)?;
+        // SAFETY: rights of the program's memory, as the program asked; none of ours lies there.
+        let done = unsafe { kernel::mprotect(start, len, rights(prot)) };
+        done.map(|()| FLUSHED).map_err(|errno| refused(0, errno))
+    }
+
+    fn write_protect(&self, at: PageRun, on: bool) -> Result<Flush, PlatformError> {
+        let (start, len) = self.run(at)?;
+        let mode = if on {
+            ProtectMode::WP
+        } else {
+            ProtectMode::empty()
+        };
+        let done = self.program.write_protect(start, len, mode);
+        done.map(|()| FLUSHED).map_err(|why| PlatformError {
+            at: 0,
+            why: stop(why),
+        })
+    }
+
+    fn most_open(&self) -> u32 {
+        self.most_open
+    }
+
+    fn open(&self, at: PageRun) -> Result<(), PlatformError> {
+        self.run(at)
+            .and_then(|(start, len)| self.leave_open(start, len))
+    }
+
+    fn close(&self, at: PageRun) -> Result<Made, PlatformError> {
+        self.run(at)
+            .and_then(|(start, len)| self.take_over(start, len))
+    }
+
+    fn close_empty(&self, at: PageRun) -> Result<(), PlatformError> {
+        self.run(at)
+            .and_then(|(start, len)| self.take_empty(start, len))
+    }
+
+    fn free_open(&self, at: PageRun) {
+        let _ = self
+            .run(at)
+            .map(|(start, len)| self.free_lazily(start, len));
+    }
+
+    fn release_block(&self, space: SpaceId, block: BlockNr) {
+        let addr = block.start().addr() as usize;
+        if self.is_going(addr, BLOCK) {
+            // Its page table goes with the mapping.
+            return;
+        }
+        if let Ok((start, _)) = self.span(space, block.start(), (BLOCK / PAGE) as u64) {
+            self.clear_program_block(start);
+        }
+    }
+
+    fn flush(&self, tokens: &mut dyn Iterator<Item = Flush>) {
+        // The kernel has flushed before each call came back.
+        tokens.for_each(drop);
+    }
+
+    fn forgotten(&self, at: PageRun) -> PageMask {
+        self.0.forgotten(at)
+    }
+
+    fn hold(&self, at: PageRun) {
+        self.0.hold(at);
+    }
+
+    /// One call does both.
+    fn guard_held(&self, at: PageRun) -> Result<Flush, PlatformError> {
+        self.write_protect(at, true)
+    }
+
+    fn carry(&self, at: PageRun, to: Vpn) {
+        let (gone, dst) = (self.forgotten(at), to.addr() as usize);
+        for (k, n) in gone.not_within(at.pages).runs(at.pages) {
+            self.remember(dst + k as usize * PAGE, n as usize * PAGE);
+        }
+        for (k, n) in gone.runs(at.pages) {
+            self.unmark(dst + k as usize * PAGE, n as usize * PAGE);
+        }
+    }
+
+    fn create_space(&self, space: SpaceId) -> Result<(), PlatformError> {
+        match space {
+            SPACE => Ok(()),
+            _ => Err(REFUSED),
+        }
+    }
+
+    fn destroy_space(&self, _space: SpaceId) {}
+
+    /// A process has one space; its fork is another process with a platform of its own, and
+    /// what they share is the kernel's to copy.
+    fn map_shared(&self, _at: PageRun, _frames: Pfn, _prot: Prot) -> Result<Done, PlatformError> {
+        Err(REFUSED)
+    }
+}
