@@ -2,6 +2,7 @@
 
 use crate::charge::Charge;
 use crate::engine::sharing::Sharing;
+use crate::frames::Frames;
 use crate::machine::Machine;
 use crate::platform::Platform;
 use crate::store::Store;
@@ -18,4 +19,6 @@ pub trait Env: Sized + 'static {
     type S: Store;
     /// Who copies pages on write.
     type Sharing: Sharing;
+    /// What frames are.
+    type Frames: Frames;
 }

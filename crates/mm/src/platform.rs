@@ -158,9 +158,6 @@ pub fn runs_of(from: &[Option<Pfn>]) -> impl Iterator<Item = (u32, u32)> + '_ {
 /// them, and who makes a platform of real memory promises (by an unsafe constructor) that it
 /// goes to a manager.
 pub trait Platform: Send + Sync {
-    /// Whether physical contiguity is scarce, so that watermarks and capture matter. False on
-    /// live memory, where frame numbers are slots of a large range.
-    const CONTIGUITY: bool;
     /// What others than the engine may see and do of it.
     type Handle;
 

@@ -122,6 +122,12 @@ items! {
         CompactSuccess = "compact_success",
         /// ... or not.
         CompactFail = "compact_fail",
+        /// Passes of direct reclaim that kept what they freed together (page capture),
+        CaptureBegin = "capture_begin",
+        /// ... and the blocks that they got by it.
+        CaptureSuccess = "capture_success",
+        /// Pages captured: freed by who reclaims, by others beside them, or free before.
+        CapturePages = "capture_pages",
         /// Pages that the scanner for pages to move has looked at.
         CompactMigrateScanned = "compact_migrate_scanned",
         /// Pages that the scanner for free pages has looked at.

@@ -1,7 +1,7 @@
 //! The knobs, with the kernel's names, and the two policy profiles.
 
 use crate::env::Env;
-use crate::platform::Platform;
+use crate::frames::Frames;
 use crate::sizes::{SizeMode, Sizes};
 use crate::units::{BLOCK_ORDER, PAGE_SIZE};
 use core::fmt;
@@ -218,7 +218,7 @@ impl Tunables {
         match self.split_mode {
             SplitMode::InPlace => false,
             SplitMode::Shatter => true,
-            SplitMode::Auto => !E::P::CONTIGUITY || live > 0 && u64::from(live) <= free,
+            SplitMode::Auto => E::Frames::may_move_out(live, free),
         }
     }
 

@@ -97,11 +97,11 @@ impl<P: Profile> Model<P> {
     pub fn of(bytes: u64, cpus: usize, seed: u64) -> Model<P> {
         let mut frames = bytes_to_pages(bytes).min(1 << 29) as u32;
         let mut zones = frames;
-        if !P::CONTIGUITY {
+        if !P::RAM {
             frames = (2 * frames).next_multiple_of(1 << MAX_ORDER);
             zones = 2 * frames;
         }
-        let own = if P::CONTIGUITY { 0 } else { frames };
+        let own = if P::RAM { 0 } else { frames };
         let first_own = FIRST_FRAME.0 + zones;
         let state = State {
             frames: Frames::new(FIRST_FRAME.0, zones + own),

@@ -158,7 +158,6 @@ impl<P: Profile> Model<P> {
 }
 
 impl<P: Profile> Platform for Model<P> {
-    const CONTIGUITY: bool = P::CONTIGUITY;
     type Handle = Self;
 
     fn handle(&self) -> &Self {
@@ -172,7 +171,7 @@ impl<P: Profile> Platform for Model<P> {
         let span = |first, frames| FrameSpan { first, frames };
         Zones {
             small: span(FIRST_FRAME, self.frames()),
-            huge: (!P::CONTIGUITY).then(|| span(FIRST_FRAME.add(self.frames()), self.frames())),
+            huge: (!P::RAM).then(|| span(FIRST_FRAME.add(self.frames()), self.frames())),
         }
     }
 
@@ -259,11 +258,11 @@ impl<P: Profile> Platform for Model<P> {
         self.lock().write_protect(at, on)
     }
     fn most_open(&self) -> u32 {
-        if P::CONTIGUITY { 0 } else { MOST_OPEN }
+        if P::RAM { 0 } else { MOST_OPEN }
     }
     fn open(&self, at: PageRun) -> Result<(), PlatformError> {
         self.turn("open");
-        match P::CONTIGUITY {
+        match P::RAM {
             true => Err(stop(0, INVALID)),
             false => self.lock().open(at),
         }

@@ -9,7 +9,7 @@
 //! Where frames are slots, the kernel below has memory of its own: it makes pages where holes are
 //! left to it (`Platform::open`), and an operation on a block may stop half-way.
 
-use deckle_mm::{CoreCow, KernelCow, Sharing};
+use deckle_mm::{CoreCow, Frames, KernelCow, Ram, Sharing, Slots};
 
 mod sealed {
     pub trait Sealed {}
@@ -23,8 +23,10 @@ pub trait Profile: sealed::Sealed + Send + Sync + Clone + 'static {
     const BELOW: bool;
     /// The core's way of sharing that goes with it.
     type Sharing: Sharing;
-    /// See [`deckle_mm::Platform::CONTIGUITY`]; else frames are slots.
-    const CONTIGUITY: bool;
+    /// Whether frames are memory; else they are slots.
+    const RAM: bool;
+    /// What the core does with them.
+    type Frames: Frames;
 }
 
 /// What ships.
@@ -42,7 +44,8 @@ impl Profile for SparseKernelCow {
     const NAME: &'static str = "SparseKernelCow";
     const BELOW: bool = true;
     type Sharing = KernelCow;
-    const CONTIGUITY: bool = false;
+    const RAM: bool = false;
+    type Frames = Slots;
 }
 
 impl sealed::Sealed for RamKernelCow {}
@@ -50,7 +53,8 @@ impl Profile for RamKernelCow {
     const NAME: &'static str = "RamKernelCow";
     const BELOW: bool = true;
     type Sharing = KernelCow;
-    const CONTIGUITY: bool = true;
+    const RAM: bool = true;
+    type Frames = Ram;
 }
 
 impl sealed::Sealed for RamCoreCow {}
@@ -58,5 +62,6 @@ impl Profile for RamCoreCow {
     const NAME: &'static str = "RamCoreCow";
     const BELOW: bool = false;
     type Sharing = CoreCow;
-    const CONTIGUITY: bool = true;
+    const RAM: bool = true;
+    type Frames = Ram;
 }

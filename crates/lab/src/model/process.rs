@@ -29,6 +29,7 @@ impl<S: Store + 'static, P: Profile> Env for Software<S, P> {
     type C = ModelCharge;
     type S = S;
     type Sharing = <P as deckle_model::Profile>::Sharing;
+    type Frames = <P as deckle_model::Profile>::Frames;
 }
 
 /// How an access ended that was not served.

@@ -67,6 +67,7 @@ impl Env for ModelEnv {
     type C = ModelCharge;
     type S = Ram;
     type Sharing = deckle_mm::KernelCow;
+    type Frames = deckle_mm::Slots;
 }
 
 /// A manager on the model, with one mapping; one CPU, no limit, over compressed RAM.

@@ -62,6 +62,7 @@ impl<C: Charge + 'static, S: Store + 'static> Env for LiveEnv<C, S> {
     type C = Shared<C>;
     type S = S;
     type Sharing = deckle_mm::KernelCow;
+    type Frames = deckle_mm::Slots;
 }
 
 /// Why a pager could not be started.

@@ -29,7 +29,6 @@ impl std::ops::Deref for LiveMemory {
 }
 
 impl Platform for LiveMemory {
-    const CONTIGUITY: bool = false;
     type Handle = LivePlatform;
 
     fn handle(&self) -> &LivePlatform {

@@ -5,7 +5,6 @@ use super::scan::{Compaction, pageblock_up};
 use crate::env::Env;
 use crate::frame::{FreePool, Zone};
 use crate::mm::Mm;
-use crate::platform::Platform;
 use crate::stat::Item;
 use crate::tunables::Profile;
 use crate::units::{BLOCK_ORDER, MAX_ORDER, Pfn};
@@ -42,14 +41,11 @@ fn blocks_of(zone: &Zone, order: u8) -> u64 {
 
 impl<E: Env> Mm<E> {
     /// Forms as many free blocks of `order` as can be had by moving pages, whatever that is
-    /// good for (`compact_memory`). Does nothing where frames are slots of a large range.
-    pub fn compact(&self, order: u8) -> Compacted {
+    /// good for.
+    pub(crate) fn compact_memory(&self, order: u8) -> Compacted {
         let order = order.clamp(1, BLOCK_ORDER);
         let zone = self.zone_for(order);
         let mut done = Compacted::default();
-        if !E::P::CONTIGUITY {
-            return done;
-        }
         zone.drain(self.machine());
         done.blocks.0 = blocks_of(zone, order);
         let mut c = self.scanners(zone, order);
@@ -77,7 +73,7 @@ impl<E: Env> Mm<E> {
 
     /// Begins a direct compaction for a block of `order`. `None`: it is of no use now.
     pub(crate) fn compact_begin(&self, zone: &Zone, order: u8) -> Option<Compaction> {
-        if !E::P::CONTIGUITY || !zone.compaction_suits(order) || self.compact_deferred(order) {
+        if !zone.compaction_suits(order) || self.compact_deferred(order) {
             return None;
         }
         self.stats().add(Item::CompactStall, 1);

@@ -9,7 +9,6 @@ use crate::env::Env;
 use crate::frame::Flags;
 use crate::machine::{Machine, Site};
 use crate::mm::Mm;
-use crate::platform::Platform;
 use crate::stat::Item;
 use crate::sync::Guard;
 use crate::table::block::{BlockState, HugeMap};
@@ -100,15 +99,12 @@ impl<E: Env> Mm<E> {
     ///
     /// # Errors
     /// [`MigrateError`]: nothing was moved.
-    pub fn migrate_page(
+    pub(crate) fn migrate_folio_of(
         &self,
         id: SpaceId,
         page: Vpn,
         drop_zero: bool,
     ) -> Result<Migrated, MigrateError> {
-        if !E::P::CONTIGUITY {
-            return Err(MigrateError::NoFolio);
-        }
         let list = self.isolate_page(id, page).ok_or(MigrateError::NoFolio)?;
         let mut frames = |order| self.zones.small.alloc(self.machine(), order).ok();
         let (done, why) = self.migrate_list(list, &mut frames, drop_zero);

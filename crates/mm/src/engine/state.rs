@@ -11,7 +11,8 @@ use crate::engine::rmap::Rmap;
 use crate::engine::slots::SlotMap;
 use crate::engine::space::Space;
 use crate::env::Env;
-use crate::frame::{FrameLookup, FrameMeta, Zone, ZoneConfig};
+use crate::frame::{FrameLookup, FrameMeta, Zone};
+use crate::frames::Frames;
 use crate::machine::{LockClass, Machine, OnMachine};
 use crate::platform::Platform;
 use crate::scratch::Scratch;
@@ -94,15 +95,11 @@ impl<E: Env> Engine<E> {
     ) -> Result<Engine<E>, TunableError> {
         tunables.validate()?;
         let zones = platform.zones();
-        let config = if E::P::CONTIGUITY {
-            ZoneConfig::contiguous(machine.nr_cpus())
-        } else {
-            ZoneConfig::default()
-        };
+        let zone = |span| E::Frames::zone(span, machine.nr_cpus());
         Ok(Engine {
             zones: Zones {
-                small: Zone::with(zones.small, config),
-                huge: zones.huge.map(|span| Zone::with(span, config)),
+                small: zone(zones.small),
+                huge: zones.huge.map(zone),
                 nowhere: FrameMeta::new(),
             },
             platform,

@@ -7,9 +7,11 @@ use crate::engine::space::Space;
 use crate::engine::step::{Access, FaultMode, Served};
 use crate::env::Env;
 use crate::fault::{Fault, FaultError};
+use crate::frames::Frames;
 use crate::mm::Mm;
 use crate::order::{self, Beside, Window};
 use crate::platform::{Content, Stop};
+use crate::reclaim::contig::Want;
 use crate::stat::{Item, SizeItem};
 use crate::table::block::{BlockState, HugeMap};
 use crate::table::entry::{Entry, Kind};
@@ -167,7 +169,8 @@ impl<E: Env> Mm<E> {
             };
             let owner = (space.id, w.start);
             let got = self.alloc_folio(w.order, refs, owner);
-            match got.or_else(|e| self.reclaim_for_huge(e, vma, mode, refs, owner)) {
+            let want = Want { vma, mode, owner };
+            match got.or_else(|e| E::Frames::alloc_huge(self, e, want)) {
                 Ok(pfn) => {
                     if w.order == BLOCK_ORDER {
                         self.stats().add(Item::ThpFaultAlloc, 1);

@@ -129,6 +129,14 @@ fn given_out(zone: &Zone) -> Vec<u64> {
 }
 
 impl WhyFailed {
+    /// Why a request that may not reclaim would fail now; `None`: a zone has a block for it.
+    pub fn now(list: &Zonelist<'_>, request: &Request) -> Option<Box<WhyFailed>> {
+        let has = |(_, zone): (_, &Zone)| zone.has_block(request.order);
+        let reason = Reason::MayNotReclaim;
+        let find = || WhyFailed::find(list, request, reason, &Account::begin(list, request));
+        (!list.permitted(*request).any(has)).then(find)
+    }
+
     #[cold]
     pub(super) fn find(
         list: &Zonelist<'_>,

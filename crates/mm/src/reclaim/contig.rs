@@ -14,7 +14,6 @@ use crate::frame::{
     AllocFlags, CapturePolicy, CaptureStats, Goal, Reclaim, Request, Zonelist, alloc_pages,
 };
 use crate::mm::Mm;
-use crate::platform::Platform;
 use crate::stat::Item;
 use crate::table::vma::{ThpAdvice, Vma};
 use crate::units::{BLOCK_ORDER, Pfn, SpaceId, Vpn, order_pages};
@@ -48,22 +47,35 @@ impl<E: Env> Reclaim for Rounds<'_, E> {
     }
 }
 
+/// What a fault wants a huge page for.
+pub struct Want<'a> {
+    /// Where it lies.
+    pub vma: &'a Vma,
+    /// Whether the fault may wait.
+    pub mode: FaultMode,
+    /// Its space and first page.
+    pub owner: (SpaceId, Vpn),
+}
+
+impl Want<'_> {
+    /// Whether it is worth a wait: asked for by advice, and by who may.
+    fn may_wait(&self) -> bool {
+        self.vma.advice == ThpAdvice::Huge && self.mode == FaultMode::MayWait
+    }
+}
+
 impl<E: Env> Mm<E> {
     /// A second try at a folio that was refused: reclaims for it, if it is a huge page that
     /// lacked frames and the fault may wait for it. No lock is held.
     pub(crate) fn reclaim_for_huge(
         &self,
         failed: AllocError,
-        vma: &Vma,
-        mode: FaultMode,
-        refs: u32,
-        owner: (SpaceId, Vpn),
+        want: Want<'_>,
     ) -> Result<Pfn, AllocError> {
         let AllocError::NoFrame { order } = failed else {
             return Err(failed);
         };
-        let wanted = vma.advice == ThpAdvice::Huge && mode == FaultMode::MayWait;
-        if !E::P::CONTIGUITY || order < BLOCK_ORDER || !wanted {
+        if order < BLOCK_ORDER || !want.may_wait() {
             return Err(failed);
         }
         let pages = order_pages(order) as u64;
@@ -78,10 +90,12 @@ impl<E: Env> Mm<E> {
             mm: self,
             compaction: None,
         };
-        match alloc_pages(self.machine(), &list, &request, Some(&mut rounds)) {
+        let got = alloc_pages(self.machine(), &list, &request, Some(&mut rounds));
+        self.count_captures();
+        match got {
             Ok(got) => {
-                self.meta(got.pfn).set_refs(refs);
-                self.meta(got.pfn).set_owner(owner.0, owner.1);
+                self.meta(got.pfn).set_refs(1);
+                self.meta(got.pfn).set_owner(want.owner.0, want.owner.1);
                 self.count_folio(order);
                 Ok(got.pfn)
             }
@@ -90,6 +104,15 @@ impl<E: Env> Mm<E> {
                 Err(failed)
             }
         }
+    }
+
+    /// Brings the counters of page capture up to date.
+    fn count_captures(&self) {
+        let done = self.capture_stats();
+        let pages = done.own + done.absorbed + done.joined;
+        self.stats().set(Item::CaptureBegin, done.begun);
+        self.stats().set(Item::CaptureSuccess, done.successes);
+        self.stats().set(Item::CapturePages, pages);
     }
 
     /// Sets how page capture works in the zone that serves huge pages.

@@ -5,11 +5,14 @@ use crate::engine::folio::AllocError;
 use crate::engine::lru::Which;
 use crate::engine::space::{BlockRef, Space};
 use crate::env::Env;
+use crate::frame::WhyFailed;
+use crate::frames::Frames;
 use crate::mm::Mm;
 use crate::stat::Item;
 use crate::store::Store;
 use crate::table::block::BlockState;
 use crate::units::{BlockNr, PAGE_SIZE, PageMask, SpaceId, Vpn};
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::fmt;
 
@@ -44,6 +47,8 @@ pub struct OomReport {
     pub huge: u64,
     /// The largest mappings: space, first page, pages.
     pub ranges: Vec<(SpaceId, Vpn, u64)>,
+    /// Why there was no block, where it is frames that lack and they are memory.
+    pub why: Option<Box<WhyFailed>>,
 }
 
 struct Kb(u64);
@@ -83,7 +88,10 @@ impl fmt::Display for OomReport {
         for (_, start, pages) in &self.ranges {
             write!(f, "\nrange {:#x}: {}", start.addr(), Kb(*pages))?;
         }
-        Ok(())
+        match &self.why {
+            Some(why) => write!(f, "\n{why}"),
+            None => Ok(()),
+        }
     }
 }
 
@@ -110,6 +118,10 @@ impl<E: Env> Mm<E> {
             rejected: self.stats().get(Item::StoreReject),
             huge: self.stats().get(Item::NrThp),
             ranges,
+            why: match failed {
+                AllocError::NoFrame { order } => E::Frames::why(self, order),
+                AllocError::Charge(_) => None,
+            },
         }
     }
 

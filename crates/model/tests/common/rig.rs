@@ -75,6 +75,7 @@ impl Env for ModelEnv {
     type C = ModelCharge;
     type S = PlainStore;
     type Sharing = <P as Profile>::Sharing;
+    type Frames = <P as Profile>::Frames;
 }
 
 /// Everything a test holds.

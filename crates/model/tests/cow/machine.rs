@@ -15,6 +15,7 @@ impl Env for CoreEnv {
     type C = ModelCharge;
     type S = PlainStore;
     type Sharing = deckle_mm::CoreCow;
+    type Frames = deckle_mm::Ram;
 }
 
 /// First page and size of the window.

@@ -19,6 +19,7 @@ impl Env for FiledEnv {
     type C = ModelCharge;
     type S = Ram<Heap, Handle>;
     type Sharing = <P as deckle_model::Profile>::Sharing;
+    type Frames = <P as deckle_model::Profile>::Frames;
 }
 
 const PAGES: u64 = 2048;

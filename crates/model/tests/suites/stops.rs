@@ -64,9 +64,5 @@ fn r98_r131_r138_a_block_that_is_taken_or_given_back_in_part_keeps_every_byte() 
         stopped += rig.model.counters().stopped;
     }
     println!("{stopped} operations stopped in the middle of a block");
-    assert!(if P::CONTIGUITY {
-        stopped == 0
-    } else {
-        stopped > 100
-    });
+    assert!(if P::RAM { stopped == 0 } else { stopped > 100 });
 }

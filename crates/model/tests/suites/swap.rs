@@ -183,6 +183,7 @@ impl Env for FaultyEnv {
     type C = ModelCharge;
     type S = Faulty<Ram>;
     type Sharing = <P as deckle_model::Profile>::Sharing;
+    type Frames = <P as deckle_model::Profile>::Frames;
 }
 
 struct Bench {

@@ -191,7 +191,7 @@ fn r92_what_stays_of_a_huge_page_stays_large() {
     let (rig, start) = filled(9);
     rig.advise(start, 256, Advice::DontNeed);
     // Frames for blocks are for blocks alone where they are slots: what stays becomes pages.
-    let part = if P::CONTIGUITY { (8, 256) } else { (0, 1) };
+    let part = if P::RAM { (8, 256) } else { (0, 1) };
     let folio = rig.folio(start.add(300));
     assert_eq!((folio.order, folio.refs), part);
     assert_eq!(rig.charge.usage(), 256);
@@ -201,7 +201,7 @@ fn r92_what_stays_of_a_huge_page_stays_large() {
     let order = |i| rig.folio(start.add(i)).order;
     let orders = [0, 16, 20, 22, 23, 24, 32, 64, 128, 256].map(order);
     assert_eq!(rig.charge.usage(), BLOCK - 1);
-    if P::CONTIGUITY {
+    if P::RAM {
         assert_eq!(orders, [4, 2, 0, 0, 0, 3, 5, 6, 7, 8]);
         let moved = rig.model.counters();
         assert_eq!((moved.copied, moved.unmapped), (0, 0));
