@@ -145,6 +145,34 @@ fn every_file_of_tests_is_in_a_test_program() {
     assert!(missing.is_empty(), "run by nobody: {missing:?}");
 }
 
+/// A name in scripts/test that no test has any more would leave out nothing, or what it should not.
+#[test]
+fn what_the_quick_run_leaves_out_is_there() {
+    let script = std::fs::read_to_string(root().join("scripts/test")).unwrap();
+    let list = script.split("\nlong='").nth(1).expect("a list");
+    let list: Vec<&str> = list
+        .split('\'')
+        .next()
+        .unwrap()
+        .split_whitespace()
+        .collect();
+    assert!(list.len() > 5, "{list:?}");
+    let all = files("rs");
+    let is_there = |name: &&str| {
+        let (module, test) = name.split_once("::").expect("a module");
+        let of_module = |f: &&File| {
+            f.path.contains("/tests/")
+                && (f.path.ends_with(&format!("/{module}.rs"))
+                    || f.path.ends_with(&format!("/{module}/mod.rs")))
+        };
+        all.iter()
+            .filter(of_module)
+            .any(|f| test.is_empty() || f.text.contains(&format!("\nfn {test}")))
+    };
+    let gone: Vec<&&str> = list.iter().filter(|name| !is_there(name)).collect();
+    assert!(gone.is_empty(), "no such tests: {gone:?}");
+}
+
 fn name(dir: &Path) -> String {
     dir.file_name().unwrap().to_string_lossy().into_owned()
 }
