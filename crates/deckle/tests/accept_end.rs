@@ -1,10 +1,7 @@
 //! Nothing hangs: services and supervisors that are killed, stopped or broken.
 
-mod accept;
-mod common;
-
-use accept::{compile, deckle_path, turn};
-use common::*;
+use crate::accept::{self, compile, deckle_path, turn};
+use crate::common::*;
 use std::time::{Duration, Instant};
 
 /// What counts as at once on a loaded machine; the goal is one second.

@@ -1,10 +1,7 @@
 //! A file behind the RAM, under real programs.
 
-mod accept;
-mod common;
-
-use accept::{Ran, have, run, turn};
-use common::Scratch;
+use crate::accept::{Ran, have, run, turn};
+use crate::common::Scratch;
 use std::path::Path;
 
 /// 160 MiB, of which three blocks in four do not compress, and what is done with them: every

@@ -1,9 +1,6 @@
 //! Forks and execs of real programs.
 
-mod accept;
-mod common;
-
-use accept::*;
+use crate::accept::*;
 
 #[test]
 fn p20_p7_forks_of_every_kind_while_memory_is_away() {

@@ -1,9 +1,7 @@
 //! One limit for several processes.
 
-mod accept;
-mod common;
-
-use accept::*;
+use crate::accept::*;
+use crate::common;
 
 /// 200 MiB that wait beside a process that does what the arguments of the keeper say.
 fn beside_an_idle_one(what: &str, active: &str) -> Ran {

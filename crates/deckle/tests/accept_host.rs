@@ -1,9 +1,7 @@
 //! Other hosts, programs that cannot be managed, and what a start costs.
 
-mod accept;
-mod common;
-
-use accept::*;
+use crate::accept::*;
+use crate::common;
 use std::path::Path;
 
 #[test]

@@ -1,9 +1,7 @@
 //! The jobs that the README promises, as a user runs them.
 
-mod accept;
-mod common;
-
-use accept::*;
+use crate::accept::*;
+use crate::common;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// What a run may use beyond its limit.

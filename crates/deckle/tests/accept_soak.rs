@@ -3,11 +3,8 @@
 //! Each value that it gives is compared, those of its last dump natively; when all of its memory
 //! has been read, nothing may be stored any more, nor charged that is not there.
 
-mod accept;
-mod common;
-
-use accept::*;
-use common::{Running, Scratch, deckle, until};
+use crate::accept::*;
+use crate::common::{Running, Scratch, deckle, until};
 use deckle_group::{Group, Limits};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};

@@ -1,10 +1,7 @@
 //! Threads, advice and forks under pressure: no byte is lost.
 
-mod accept;
-mod common;
-
-use accept::*;
-use common::Scratch;
+use crate::accept::*;
+use crate::common::Scratch;
 use std::sync::atomic::Ordering::Relaxed;
 
 #[test]

@@ -1,7 +1,6 @@
 //! Systems that refuse userfaultfd in one way or another: the error names what applies there.
 
-mod common;
-use common::*;
+use crate::common::*;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;

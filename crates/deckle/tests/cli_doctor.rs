@@ -1,11 +1,12 @@
 //! `deckle doctor`: the facts that it must state, against the system's own files.
 
-mod common;
-use common::*;
+use crate::accept::turn;
+use crate::common::*;
 use serde_json::Value;
 
 #[test]
 fn doctor_states_the_facts_as_text_and_as_json() {
+    let _turn = turn();
     let (code, out, err) = output(&["doctor"]);
     assert_eq!((code, err.as_str()), (0, ""));
     assert!(out.starts_with("mode of `deckle run` here: "), "{out}");

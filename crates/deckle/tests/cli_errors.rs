@@ -1,7 +1,6 @@
 //! Every clear error: one line that begins with `deckle: `, says what to do, and the status.
 
-mod common;
-use common::*;
+use crate::common::*;
 
 fn fails(args: &[&str], status: i32, needles: &[&str]) {
     let (code, out, err) = output(args);

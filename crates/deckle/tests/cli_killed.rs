@@ -1,10 +1,7 @@
 //! `deckle run` is killed: nothing of its tree is left.
 
-mod accept;
-mod common;
-
-use accept::{compile, deckle_path, turn};
-use common::*;
+use crate::accept::{compile, deckle_path, turn};
+use crate::common::*;
 use std::os::unix::process::CommandExt;
 use std::time::{Duration, Instant};
 

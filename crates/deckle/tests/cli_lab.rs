@@ -1,8 +1,7 @@
 //! `deckle lab` on the software machine, and the machine beside the kernel.
 
-mod common;
-
-use common::output;
+use crate::accept::turn;
+use crate::common::output;
 use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -66,6 +65,7 @@ fn r137_lab_oom_on_the_model_says_who_survives() {
 
 #[test]
 fn r137_lab_oom_agrees_on_model_and_kernel() {
+    let _turn = turn();
     let args = "lab oom --on model,kernel --format json";
     let (code, out, err) = output(&args.split(' ').collect::<Vec<_>>());
     // What the host does not let us do comes with the way round it.
@@ -187,6 +187,7 @@ fn r138_lab_underused_on_the_model_has_the_promised_rows() {
 
 #[test]
 fn r138_lab_underused_on_live_gives_the_waste_back() {
+    let _turn = turn();
     let args = "lab underused --on live --program sparse --runs 1 --format json \
         --setting madvise,always,shrink-409";
     if !library("r138_lab_underused_on_live_gives_the_waste_back") {
@@ -224,6 +225,7 @@ fn r138_lab_underused_says_what_is_wrong_with_an_option() {
 
 #[test]
 fn r150_lab_overcommit_on_live_has_the_promised_rows() {
+    let _turn = turn();
     if !library("r150_lab_overcommit_on_live_has_the_promised_rows") {
         return;
     }
@@ -260,6 +262,7 @@ fn r150_lab_overcommit_on_live_has_the_promised_rows() {
 
 #[test]
 fn r150_lab_overcommit_gives_the_host_back_when_it_is_killed_while_memory_is_short() {
+    let _turn = turn();
     let args = "lab overcommit --on kernel --size 64M --pattern uniform --seconds 60";
     let mut lab = Command::new(env!("CARGO_BIN_EXE_deckle"))
         .args(args.split(' '))
@@ -316,6 +319,7 @@ fn r150_lab_overcommit_says_what_is_wrong_with_an_option() {
 
 #[test]
 fn r150_lab_faults_tells_each_stage_of_real_faults() {
+    let _turn = turn();
     let args = "lab faults --size 64M --threads 2 --runs 1 --seconds 0.5 --format json";
     let (code, out, err) = output(&args.split(' ').collect::<Vec<_>>());
     if code == 125 && err.contains("userfaultfd") {

@@ -1,7 +1,6 @@
 //! The supervisor: statuses, signals, orphans, the end of the tree.
 
-mod common;
-use common::*;
+use crate::common::*;
 
 const RUN: [&str; 4] = ["run", "--unmanaged", "--quiet", "--"];
 
@@ -178,10 +177,12 @@ fn as_first_process_of_a_namespace_it_reaps_and_ends_the_tree() {
 
 #[test]
 fn the_group_leaves_no_file_behind() {
-    let mut run = Running::start(&sh("echo up; read x; exit 0"));
+    let mut command = deckle(&sh("echo up; read x; exit 0"));
+    let mut run = Running::spawn(command.stdin(std::process::Stdio::piped()));
     run.wait_for("up");
     let pid = run.pid();
     assert!(group_page(pid).is_some());
+    drop(run.0.stdin.take());
     assert_eq!(run.end().0, 0);
     assert_eq!(group_page(pid), None);
 }

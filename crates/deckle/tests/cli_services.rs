@@ -1,7 +1,6 @@
 //! What `deckle run` does with the services of its tree, with this test as the service.
 
-mod common;
-use common::*;
+use crate::common::*;
 use deckle_group::proto::Link;
 use deckle_group::{Gauges, Group, GroupCharge, LineId, sys};
 use deckle_mm::{Charge, Item, Stats};

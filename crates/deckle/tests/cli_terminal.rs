@@ -1,7 +1,6 @@
 //! Job control: an interactive shell on a pseudo-terminal, with `deckle run` as its job.
 
-mod common;
-use common::*;
+use crate::common::*;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};

@@ -1,7 +1,8 @@
 //! Real programs under the real library: how `deckle run` looks from outside.
 
-mod common;
-use common::*;
+use crate::accept::turn;
+use crate::common;
+use crate::common::*;
 use std::path::Path;
 
 /// The library beside `deckle`; says so if it was not built.
@@ -43,6 +44,7 @@ fn fits(err: &str, option: &str) -> bool {
 
 #[test]
 fn what_a_kill_says_would_have_helped_helps_and_nothing_else() {
+    let _turn = turn();
     if !library("what_a_kill_says_would_have_helped_helps_and_nothing_else") {
         return;
     }
@@ -74,6 +76,7 @@ fn what_a_kill_says_would_have_helped_helps_and_nothing_else() {
 
 #[test]
 fn the_limit_of_swap_ends_in_one_report_and_137() {
+    let _turn = turn();
     if !library("the_limit_of_swap_ends_in_one_report_and_137") {
         return;
     }
@@ -102,6 +105,7 @@ fn the_limit_of_swap_ends_in_one_report_and_137() {
 
 #[test]
 fn a_program_inside_its_limit_is_right_and_its_status_passed_on() {
+    let _turn = turn();
     if !library("a_program_inside_its_limit_is_right_and_its_status_passed_on") {
         return;
     }
@@ -121,6 +125,7 @@ fn a_program_inside_its_limit_is_right_and_its_status_passed_on() {
 
 #[test]
 fn p22_no_service_is_left_or_waited_for() {
+    let _turn = turn();
     if !library("p22_no_service_is_left_or_waited_for") {
         return;
     }
@@ -165,6 +170,7 @@ fn service_of(program: u32) -> u32 {
 
 #[test]
 fn p22_a_program_dies_with_its_real_service_and_one_line() {
+    let _turn = turn();
     if !library("p22_a_program_dies_with_its_real_service_and_one_line") {
         return;
     }
@@ -196,6 +202,7 @@ fn p22_a_program_dies_with_its_real_service_and_one_line() {
 
 #[test]
 fn killing_deckle_ends_the_whole_tree() {
+    let _turn = turn();
     if !library("killing_deckle_ends_the_whole_tree") {
         return;
     }
@@ -221,6 +228,7 @@ fn killing_deckle_ends_the_whole_tree() {
 
 #[test]
 fn the_library_comes_before_the_users_own_and_the_self_test_is_passed_on() {
+    let _turn = turn();
     // Any file will do for the library: the loader complains and goes on.
     let s = Scratch::new("preload");
     let deckle = copy_of_deckle(&s);
@@ -255,6 +263,7 @@ fn the_library_comes_before_the_users_own_and_the_self_test_is_passed_on() {
 /// The file is whole whenever it is read, and has every name that users know.
 #[test]
 fn r149_all_counters_and_knobs_can_be_read_while_the_program_runs() {
+    let _turn = turn();
     if !library("r149_all_counters_and_knobs_can_be_read_while_the_program_runs") {
         return;
     }

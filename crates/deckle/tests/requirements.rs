@@ -5,17 +5,15 @@
 //! cannot exist here has a reason instead, in [`REASONS`]. What a requirement asks is written by
 //! hand, and kept.
 
-mod source;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-use source::{File, files, root};
+use crate::source::{File, files, root};
 
 const MAP: &str = "docs/requirements.md";
 const BEGIN: &str = "<!-- requirements: generated -->\n";
 const END: &str = "<!-- end -->";
-const UPDATE: &str = "DECKLE_UPDATE=1 cargo test -p deckle --test requirements";
+const UPDATE: &str = "DECKLE_UPDATE=1 cargo test -p deckle --test all requirements::";
 /// Each series of numbers: its letter, its column, and its last number.
 const SERIES: [(char, &str, u32); 2] = [('r', "R", 150), ('p', "P", 30)];
 

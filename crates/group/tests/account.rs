@@ -1,7 +1,6 @@
 //! The account under real processes and threads.
 
-mod common;
-use common::*;
+use crate::common::*;
 use deckle_group::{AttachError, Group, GroupCharge, Name};
 use deckle_mm::Charge;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::SeqCst};

@@ -1,7 +1,6 @@
 //! Who pays for what processes share since a fork.
 
-mod common;
-use common::*;
+use crate::common::*;
 use deckle_group::{Group, GroupCharge, LineId};
 use deckle_mm::Charge;
 

@@ -1,7 +1,6 @@
 //! Lines, cross-process reclaim and the out-of-memory ticket, with real processes.
 
-mod common;
-use common::*;
+use crate::common::*;
 use deckle_group::{Answer, Asked, Gauges, GroupCharge, sys};
 use deckle_mm::{Charge, Item, Stats};
 use std::time::Duration;

@@ -6,18 +6,12 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use crate::alone;
 use deckle_lab::LabError;
 use deckle_lab::host::{Guard, JOURNAL, thp};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_lab-program");
-
-/// One test at a time: all look at the same settings.
-fn alone() -> MutexGuard<'static, ()> {
-    static ONE: Mutex<()> = Mutex::new(());
-    ONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// Everything the lab may change, as it is now.
 #[derive(PartialEq, Debug)]

@@ -1,5 +1,6 @@
 //! The kernel rows of `lab oom`, on this host.
 
+use crate::alone;
 use std::ffi::OsString;
 
 use deckle_lab::oom::{self, Blocks, CASES, LIMIT, OomOptions, Outcome};
@@ -10,6 +11,7 @@ const SPARSE_ZEROS: u32 = 471;
 
 #[test]
 fn r118_r137_kernel_rows_of_the_oom_experiment() {
+    let _alone = alone();
     assert_eq!(LIMIT, 20 << 20);
     let options = OomOptions {
         sides: vec![Side::Kernel],

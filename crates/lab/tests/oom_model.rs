@@ -1,5 +1,6 @@
 //! The model's rows of `lab oom`, and the figure for what a process costs.
 
+use crate::alone;
 use std::ffi::OsString;
 
 use deckle_lab::child::Running;
@@ -68,6 +69,7 @@ fn r137_what_the_process_costs_decides_from_471_on() {
 /// other libraries and kernels differ in a few pages.
 #[test]
 fn r137_process_pages_are_what_the_kernel_charges() {
+    let _alone = alone();
     match idle_pages() {
         Ok((anon, kernel)) => {
             eprintln!("an idle program: {anon} anonymous pages, {kernel} of kernel memory");

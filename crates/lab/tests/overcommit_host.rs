@@ -1,6 +1,7 @@
 //! The overcommit experiment at its smallest size: the kernel's rows on this host, and a run that
 //! is killed.
 
+use crate::alone;
 use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -41,6 +42,7 @@ fn report(test: &str, options: OvercommitOptions<'_>) -> Option<OvercommitReport
 
 #[test]
 fn r150_kernel_rows_of_the_overcommit_experiment_use_the_ram_they_may() {
+    let _alone = alone();
     let patterns = [Pattern::Uniform, Pattern::Phases];
     let options = options(Side::Kernel, &patterns, Path::new("/nonexistent"));
     let test = "r150_kernel_rows_of_the_overcommit_experiment_use_the_ram_they_may";
@@ -72,6 +74,7 @@ fn r150_kernel_rows_of_the_overcommit_experiment_use_the_ram_they_may() {
 
 #[test]
 fn r150_a_run_that_is_killed_is_repeated_and_then_told() {
+    let _alone = alone();
     // Says that it was killed: three times, and each time once there is a file beside it.
     let dir = std::env::temp_dir().join(format!("deckle-lab-killed-{}", std::process::id()));
     fs::create_dir(&dir).unwrap();

@@ -1,6 +1,7 @@
 //! The pageout experiment at a small size: the kernel's row on this host, and a live row whose
 //! pager does not do its work.
 
+use crate::alone;
 use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -36,6 +37,7 @@ fn report(test: &str, ran: Result<PageoutReport, LabError>) -> Option<PageoutRep
 
 #[test]
 fn r115_kernel_rows_of_the_pageout_experiment() {
+    let _alone = alone();
     let ran = run(Side::Kernel, &Case::ALL, "/nonexistent");
     let Some(report) = report("r115_kernel_rows_of_the_pageout_experiment", ran) else {
         return;
@@ -61,6 +63,7 @@ fn r115_kernel_rows_of_the_pageout_experiment() {
 
 #[test]
 fn r111_a_live_row_whose_memory_stays_fails() {
+    let _alone = alone();
     // Runs the program on the kernel alone, without swap: MADV_PAGEOUT gives back nothing but
     // zero pages (the kernel splits the huge page and drops them), so the case without any.
     let idle = std::env::temp_dir().join(format!("deckle-lab-idle-{}", std::process::id()));

@@ -1,14 +1,21 @@
 //! The gauge of a tree's anonymous memory that needs no cgroup.
 
+use crate::alone;
 use std::ffi::OsString;
+use std::process::{Command, Stdio};
 
 use deckle_lab::child::Running;
 use deckle_lab::host::pss::anon_of_tree;
 
 #[test]
 fn r150_anonymous_memory_of_a_tree_is_seen() {
-    let here = anon_of_tree(std::process::id()).unwrap();
-    assert!((1..32 << 20).contains(&here), "{here}");
+    let _alone = alone();
+    let mut idle = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+    let small = anon_of_tree(idle.id());
+    drop(idle.stdin.take());
+    assert!(idle.wait().unwrap().success());
+    let small = small.unwrap();
+    assert!((1..32 << 20).contains(&small), "{small}");
 
     // A shell in between, so that the memory is not the first process's own. The program holds it
     // in huge pages and waits; were swap on meanwhile, one byte of each page would go there.

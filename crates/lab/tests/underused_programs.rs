@@ -1,4 +1,4 @@
-//! The programs of `lab underused` on real memory, in a process of their own: they use much.
+//! The programs of `lab underused` on real memory.
 
 use deckle_lab::program::underused::{CHURN_BYTES, churn};
 use deckle_lab::region::Region;

@@ -1,10 +1,7 @@
 //! Small pages of real memory that become huge ones in the background, while programs use them.
 
-mod common;
-#[path = "common/trim.rs"]
-mod trim;
-
-use common::{PAGE, case, pss_anon};
+use crate::common::{PAGE, case, pss_anon};
+use crate::trim::Trim;
 use deckle_live::{Capability, Die, Limit, LiveConfig, Pager, Region, Service};
 use deckle_mm::{Advice, BlockNr, Charge, CollapseError, Item, SplitFlags, ThpMode};
 use deckle_mm::{Tunables, Vpn};
@@ -12,7 +9,6 @@ use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
-use trim::Trim;
 
 const MIB: usize = 1 << 20;
 const BLOCK: usize = 512;

@@ -1,16 +1,12 @@
 //! Holes that are left to the kernel while memory is far from short: the limit holds, no byte is
 //! lost, and what was never touched costs nothing once memory is wanted.
 
-mod common;
-#[path = "common/service.rs"]
-mod service;
-
-use common::{PAGE, case, pss_anon};
+use crate::common::{PAGE, case, pss_anon};
+use crate::service::{MIB, Served, cell, close_all, opens, scattered, service_with};
+use crate::service::{sound, stat, within, word};
 use deckle_live::Limit;
 use deckle_live::Place;
 use deckle_mm::{Advice, Charge, Item, Prot, ThpMode};
-use service::{MIB, Served, cell, close_all, opens, scattered, service_with};
-use service::{sound, stat, within, word};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};

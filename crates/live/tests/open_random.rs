@@ -1,15 +1,11 @@
 //! Whatever a program asks for, in any order, while windows open and close: each page holds what
 //! was last written to it, and the books are right. DECKLE_SEED=n replays one seed.
 
-mod common;
-#[path = "common/service.rs"]
-mod service;
-
-use common::case;
+use crate::common::case;
+use crate::service::{Served, opens, service_with, within};
 use deckle_live::Place;
 use deckle_mm::space::remap::Remap;
 use deckle_mm::{Advice, Item, Prot, SpaceId, Store, ThpMode, Vpn};
-use service::{Served, opens, service_with, within};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 

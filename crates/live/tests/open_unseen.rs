@@ -1,15 +1,11 @@
 //! Open holes and calls that the manager does not see: what a program maps in their place by
 //! itself, and mappings that the kernel has no room for.
 
-mod common;
-#[path = "common/service.rs"]
-mod service;
-
-use common::{PAGE, case};
+use crate::common::{PAGE, case};
+use crate::service::{MIB, Managed, Served, cell, close_all, opens, scattered, service_with};
+use crate::service::{sound, stat, within};
 use deckle_live::Place;
 use deckle_mm::{Advice, Charge, Item, Prot, ThpMode};
-use service::{MIB, Managed, Served, cell, close_all, opens, scattered, service_with};
-use service::{sound, stat, within};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;

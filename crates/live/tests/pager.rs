@@ -1,13 +1,9 @@
 //! The pager as a Rust program uses it: ordinary memory, more of it than the limit.
 
-mod common;
-#[path = "common/service.rs"]
-mod service;
-
-use common::{PAGE, case, pss_anon};
+use crate::common::{PAGE, case, pss_anon};
+use crate::service::{MIB, Trim, check, fill, service_with, sound, within, word};
 use deckle_live::{Die, Limit, LiveConfig, Pager, Region, Service};
 use deckle_mm::{Advice, Charge, Item, Prot, Store, ThpMode, Tunables, Vpn};
-use service::{MIB, Trim, check, fill, service_with, sound, within, word};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 

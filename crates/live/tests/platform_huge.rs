@@ -1,7 +1,6 @@
 //! Whole blocks: what stays huge, and by which road.
 
-mod common;
-use common::*;
+use crate::common::*;
 use deckle_live::platform::SPACE;
 use deckle_live::{Account, Capability, LiveConfig, LiveMemory};
 use deckle_mm::platform::{Content, Prot, Stop};

@@ -1,7 +1,6 @@
 //! Others who use the memory at the same time: writers, forks, references, fork events.
 
-mod common;
-use common::*;
+use crate::common::*;
 use deckle_live::{Capability, LiveConfig, LiveMemory};
 use deckle_mm::platform::{Content, Prot, Stop};
 use deckle_mm::{FrameRun, PageRun, Platform};

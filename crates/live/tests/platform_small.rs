@@ -1,7 +1,6 @@
 //! Operations on small pages: contents, partial results, where the bytes are after.
 
-mod common;
-use common::*;
+use crate::common::*;
 use deckle_live::{Capability, Place};
 use deckle_mm::platform::{Content, Prot, Stop};
 use deckle_mm::{FrameRun, Platform};

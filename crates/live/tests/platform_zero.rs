@@ -1,7 +1,6 @@
 //! Runs of the zero page.
 
-mod common;
-use common::*;
+use crate::common::*;
 use deckle_mm::Platform;
 use deckle_mm::platform::{Content, Prot, Stop};
 use deckle_uffd::{Categories, Event, Msg};

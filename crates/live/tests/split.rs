@@ -1,11 +1,8 @@
 //! The scenarios that the kernel's split is tested by, on real memory: every order that can be
 //! asked for, and readers while holes are punched and huge pages come and go.
 
-mod common;
-#[path = "common/trim.rs"]
-mod trim;
-
-use common::{PAGE, case};
+use crate::common::{PAGE, case};
+use crate::trim::Trim;
 use deckle_live::{Capability, Die, Limit, LiveConfig, Pager, Region, Service};
 use deckle_mm::{Advice, BlockNr, Item, SizeItem, SizeMode, Sizes, SplitFlags};
 use deckle_mm::{SplitMode, ThpMode, Tunables, Vpn};
@@ -13,7 +10,6 @@ use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
-use trim::Trim;
 
 const BLOCK: u64 = 512;
 const WORDS: usize = PAGE / 8;

@@ -1,13 +1,9 @@
 //! A move that nobody reads of, since all who should wait for its end.
 
-mod common;
-#[path = "common/service.rs"]
-mod service;
-
-use common::{PAGE, case};
+use crate::common::{PAGE, case};
+use crate::service::Trim;
 use deckle_live::{Die, Limit, LiveConfig, Pager, Place};
 use deckle_mm::{FaultMode, PageRun, Prot, ThpMode, Tunables, Vpn};
-use service::Trim;
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -1,32 +1,23 @@
 //! Copy on write in the core, on the model without a kernel below.
 
-#[path = "cow/basic.rs"]
 mod basic;
-#[path = "cow/collapse.rs"]
 mod collapse;
 #[path = "common/rig.rs"]
 #[allow(dead_code)]
 mod common;
-#[path = "cow/fuzz.rs"]
 mod fuzz;
-#[path = "cow/machine.rs"]
 mod machine;
-#[path = "cow/marks.rs"]
 mod marks;
-#[path = "cow/matrix.rs"]
 mod matrix;
-#[path = "cow/migrate.rs"]
 mod migrate;
-#[path = "cow/race.rs"]
 mod race;
-#[path = "cow/rules.rs"]
 mod rules;
 
 use deckle_model::RamCoreCow;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 /// The profile.
-pub type P = RamCoreCow;
+type P = RamCoreCow;
 
 /// Runs one seed; every one of the first `dense` steps is verified, then every 64th.
 fn run(seed: u64, steps: u64, dense: u64) {

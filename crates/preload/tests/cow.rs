@@ -1,8 +1,7 @@
 //! What a page is when a real program forks, times what the sides do then: the matrix that copy
 //! on write of the kernel is tested by, on managed memory.
 
-mod common;
-use common::{compile, expect, run};
+use crate::common::{self, compile, expect, run};
 use std::io::Write;
 
 const LIMIT: [&str; 2] = ["--memory-max", "256M"];

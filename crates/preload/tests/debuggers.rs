@@ -1,8 +1,8 @@
 //! Defects under debuggers that attach to a managed program from outside, as people do to one that
 //! runs already.
 
-mod common;
-use common::{compile, deckle};
+use crate::common::host::{Beside, beside};
+use crate::common::{compile, deckle};
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
@@ -13,10 +13,12 @@ struct Debugged {
     pid: i32,
     /// Where its memory is, of which the first 16 MiB are away.
     memory: u64,
+    _beside: Beside,
 }
 
 impl Debugged {
     fn start() -> Debugged {
+        let _beside = beside();
         let program = compile("d15_debugged", &[]);
         let mut command = Command::new(deckle());
         command
@@ -38,6 +40,7 @@ impl Debugged {
             out,
             pid,
             memory,
+            _beside,
         }
     }
 

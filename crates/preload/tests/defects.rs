@@ -1,8 +1,7 @@
 //! Defects at the boundary between deckle and the program: what the C library, the kernel and other
 //! processes do around it. Each was found by the sequence that its program goes through.
 
-mod common;
-use common::{Ran, compile, expect, is_about_the_first, is_second, run};
+use crate::common::{Ran, compile, expect, is_about_the_first, is_second, run};
 
 const LIMIT: [&str; 2] = ["--memory-max", "64M"];
 const NO_SWAP: [&str; 4] = ["--memory-max", "64M", "--swap", "none"];

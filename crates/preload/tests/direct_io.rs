@@ -1,7 +1,6 @@
 //! Defect 5: devices write into memory that is evicted meanwhile.
 
-mod common;
-use common::{compile, expect, run};
+use crate::common::{compile, expect, run};
 
 /// Where a device or another machine held a page by a plain reference, what it wrote went to a page
 /// that the program had no more. Those that pin pages, as disks and io_uring do, have them stay:

@@ -1,7 +1,7 @@
 //! Defects of core dumps: what they take, what they tell and what they must not tell.
 
-mod common;
-use common::{Ran, compile, deckle, expect, run, without};
+use crate::common::host::{Alone, alone};
+use crate::common::{Ran, compile, deckle, expect, run, without};
 use deckle_lab::host::Guard;
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -10,15 +10,17 @@ use std::path::{Path, PathBuf};
 const LIMIT: [&str; 2] = ["--memory-max", "64M"];
 
 /// A directory in memory for one test's core, removed at its end; while it lives cores go to files
-/// named "core" in the directory of who dumps, and no other test does that.
+/// named "core" in the directory of who dumps, and no other test runs.
 struct Cores {
     dir: PathBuf,
     _guard: Guard,
+    _alone: Alone,
 }
 
 impl Cores {
     /// `None`, and it is said: the host's settings cannot be changed.
     fn new(test: &str) -> Option<Cores> {
+        let _alone = alone();
         let program = [deckle().into_os_string(), "lab".into(), "program".into()];
         let set = |program: &[OsString]| {
             let mut guard = Guard::new(program)?;
@@ -31,7 +33,11 @@ impl Cores {
             Ok(_guard) => {
                 let dir = PathBuf::from(format!("/dev/shm/deckle-{test}-{}", std::process::id()));
                 std::fs::create_dir_all(&dir).expect("directory");
-                Some(Cores { dir, _guard })
+                Some(Cores {
+                    dir,
+                    _guard,
+                    _alone,
+                })
             }
             Err(e) => {
                 eprintln!("SKIPPED: {e}");

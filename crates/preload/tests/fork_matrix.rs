@@ -1,8 +1,7 @@
 //! Every way to make a child, while other threads use every lock that a fork meets, with the
 //! parent's memory there and away. `DECKLE_FORKS` says how many children each case makes.
 
-mod common;
-use common::{Ran, compile, run, run_behind};
+use crate::common::{Ran, compile, run, run_behind};
 
 const LOCKS: [&str; 5] = ["stdio", "nss", "dlopen", "malloc", "atfork"];
 /// Other threads.

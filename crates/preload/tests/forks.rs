@@ -1,7 +1,6 @@
 //! Forks of programs whose memory is partly in the store.
 
-mod common;
-use common::{compile, expect, figure, is_about_the_first, run};
+use crate::common::{self, compile, expect, figure, is_about_the_first, run};
 
 const FILL: &str = "
 import os, random, sys, time

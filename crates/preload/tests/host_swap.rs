@@ -1,7 +1,7 @@
 //! Defect 20: the host swaps what deckle manages.
 
-mod common;
-use common::{compile, deckle};
+use crate::common::host::{Alone, alone};
+use crate::common::{compile, deckle};
 use deckle_group::{Group, Name};
 use deckle_lab::LabError;
 use deckle_lab::host::{Guard, zram};
@@ -14,14 +14,16 @@ const PAGE: u64 = 4096;
 /// Bytes of the program's memory.
 const BYTES: u64 = 24 << 20;
 
-/// Real swap, for as long as the guard is there.
-fn swap() -> Option<Guard> {
+/// Real swap for this test alone, for as long as the guards are there.
+fn swap() -> Option<(Guard, Alone)> {
+    let alone = alone();
     let program = [deckle().into_os_string(), "lab".into(), "program".into()];
     let made = Guard::new(&program).and_then(|mut guard| {
         zram::swap_on(&mut guard, 1 << 30)?;
         Ok::<_, LabError>(guard)
     });
-    made.inspect_err(|e| eprintln!("SKIPPED: {e}")).ok()
+    let made = made.inspect_err(|e| eprintln!("SKIPPED: {e}"));
+    Some((made.ok()?, alone))
 }
 
 /// Private memory without a file that a process may write: start and bytes of each mapping.

@@ -1,7 +1,6 @@
 //! Real programs under the library, alone and in a group with a limit.
 
-mod common;
-use common::{alone, compile, expect, figure, is_about_the_first, run};
+use crate::common::{self, alone, compile, expect, figure, is_about_the_first, run};
 
 const LIMIT: [&str; 2] = ["--memory-max", "64M"];
 

@@ -2,8 +2,7 @@
 //! result as without a limit, all of them inside. Those that this system lacks are skipped, and
 //! that is said.
 
-mod common;
-use common::{Ran, expect, run, without};
+use crate::common::{Ran, expect, run, without};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 

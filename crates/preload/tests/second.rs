@@ -1,8 +1,7 @@
 //! Programs into which no library can be loaded: static, musl's, Go's, and those that leave their
 //! environment behind.
 
-mod common;
-use common::{Ran, compile, expect, figure, run};
+use crate::common::{Ran, compile, expect, figure, run};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 

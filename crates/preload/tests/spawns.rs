@@ -1,7 +1,6 @@
 //! Defect 19: programs that cannot be managed, started in numbers.
 
-mod common;
-use common::{compile, deckle, is_second};
+use crate::common::{self, compile, deckle, host, is_second};
 use deckle_group::{Group, Name};
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::PermissionsExt;
@@ -73,6 +72,7 @@ impl Drop for Ended {
 
 /// Starts the programs so often in turns. How many ran outside.
 fn start(times: usize, programs: &[PathBuf]) -> usize {
+    let _beside = host::beside();
     let mut command = Command::new(deckle());
     command.args(["run", "--memory-max", "64M", "--"]);
     command

@@ -1,8 +1,6 @@
 //! RAM follows what is stored, whatever was stored before; and many threads at once.
 
-mod common;
-
-use common::{KINDS, Rng, page};
+use crate::common::{KINDS, Rng, page};
 use deckle_mm::{PAGE_SIZE, Slot, Store};
 use deckle_store::{Algorithm, Config, Heap, Ram, Segments};
 use std::collections::HashMap;

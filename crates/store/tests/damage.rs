@@ -2,9 +2,7 @@
 //! reads and writes nothing beyond its buffers. It is compiled without its safe form, for a reason
 //! that Cargo.toml has.
 
-mod common;
-
-use common::{KINDS, Rng, page};
+use crate::common::{KINDS, Rng, page};
 use deckle_mm::PAGE_SIZE;
 use lz4_flex::block::{compress_into, decompress_into, get_maximum_output_size};
 

@@ -1,8 +1,6 @@
 //! Damage gives an error and never wrong bytes; failures leave what was stored intact.
 
-mod common;
-
-use common::{Page, mixed, noise, page};
+use crate::common::{Page, mixed, noise, page};
 use deckle_mm::{PAGE_SIZE, Slot, Store, StoreError, StoreStop};
 use deckle_store::faulty::{EIO, ENOSPC, Faulty, Plan};
 use deckle_store::{Algorithm, Config, Heap, MAX_SPARSE_WORDS, Ram, Segments};

@@ -1,8 +1,6 @@
 //! A file behind the RAM: what is put is what is got, wherever it is, and whatever the file does.
 
-mod common;
-
-use common::{KINDS, Page, Rng, noise, page};
+use crate::common::{KINDS, Page, Rng, noise, page};
 use deckle_mm::{PAGE_SIZE, Slot, Store, StoreStop};
 use deckle_store::faulty::disk::{Disk, Fault, Handle, Plan};
 use deckle_store::faulty::{EIO, ENOSPC};

@@ -1,8 +1,6 @@
 //! What is charged for a store that a fork has copied.
 
-mod common;
-
-use common::{KINDS, Rng, page};
+use crate::common::{KINDS, Rng, page};
 use deckle_mm::{Slot, Store};
 use deckle_store::{Algorithm, Config, Heap, Ram};
 

@@ -1,9 +1,7 @@
 //! Random puts, gets and frees against a map from slot to bytes, with the store's own
 //! accounting checked after every step.
 
-mod common;
-
-use common::{KINDS, Page, noise, page};
+use crate::common::{KINDS, Page, noise, page};
 use deckle_mm::{PAGE_SIZE, Slot, Store, StoreError, StoreStop};
 use deckle_store::{Algorithm, Config, Heap, Ram};
 use proptest::prelude::*;

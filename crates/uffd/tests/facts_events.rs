@@ -1,10 +1,8 @@
 //! Facts: events, what waits for them, and what ends a registration.
 
-mod common;
-
-use common::mem::{Map, PAGE, advise, has_page, is_zero, peek, present, write_page};
-use common::process::{fork, is_quiet, next_event, next_fault, reader, task};
-use common::{fact, is_root, skip, uffd};
+use crate::common::mem::{Map, PAGE, advise, has_page, is_zero, peek, present, write_page};
+use crate::common::process::{fork, is_quiet, next_event, next_fault, reader, task};
+use crate::common::{fact, is_root, skip, uffd};
 use deckle_uffd::{
     CopyMode, Done, Errno, Event, Features, MoveMode, Msg, Partial, RegisterMode, Uffd, WakeMode,
     Why, finish,

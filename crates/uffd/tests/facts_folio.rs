@@ -1,26 +1,16 @@
 //! Facts: which operations make, keep and split large folios.
 
-mod common;
-
-use common::kpage::{Setting, compound_pages};
-use common::mem::{
+use crate::common::kpage::{Setting, compound_pages};
+use crate::common::mem::{
     BLOCK, MADV_COLLAPSE, Map, PAGE, advise, block_intact, count, has_page, is_huge, make_huge,
     present, write_page,
 };
-use common::pair::{Pair, WHOLE, mv, pair};
-use common::{fact, is_root, skip, uffd};
+use crate::common::pair::{Pair, WHOLE, mv, pair};
+use crate::common::{self, alone, fact, is_root, skip, uffd};
 use deckle_uffd::{
     Categories, CopyMode, Done, Errno, Features, ProtectMode, RegisterMode, WakeMode,
 };
 use std::io::Write;
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
-/// Held by who sets the sizes of folios, and by who counts them.
-static SIZES: Mutex<()> = Mutex::new(());
-
-fn sizes() -> MutexGuard<'static, ()> {
-    SIZES.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// A block where huge pages are wanted, filled by COPY from a huge page of the other range.
 fn copied(mode: RegisterMode) -> (Pair, Map) {
@@ -39,8 +29,7 @@ fn copied(mode: RegisterMode) -> (Pair, Map) {
 
 #[test]
 fn p15_copy_installs_small_pages_even_where_huge_ones_are_wanted() {
-    let _sizes = sizes();
-    fact(|| {
+    alone().fact(|| {
         let (_pair, dst) = copied(RegisterMode::MISSING);
         // Else khugepaged may make a huge page of them in the middle of the count.
         dst.advise(libc::MADV_NOHUGEPAGE);
@@ -77,10 +66,10 @@ fn p15_a_64k_folio_is_split_by_move() {
     if !is_root() {
         return fact(|| skip("the size of folios is set and read as root only"));
     }
-    let _sizes = sizes();
+    let alone = alone();
     // Set here and not in the case, so that it is put back even if the case is killed.
     let setting = (!common::in_case()).then(|| Setting::set(KNOB, "madvise"));
-    fact(|| {
+    alone.fact(|| {
         let uffd = uffd(Features::MOVE);
         let (src, dst) = (Map::blocks(1), Map::blocks(1));
         uffd.register(dst.addr, BLOCK, RegisterMode::MISSING)

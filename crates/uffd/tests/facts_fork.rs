@@ -1,14 +1,12 @@
 //! Facts: fork, and descriptors held by other processes.
 
-mod common;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use common::mem::{Map, PAGE, has_page, is_zero, peek, present, write_page};
-use common::pair::mv;
-use common::process::{Task, fork, is_quiet, next_event, next_fault, task};
-use common::{fact, is_root, skip, uffd};
+use crate::common::mem::{Map, PAGE, has_page, is_zero, peek, present, write_page};
+use crate::common::pair::mv;
+use crate::common::process::{Task, fork, is_quiet, next_event, next_fault, task};
+use crate::common::{self, fact, is_root, skip, uffd};
 use deckle_uffd::{
     Categories, CopyMode, Done, Event, Features, Partial, ProtectMode, RegisterMode, Uffd, Why,
 };

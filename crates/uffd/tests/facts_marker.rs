@@ -1,11 +1,11 @@
 //! Facts: the marker of a page that was taken out, and what a discard leaves of it.
 
-mod common;
-
-use common::mem::{BLOCK, Map, PAGE, advise, has_page, is_zero, make_huge, peek, write_page};
-use common::pair::mv;
-use common::process::{fork, is_quiet, next_fault, reader, writer};
-use common::{fact, uffd};
+use crate::common::mem::{
+    BLOCK, Map, PAGE, advise, has_page, is_zero, make_huge, peek, write_page,
+};
+use crate::common::pair::mv;
+use crate::common::process::{fork, is_quiet, next_fault, reader, writer};
+use crate::common::{self, fact, uffd};
 use deckle_uffd::{
     CopyMode, Features, PageEntry, Pagemap, ProtectMode, RegisterMode, Uffd, WakeMode, Why,
 };

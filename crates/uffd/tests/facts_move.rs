@@ -1,14 +1,12 @@
 //! Facts: what UFFDIO_MOVE accepts, refuses and leaves behind, small pages.
 
-mod common;
-
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use common::mem::{Map, PAGE, advise, has_page, is_zero, peek, present, write_page};
-use common::pair::mv;
-use common::process::{fork, is_quiet, next_fault, task, writer};
-use common::{fact, skip, uffd};
+use crate::common::mem::{Map, PAGE, advise, has_page, is_zero, peek, present, write_page};
+use crate::common::pair::mv;
+use crate::common::process::{fork, is_quiet, next_fault, task, writer};
+use crate::common::{self, fact, skip, uffd};
 use deckle_uffd::{
     Categories, CopyMode, Done, Errno, Features, MoveMode, Pagemap, Partial, ProtectMode,
     RegisterMode, WakeMode, Why,

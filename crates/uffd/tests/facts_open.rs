@@ -1,10 +1,8 @@
 //! Facts: opening, handshake, and who is served.
 
-mod common;
-
-use common::mem::{Map, PAGE, has_page, is_zero, peek, present, write_page};
-use common::process::{fork, next_event, next_fault, reader, task};
-use common::{fact, is_root, skip, uffd, user_mode_uffd};
+use crate::common::mem::{Map, PAGE, has_page, is_zero, peek, present, write_page};
+use crate::common::process::{fork, next_event, next_fault, reader, task};
+use crate::common::{fact, is_root, skip, uffd, user_mode_uffd};
 use deckle_uffd::{
     CopyMode, Errno, Event, Features, MoveMode, Msg, RegisterMode, Uffd, Via, WakeMode, Why,
 };

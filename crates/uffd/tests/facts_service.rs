@@ -1,14 +1,13 @@
 //! Facts: a task that shares the program's memory but neither its descriptors nor its thread group
 //! can be its pager, also across fork; and how far it can be seen.
 
-mod common;
-
+use crate::common;
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use common::fact;
-use common::mem::{Map, PAGE, has_page, present, write_page};
-use common::service;
+use crate::common::fact;
+use crate::common::mem::{Map, PAGE, has_page, present, write_page};
+use crate::common::service;
 use deckle_uffd::{CopyMode, Errno, Event, Features, MoveMode, Msg, RegisterMode, Uffd, Why};
 
 const PAGES: usize = 16;

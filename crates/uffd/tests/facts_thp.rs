@@ -1,14 +1,12 @@
 //! Facts: huge pages under UFFDIO_MOVE, and the block recipe.
 
-mod common;
-
-use common::mem::{
+use crate::common::mem::{
     BLOCK, PAGE, advise, block_intact, count, has_page, is_huge, is_zero, make_huge, present,
     write_page,
 };
-use common::pair::{Pair, WHOLE, mv, pair};
-use common::process::{next_fault, writer};
-use common::{fact, skip};
+use crate::common::pair::{Pair, WHOLE, mv, pair};
+use crate::common::process::{next_fault, writer};
+use crate::common::{self, fact, skip};
 use deckle_uffd::{Categories, CopyMode, Done, Partial, ProtectMode, WakeMode, Why};
 
 #[test]

@@ -1,10 +1,10 @@
 //! Facts: write-protection, zero runs, tracking of writes, the parking range.
 
-mod common;
-
-use common::mem::{Map, PAGE, advise, count, has_page, is_zero, peek, poke, present, write_page};
-use common::process::{is_quiet, next_fault, reader, task, writer};
-use common::{fact, uffd};
+use crate::common::mem::{
+    Map, PAGE, advise, count, has_page, is_zero, peek, poke, present, write_page,
+};
+use crate::common::process::{is_quiet, next_fault, reader, task, writer};
+use crate::common::{fact, uffd};
 use deckle_uffd::{
     Categories, CopyMode, Done, Errno, Features, MoveMode, Pagemap, PagemapScan, ProtectMode,
     Region, RegisterMode, WakeMode,

@@ -1,5 +1,4 @@
 //! Running real programs under the real `deckle`, as a user does.
-#![allow(dead_code)]
 
 pub mod gauges;
 

@@ -1,5 +1,4 @@
 //! Running the real `deckle` from tests.
-#![allow(dead_code)]
 
 pub mod host;
 

@@ -1,5 +1,4 @@
 //! The workspace's own files, for tests that read them.
-#![allow(dead_code)]
 
 use std::path::{Path, PathBuf};
 

@@ -1,5 +1,4 @@
 //! Real processes for the tests: fork, then run a closure and leave without unwinding.
-#![allow(dead_code)]
 
 use deckle_group::{Group, Limits, Name, SwapKind};
 use deckle_mm::Tunables;

@@ -1,8 +1,6 @@
 //! Harness: every case runs in a process of its own, under an alarm, since it may hang or be
 //! killed and since a platform stands for a whole process.
 
-#![allow(dead_code)] // Each test binary uses its own part of this module.
-
 use std::any::type_name;
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -13,7 +11,7 @@ use deckle_live::platform::SPACE;
 use deckle_live::{Capability, LiveConfig, LiveMemory, LivePlatform, Place};
 use deckle_mm::platform::{Content, Flush, PlatformError, Prot};
 use deckle_mm::{FrameRun, PageRun, Pfn, Platform, Vpn};
-use deckle_uffd::{Categories, Event, Msg, Pagemap, PagemapScan, Region};
+use deckle_uffd::{Categories, Event, Msg, Pagemap};
 
 pub const PAGE: usize = 4096;
 pub const BLOCK: usize = 512 * PAGE;
@@ -22,12 +20,16 @@ const CASE: &str = "DECKLE_LIVE_CASE";
 const PASSED: i32 = 42;
 const PATIENCE: u32 = 60;
 
+/// The test's name, as the test program knows it, of a closure in its function.
+fn name_of<F>() -> &'static str {
+    let path = type_name::<F>().strip_suffix("::{{closure}}");
+    let path = path.expect("closure in a test function");
+    path.split_once("::").expect("a crate").1
+}
+
 /// Runs `body`, a closure written in the test function itself, in a process of its own.
 pub fn case<F: FnOnce()>(body: F) {
-    let name = type_name::<F>()
-        .rsplit("::")
-        .nth(1)
-        .expect("closure in a test function");
+    let name = name_of::<F>();
     if std::env::var(CASE).is_ok_and(|c| c == name) {
         // SAFETY: alarm has no preconditions; its signal ends the process.
         unsafe { libc::alarm(PATIENCE) };
@@ -186,14 +188,6 @@ pub fn rest(p: &LiveMemory, start: Pfn, pages: u32) -> Vec<u8> {
     let mut out = Vec::new();
     p.with_bytes(FrameRun::new(start, pages), &mut |b| out = b.to_vec());
     out
-}
-
-pub fn regions(start: usize, len: usize, returned: Categories) -> Vec<Region> {
-    let map = Pagemap::open_self().expect("pagemap");
-    let mut out = [Region::default(); 64];
-    let query = PagemapScan::any(start, start + len, returned);
-    let n = map.scan(&query, &mut out).expect("scan").regions;
-    out[..n].to_vec()
 }
 
 /// Bytes come back only to pages that are remembered to be away.

@@ -1,16 +1,11 @@
 //! A service with a limit of its own, and regions whose pages tell which they are.
 
-#![allow(dead_code)] // Each test binary uses its own part of this module.
-
-#[path = "trim.rs"]
-mod trim;
-
-use super::common::PAGE;
+use crate::common::PAGE;
+pub use crate::trim::Trim;
 use deckle_live::{Die, Limit, LiveConfig, Pager, Region, Service};
 use deckle_mm::{Charge, FaultOrder, Item, ThpMode, Tunables};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-pub use trim::Trim;
 
 pub const MIB: usize = 1 << 20;
 

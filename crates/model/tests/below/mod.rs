@@ -1,7 +1,7 @@
 //! What needs a kernel below: forks whose pages are guarded by write protection, and discards that
 //! the manager does not see.
 
-use crate::suites::memory::{races, seeds};
+use super::suites::memory::{races, seeds};
 
 #[test]
 fn r148_p20_what_forks_share_is_charged_at_the_first_write_and_no_byte_is_lost() {

@@ -8,6 +8,8 @@ use deckle_mm::{
 use deckle_model::{Chance, Injection, Rng};
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::P;
+
 mod anew;
 pub mod hand;
 pub mod leave;

@@ -1,6 +1,6 @@
 //! A manager on the model, with a store that cannot be wrong.
 
-use crate::P;
+use super::P;
 use deckle_mm::{
     Env, Item, Mm, PAGE_SIZE, Pfn, Slot, SpaceId, Store, StoreError, StoreStop, Tunables, Vpn,
 };

@@ -1,6 +1,6 @@
 //! Forks of small and large folios, one step at a time.
 
-use crate::machine::{BASE, Bare};
+use crate::cow::machine::{BASE, Bare};
 use deckle_mm::{Advice, Charge, Item, Sizes, ThpMode};
 
 fn fill(m: &Bare, pages: u64) {

@@ -1,7 +1,7 @@
 //! Collapse of what forks have shared, and of what forks and moves have mixed up: the matrix that
 //! khugepaged is tested by, each limit at the limit and one beyond.
 
-use crate::machine::{BASE, Bare};
+use crate::cow::machine::{BASE, Bare};
 use deckle_mm::space::remap::Remap;
 use deckle_mm::{Advice, CollapseError, FaultOrder, Item, Sizes, SpaceId, ThpMode, Tunables, Vpn};
 

@@ -1,7 +1,7 @@
 //! Random operations on spaces that fork, against a naive oracle: for each space a map from
 //! page to bytes, cloned at each fork.
 
-use crate::machine::{BASE, Bare};
+use crate::cow::machine::{BASE, Bare};
 use deckle_mm::space::pin::Pin;
 use deckle_mm::table::vma::OnFork;
 use deckle_mm::{

@@ -1,6 +1,6 @@
 //! A manager on bare hardware (copy on write is its own), driven by hand.
 
-use crate::common::PlainStore;
+use super::common::PlainStore;
 use deckle_mm::{
     Env, FaultError, FaultMode, FaultOrder, Item, Mm, PAGE_SIZE, Prot, SpaceId, ThpMode, Tunables,
     Vpn,

@@ -1,6 +1,6 @@
 //! What is tracked of pages that forks share.
 
-use crate::machine::{BASE, Bare};
+use crate::cow::machine::{BASE, Bare};
 use deckle_mm::{FaultError, Item, PageInfo, SpaceId, ThpMode, Vpn};
 
 fn page(i: u64) -> Vpn {

@@ -2,7 +2,7 @@
 //! times what the two sides do then. Nobody sees what the other wrote after the fork, and what is
 //! pinned stays the page of who pinned it.
 
-use crate::machine::{BASE, Bare};
+use crate::cow::machine::{BASE, Bare};
 use deckle_mm::space::remap::Remap;
 use deckle_mm::table::vma::OnFork;
 use deckle_mm::{FaultOrder, Prot, Sizes, SpaceId, Tunables, Vpn};

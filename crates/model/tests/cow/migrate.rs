@@ -1,6 +1,6 @@
 //! Folios that several spaces map, and that move to other frames.
 
-use crate::machine::Bare;
+use crate::cow::machine::Bare;
 use deckle_mm::{Item, MigrateError, ThpMode};
 
 #[test]

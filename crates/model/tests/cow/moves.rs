@@ -1,7 +1,7 @@
 //! Pages that move, and pages that must not.
 
 use super::{Fuzz, Held, PAGES};
-use crate::machine::BASE;
+use crate::cow::machine::BASE;
 use deckle_mm::space::remap::Remap;
 use deckle_mm::{FaultError, MapError, Vpn};
 

@@ -1,7 +1,7 @@
 //! Two CPUs: each way a write fault is served, against everything that may come between its
 //! estimate and its lock. The seed decides the interleaving; many are tried.
 
-use crate::machine::{BASE, Bare};
+use crate::cow::machine::{BASE, Bare};
 use deckle_mm::space::remap::Remap;
 use deckle_mm::{
     Advice, FaultError, FaultOrder, Item, PAGE_SIZE, Prot, SpaceId, ThpMode, Tunables, Vpn,
@@ -253,8 +253,8 @@ fn race(path: Path, against: Against, also: Option<Against>, seed: u64) -> (u64,
 
 /// All that may come between, 2 times `seeds` interleavings each. DECKLE_SEED=n replays one.
 fn races(path: Path, seeds: u64) -> (u64, u64) {
-    let scale = crate::variable("DECKLE_SCALE").unwrap_or(1);
-    let range = match crate::variable("DECKLE_SEED") {
+    let scale = super::variable("DECKLE_SCALE").unwrap_or(1);
+    let range = match super::variable("DECKLE_SEED") {
         Some(seed) => seed..seed + 1,
         None => 1..1 + seeds * scale,
     };

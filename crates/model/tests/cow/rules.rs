@@ -1,6 +1,6 @@
 //! The rules of copy and reuse, one by one.
 
-use crate::machine::{BASE, Bare};
+use crate::cow::machine::{BASE, Bare};
 use deckle_mm::space::remap::Remap;
 use deckle_mm::table::vma::OnFork;
 use deckle_mm::{
@@ -52,7 +52,7 @@ impl Bare {
         // Nothing can be reclaimed for the copy of the pinned page.
         let parts = self
             .mm
-            .mapped_parts(self.space, BASE, crate::machine::WINDOW);
+            .mapped_parts(self.space, BASE, crate::cow::machine::WINDOW);
         for v in &parts {
             self.mm.lock_present(self.space, v.start, v.pages).unwrap();
         }

@@ -1,6 +1,6 @@
 //! Page capture inside of the whole manager: who captures, and what.
 
-use crate::common::{BASE, Rig, WINDOW};
+use super::common::{BASE, Rig, WINDOW};
 use deckle_mm::frame::{CapturePolicy, CaptureStats};
 use deckle_mm::{
     Advice, Charge, FaultError, FaultMode, Item, Profile, Prot, Served, ThpMode, Tunables, Vpn,

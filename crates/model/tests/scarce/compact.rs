@@ -1,7 +1,7 @@
 //! Pages that move to other frames, one by one and to form a free block.
 
-use crate::common::hand::{BLOCK, byte_of};
-use crate::common::{BASE, Rig};
+use super::common::hand::{BLOCK, byte_of};
+use super::common::{BASE, Rig};
 use deckle_mm::{
     Advice, Charge, Item, MigrateError, Pfn, Profile, Prot, SizeMode, Sizes, ThpMode, Tunables, Vpn,
 };

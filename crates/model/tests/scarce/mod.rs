@@ -3,3 +3,5 @@
 mod capture;
 mod compact;
 mod shatter;
+
+use super::common;

@@ -1,7 +1,7 @@
 //! How a huge page is taken apart where that takes frames.
 
-use crate::common::hand::{BLOCK, intact, tunables};
-use crate::common::{BASE, Rig};
+use super::common::hand::{BLOCK, intact, tunables};
+use super::common::{BASE, Rig};
 use deckle_mm::{SplitMode, Tunables};
 
 #[test]

@@ -1,6 +1,6 @@
 //! What the system does by itself where frames are slots: holes that are left to it.
 
-use crate::common::{BASE, Rig};
+use super::common::{BASE, Rig};
 use deckle_mm::{Advice, Charge, FaultOrder, Item, Prot, Sizes, Tunables, Vpn};
 
 const LIMIT: u64 = 4000;

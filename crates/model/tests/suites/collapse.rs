@@ -1,8 +1,8 @@
 //! Small pages that become a huge one: which blocks, what becomes of the pages, and who undoes
 //! whose work.
 
-use crate::common::hand::{self, BLOCK, byte_of};
-use crate::common::{BASE, Rig};
+use super::common::hand::{self, BLOCK, byte_of};
+use super::common::{BASE, Rig};
 use deckle_mm::{
     Advice, Charge, CollapseError, FaultOrder, Item, Prot, SizeMode, Sizes, ThpMode, Tunables, Vpn,
 };

@@ -1,7 +1,7 @@
 //! Faults on holes and zero entries (F1 and F2), rule by rule.
 
-use crate::common::hand::BLOCK;
-use crate::common::{BASE, Rig};
+use super::common::hand::BLOCK;
+use super::common::{BASE, Rig};
 use deckle_mm::{
     Advice, Charge, FaultError, FaultMode, Item, Machine, Profile, Prot, Served, Site, Sizes,
     ThpMode, Tunables,

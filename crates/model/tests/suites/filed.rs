@@ -1,7 +1,7 @@
 //! A file behind the store: what does not compress has somewhere to go, and no byte is lost.
 
-use crate::P;
-use crate::common::{BASE, WINDOW};
+use super::P;
+use super::common::{BASE, WINDOW};
 use deckle_mm::{
     Charge, Env, FaultError, FaultMode, Item, Mm, PAGE_SIZE, Profile, Prot, SpaceId, ThpMode,
     Tunables,

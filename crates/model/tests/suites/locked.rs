@@ -1,7 +1,7 @@
 //! Memory that is locked moves when its program moves it, and stays locked.
 
-use crate::common::Rig;
-use crate::common::hand::{BLOCK, byte_of};
+use super::common::Rig;
+use super::common::hand::{BLOCK, byte_of};
 use deckle_mm::space::remap::Remap;
 use deckle_mm::{Profile, SizeMode, Sizes, Tunables};
 

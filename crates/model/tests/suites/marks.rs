@@ -1,8 +1,8 @@
 //! What a program tracks of its pages, soft-dirty and write-protection, through all that becomes
 //! of a page.
 
-use crate::common::Rig;
-use crate::common::hand::{BLOCK, byte_of, tunables};
+use super::common::Rig;
+use super::common::hand::{BLOCK, byte_of, tunables};
 use deckle_mm::space::remap::Remap;
 use deckle_mm::{
     Advice, CollapseError, FaultError, Item, MapError, PageInfo, Prot, Sizes, SplitFlags,
@@ -292,7 +292,7 @@ fn what_moves_is_dirty_and_stays_protected() {
         // A whole block, then to an odd place.
         for to in [3 * BLOCK, 5 * BLOCK + 3] {
             let from = rig.mm.mapped_parts(rig.space, start, 8 * BLOCK)[0].start;
-            let to = crate::common::BASE.add(to);
+            let to = super::common::BASE.add(to);
             let done = rig
                 .mm
                 .mremap(rig.space, from, BLOCK, BLOCK, Remap::Fixed(to));

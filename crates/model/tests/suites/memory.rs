@@ -1,8 +1,8 @@
 //! The core against a naive oracle: random operations of one program, every byte checked,
 //! every invariant after every step.
 
-use crate::P;
-use crate::common::{BASE, BELOW, Program, Rig, WINDOW};
+use super::P;
+use super::common::{BASE, BELOW, Program, Rig, WINDOW};
 use deckle_mm::{FaultOrder, Profile, SplitMode, ThpMode, Tunables};
 use deckle_model::{Counters, Profile as _, Rng};
 

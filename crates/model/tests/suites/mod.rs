@@ -20,3 +20,5 @@ mod trim;
 mod underused;
 mod waits;
 mod zap;
+
+use super::{P, common};

@@ -1,6 +1,6 @@
 //! How large the folios of faults are, and what that costs.
 
-use crate::common::{BASE, Rig, WINDOW};
+use super::common::{BASE, Rig, WINDOW};
 use deckle_mm::{FaultMode, FaultOrder, Item, Profile, Prot, Sizes, ThpMode, Tunables, Vpn};
 
 fn auto() -> Tunables {

@@ -1,7 +1,7 @@
 //! Page-out by advice, beside reclaim.
 
-use crate::common::Rig;
-use crate::common::hand::{BLOCK, byte_of};
+use super::common::Rig;
+use super::common::hand::{BLOCK, byte_of};
 use deckle_mm::{Advice, Item, Profile, Tunables, Vpn};
 
 /// Huge pages with zeros and without, small pages of bytes and of zeros.

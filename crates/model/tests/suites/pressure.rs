@@ -1,7 +1,7 @@
 //! `memory.high`, and the time that somebody waited for memory.
 
-use crate::common::Rig;
-use crate::common::hand::{BLOCK, byte_of};
+use super::common::Rig;
+use super::common::hand::{BLOCK, byte_of};
 use deckle_mm::{Advice, Charge, FaultError, FaultMode, Item, Profile, ThpMode, Tunables};
 
 fn rig(swap: bool) -> Rig {

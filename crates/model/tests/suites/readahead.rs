@@ -1,7 +1,7 @@
 //! Readahead: who walks takes few faults, who jumps reads little.
 
-use crate::common::Rig;
-use crate::common::hand::{BLOCK, byte_of};
+use super::common::Rig;
+use super::common::hand::{BLOCK, byte_of};
 use deckle_mm::{Advice, Item, Profile, ThpMode, Tunables, Vpn};
 use deckle_model::Rng;
 

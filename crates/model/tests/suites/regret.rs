@@ -1,7 +1,7 @@
 //! Who the shrinker looks at when, how much it takes, and how what it took comes back.
 
-use crate::common::Rig;
-use crate::common::hand::BLOCK;
+use super::common::Rig;
+use super::common::hand::BLOCK;
 use deckle_mm::{Charge, Item, Profile, Sizes, Tunables};
 
 /// With the threshold of the series, in both profiles.

@@ -1,8 +1,8 @@
 //! Pages that the store has refused, and that hold zeros by now: nothing is out of memory while
 //! they are there.
 
-use crate::common::Rig;
-use crate::common::hand::{BLOCK, byte_of};
+use super::common::Rig;
+use super::common::hand::{BLOCK, byte_of};
 use deckle_mm::{Advice, Charge, FaultError, Item, Profile, ThpMode, Tunables, Vpn};
 
 /// What the store of the tests refuses.

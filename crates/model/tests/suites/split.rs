@@ -1,7 +1,7 @@
 //! Splitting folios: lists, references, flags, failures, pages of zeros.
 
-use crate::common::Rig;
-use crate::common::hand::{BLOCK, byte_of};
+use super::common::Rig;
+use super::common::hand::{BLOCK, byte_of};
 use deckle_mm::engine::lru::Which;
 use deckle_mm::{
     Advice, Charge, Item, LockClass, Pfn, Profile, Prot, SizeItem, SizeMode, Sizes, SplitError,

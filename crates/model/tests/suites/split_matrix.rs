@@ -1,8 +1,8 @@
 //! The scenarios that the kernel's split is tested by: huge pages of zeros, every order that can
 //! be asked for, and readers while holes are punched.
 
-use crate::common::Rig;
-use crate::common::hand::{BLOCK, byte_of};
+use super::common::Rig;
+use super::common::hand::{BLOCK, byte_of};
 use deckle_mm::{Advice, Item, PAGE_SIZE, Profile, Prot, SplitFlags, Tunables, Vpn};
 use deckle_model::{Rng, cpu};
 
@@ -20,7 +20,7 @@ fn r124_huge_pages_of_zeros_that_are_split_leave_the_resident_set() {
     }
     assert_eq!((rig.stat(Item::NrThp), rig.resident()), (4, 4 * BLOCK));
     for k in 0..4 {
-        let page = crate::common::BASE.add(k * BLOCK + 77);
+        let page = super::common::BASE.add(k * BLOCK + 77);
         let flags = SplitFlags::DROP_ZERO;
         let done = rig.mm.split_page(rig.space, page, 0, flags).unwrap();
         assert_eq!(u64::from(done.dropped), BLOCK);
@@ -30,7 +30,7 @@ fn r124_huge_pages_of_zeros_that_are_split_leave_the_resident_set() {
     }
     assert_eq!(rig.stat(Item::NrThp), 0);
     for i in 0..4 * BLOCK {
-        assert!(rig.holds(crate::common::BASE.add(i), 0), "page {i}");
+        assert!(rig.holds(super::common::BASE.add(i), 0), "page {i}");
     }
     assert_eq!(rig.resident(), 0);
     rig.verify(&"read");

@@ -1,9 +1,9 @@
 //! Operations on a whole block that stop half-way, because a page of it is held or the address
 //! space is changing.
 
-use crate::P;
-use crate::common::Rig;
-use crate::common::hand::BLOCK;
+use super::P;
+use super::common::Rig;
+use super::common::hand::BLOCK;
 use deckle_mm::{Profile, SplitFlags, Tunables, Vpn};
 use deckle_model::{Chance, Injection, Profile as _, Rng};
 

@@ -1,9 +1,9 @@
 //! The swap cache: what comes back unchanged is not stored again, and no byte is lost whatever
 //! the store does.
 
-use crate::P;
-use crate::common::hand::byte_of;
-use crate::common::{BASE, BELOW, Program, Rig, WINDOW};
+use super::P;
+use super::common::hand::byte_of;
+use super::common::{BASE, BELOW, Program, Rig, WINDOW};
 use deckle_mm::{
     Advice, Charge, Env, FaultError, FaultMode, Item, Mm, PAGE_SIZE, Profile, Prot, SpaceId, Store,
     StoreStop, ThpMode, Tunables, Vpn,

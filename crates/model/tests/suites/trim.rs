@@ -1,7 +1,7 @@
 //! What the shrinker learns from its splits, and what it does before memory is short; counters.
 
-use crate::common::hand::{BLOCK, intact, shrink, tunables};
-use crate::common::{BASE, Rig};
+use super::common::hand::{BLOCK, intact, shrink, tunables};
+use super::common::{BASE, Rig};
 use deckle_mm::{Item, Profile, Prot, SizeItem, SizeMode, Sizes, ThpMode, Tunables};
 
 fn rig(t: Tunables) -> Rig {

@@ -1,7 +1,7 @@
 //! Underused huge pages: who is looked at, who is taken apart, what becomes of the pages.
 
-use crate::common::hand::{BLOCK, intact, shrink, tunables};
-use crate::common::{BASE, Rig};
+use super::common::hand::{BLOCK, intact, shrink, tunables};
+use super::common::{BASE, Rig};
 use deckle_mm::{
     Advice, Charge, FaultError, Item, Profile, Served, SizeItem, Sizes, SplitError, SplitFlags,
     SplitMode, ThpMode, Tunables,

@@ -1,7 +1,7 @@
 //! Whoever meets a block that is in work waits, and goes on when the work is done.
 
-use crate::common::Rig;
-use crate::common::hand::{BLOCK, byte_of, shrink};
+use super::common::Rig;
+use super::common::hand::{BLOCK, byte_of, shrink};
 use deckle_mm::{Advice, Prot, SplitFlags, SplitMode, Tunables, Vpn};
 use deckle_model::{Rng, cpu};
 

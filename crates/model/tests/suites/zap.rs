@@ -1,8 +1,8 @@
 //! Unmapping in batches, and folios of which a part stays.
 
-use crate::P;
-use crate::common::Rig;
-use crate::common::hand::{BLOCK, byte_of};
+use super::P;
+use super::common::Rig;
+use super::common::hand::{BLOCK, byte_of};
 use deckle_mm::{
     Advice, Charge, Item, LockClass, Profile, Prot, SizeItem, SizeMode, Sizes, ThpMode, Tunables,
     Vpn,

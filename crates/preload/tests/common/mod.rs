@@ -1,5 +1,7 @@
 //! Running real programs under the library.
 
+pub mod host;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -42,13 +44,11 @@ pub fn deckle() -> PathBuf {
 
 /// Whether the programs are to be static, so that the same sequences are run behind the second
 /// door (`DECKLE_DOOR=second`, see scripts/test).
-#[allow(dead_code)]
 pub fn is_second() -> bool {
     std::env::var_os("DECKLE_DOOR").is_some_and(|door| door == "second")
 }
 
 /// The same, said, where a test is about the first door.
-#[allow(dead_code)]
 pub fn is_about_the_first() -> bool {
     if is_second() {
         eprintln!("not asked of the second door");
@@ -57,7 +57,6 @@ pub fn is_about_the_first() -> bool {
 }
 
 /// Compiles a C program of `tests/programs`.
-#[allow(dead_code)]
 pub fn compile(name: &str, options: &[&str]) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs");
     static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -93,7 +92,6 @@ pub fn compile(name: &str, options: &[&str]) -> PathBuf {
 }
 
 /// The number that follows `name` at the beginning of a line.
-#[allow(dead_code)]
 pub fn figure(text: &str, name: &str) -> u32 {
     let rest = text.lines().find_map(|line| line.strip_prefix(name));
     let word = rest.and_then(|rest| rest.split_whitespace().next());
@@ -102,6 +100,7 @@ pub fn figure(text: &str, name: &str) -> u32 {
 }
 
 fn finish(mut command: Command, limit: Duration) -> Output {
+    let _beside = host::beside();
     let child = command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -133,7 +132,6 @@ fn ran(output: &Output) -> Ran {
 }
 
 /// Runs a program with the library alone, outside `deckle run`.
-#[allow(dead_code)]
 pub fn alone(program: &[&str]) -> Ran {
     let mut command = Command::new(program[0]);
     command.args(&program[1..]).env("LD_PRELOAD", library());
@@ -141,7 +139,6 @@ pub fn alone(program: &[&str]) -> Ran {
 }
 
 /// Runs a program without the library.
-#[allow(dead_code)]
 pub fn without(program: &[&str]) -> Ran {
     let mut command = Command::new(program[0]);
     command.args(&program[1..]);
@@ -149,7 +146,6 @@ pub fn without(program: &[&str]) -> Ran {
 }
 
 /// Runs a program under `deckle run` with these options.
-#[allow(dead_code)]
 pub fn run(options: &[&str], program: &[&str]) -> Ran {
     library();
     let mut command = Command::new(deckle());
@@ -159,7 +155,6 @@ pub fn run(options: &[&str], program: &[&str]) -> Ran {
 
 /// Copies a program. Not by this process: a child that another test starts meanwhile would have the
 /// open copy until its exec, and who executes it before that is refused (ETXTBSY).
-#[allow(dead_code)]
 pub fn copy(from: &Path, to: &Path) {
     let copied = Command::new("cp").arg(from).arg(to).status().expect("cp");
     assert!(copied.success(), "no copy of {}", from.display());
@@ -167,7 +162,6 @@ pub fn copy(from: &Path, to: &Path) {
 
 /// Runs a program under `deckle run`, as [`run`], with `before` in front of all, and by copies of
 /// the binaries that every user can read.
-#[allow(dead_code)]
 pub fn run_behind(before: &[&str], options: &[&str], program: &[&str]) -> Ran {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let n = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -208,7 +202,6 @@ pub fn run_behind(before: &[&str], options: &[&str], program: &[&str]) -> Ran {
 }
 
 /// Checks that a program ended well and said `line`.
-#[allow(dead_code)]
 pub fn expect(ran: &Ran, line: &str) {
     assert_eq!(ran.status, 0, "stdout:\n{}\nstderr:\n{}", ran.out, ran.err);
     assert!(

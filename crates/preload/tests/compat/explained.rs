@@ -1,7 +1,7 @@
 //! Why a case differs under deckle.
 
-use crate::Row;
-use crate::view::Difference::{self, Bytes, Flags, Huge, Less, Locked, More, Result};
+use super::Row;
+use super::view::Difference::{self, Bytes, Flags, Huge, Less, Locked, More, Result};
 
 /// One reason.
 pub struct Explanation {

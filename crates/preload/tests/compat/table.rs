@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
-use crate::Row;
-use crate::explained::EXPLANATIONS;
-use crate::view::Difference;
+use super::Row;
+use super::explained::EXPLANATIONS;
+use super::view::Difference;
 
 const SYSTEM: &str = "System: ";
 
@@ -43,9 +43,9 @@ pub fn system_of(text: &str) -> Option<&str> {
 
 const HEAD: &str = "# Calls on memory, natively and under deckle
 
-Generated: `DECKLE_UPDATE=1 cargo test --release -p deckle-preload --test compat` writes this file
-anew, and the same test fails when it is not true, or when a difference has no explanation. Each
-case is made in a process of its own, natively and under `deckle run --memory-max 64M`.
+Generated: `DECKLE_UPDATE=1 cargo test --release -p deckle-preload --test all compat::` writes this
+file anew, and the same test fails when it is not true, or when a difference has no explanation.
+Each case is made in a process of its own, natively and under `deckle run --memory-max 64M`.
 
 ";
 

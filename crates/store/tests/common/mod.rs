@@ -1,5 +1,5 @@
 //! Pages of every kind the store tells apart, from a seed.
-#![allow(dead_code)] // each test program uses a part
+#![allow(dead_code)] // the benchmark uses a part
 
 use deckle_mm::PAGE_SIZE;
 

@@ -4,8 +4,6 @@
 //! test starts its own binary again for just that one test; the child process does the work under
 //! an alarm, the parent collects its status and kills it by pid should even the alarm not help.
 
-#![allow(dead_code)] // Each test binary uses its own part of this module.
-
 pub mod kpage;
 pub mod mem;
 pub mod pair;
@@ -17,6 +15,7 @@ use std::fs::File;
 use std::io::{Read, Seek, Write};
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::process::{Command, Stdio};
+use std::sync::{PoisonError, RwLock, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
 use deckle_uffd::{Features, Uffd, Via};
@@ -28,12 +27,41 @@ const PASSED: i32 = 42;
 /// Seconds until a case is taken for hung. No case needs more than a fraction of one.
 const PATIENCE: u32 = 30;
 
+/// The test's name, as the test program knows it, of a closure in its function.
+fn name_of<F>() -> &'static str {
+    let path = type_name::<F>().strip_suffix("::{{closure}}");
+    let path = path.expect("closure in a test function");
+    path.split_once("::").expect("a crate").1
+}
+
 /// Runs `body`, a closure written in the test function itself, in a process of its own.
 pub fn fact<F: FnOnce()>(body: F) {
-    let name = type_name::<F>()
-        .rsplit("::")
-        .nth(1)
-        .expect("closure in a test function");
+    let _beside = SIZES.read().unwrap_or_else(PoisonError::into_inner);
+    in_process(body);
+}
+
+/// Read by facts, written by who sets the sizes of folios or counts them.
+static SIZES: RwLock<()> = RwLock::new(());
+
+/// No other fact goes on meanwhile.
+pub struct Alone {
+    _guard: RwLockWriteGuard<'static, ()>,
+}
+
+pub fn alone() -> Alone {
+    let _guard = SIZES.write().unwrap_or_else(PoisonError::into_inner);
+    Alone { _guard }
+}
+
+impl Alone {
+    /// As [`fact`].
+    pub fn fact<F: FnOnce()>(&self, body: F) {
+        in_process(body);
+    }
+}
+
+fn in_process<F: FnOnce()>(body: F) {
+    let name = name_of::<F>();
     if std::env::var(CASE).is_ok_and(|case| case == name) {
         // SAFETY: alarm has no preconditions; its signal ends the process.
         unsafe { libc::alarm(PATIENCE) };

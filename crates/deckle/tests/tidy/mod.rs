@@ -1,12 +1,10 @@
 //! Rules of the sources that no compiler looks after.
 
 mod rooms;
-#[path = "../source/mod.rs"]
-mod source;
 
 use std::path::Path;
 
-use source::{File, files, root};
+use crate::source::{File, files, root};
 
 /// Columns of a line, as rustfmt.toml has it; it leaves strings and comments alone.
 const COLUMNS: usize = 100;
@@ -123,6 +121,57 @@ fn every_crate_says_what_it_is() {
         }
     }
     assert!(missing.is_empty(), "crate docs are missing: {missing:?}");
+}
+
+/// Of a file that its crate's test program does not declare nothing would be run.
+#[test]
+fn every_file_of_tests_is_in_a_test_program() {
+    let all = files("rs");
+    let programs = all
+        .iter()
+        .filter(|f| f.path.ends_with("/tests/main.rs"))
+        .map(|f| (f.path.trim_end_matches("main.rs"), &f.text));
+    let programs: Vec<_> = programs.collect();
+    assert!(programs.len() > 5, "only {} programs", programs.len());
+    let mut missing = Vec::new();
+    for (dir, text) in programs {
+        let beside = all.iter().filter_map(|f| f.path.strip_prefix(dir));
+        let beside = beside.filter(|file| !file.contains('/') && *file != "main.rs");
+        for module in beside.filter_map(|file| file.strip_suffix(".rs")) {
+            if !text.lines().any(|line| line == format!("mod {module};")) {
+                missing.push(format!("{dir}{module}.rs"));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "run by nobody: {missing:?}");
+}
+
+/// A name in scripts/test that no test has any more would leave out nothing, or what it should not.
+#[test]
+fn what_the_quick_run_leaves_out_is_there() {
+    let script = std::fs::read_to_string(root().join("scripts/test")).unwrap();
+    let list = script.split("\nlong='").nth(1).expect("a list");
+    let list: Vec<&str> = list
+        .split('\'')
+        .next()
+        .unwrap()
+        .split_whitespace()
+        .collect();
+    assert!(list.len() > 5, "{list:?}");
+    let all = files("rs");
+    let is_there = |name: &&str| {
+        let (module, test) = name.split_once("::").expect("a module");
+        let of_module = |f: &&File| {
+            f.path.contains("/tests/")
+                && (f.path.ends_with(&format!("/{module}.rs"))
+                    || f.path.ends_with(&format!("/{module}/mod.rs")))
+        };
+        all.iter()
+            .filter(of_module)
+            .any(|f| test.is_empty() || f.text.contains(&format!("\nfn {test}")))
+    };
+    let gone: Vec<&&str> = list.iter().filter(|name| !is_there(name)).collect();
+    assert!(gone.is_empty(), "no such tests: {gone:?}");
 }
 
 fn name(dir: &Path) -> String {

@@ -5,12 +5,11 @@
 //! made of that alone: `DECKLE_UPDATE=1` writes it anew, and without it the test fails where the
 //! file is no longer true.
 
-#[path = "../common/mod.rs"]
-mod common;
 mod explained;
 mod table;
 mod view;
 
+use crate::common;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -18,7 +17,7 @@ use std::sync::Mutex;
 use explained::EXPLANATIONS;
 use view::{Case, Difference, differences};
 
-const UPDATE: &str = "DECKLE_UPDATE=1 cargo test --release -p deckle-preload --test compat";
+const UPDATE: &str = "DECKLE_UPDATE=1 cargo test --release -p deckle-preload --test all compat::";
 /// The program is run in so many parts, so that none takes long.
 const PARTS: usize = 8;
 

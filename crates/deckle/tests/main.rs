@@ -1,0 +1,24 @@
+//! `deckle` as a user has it, and rules of the sources.
+
+mod accept;
+mod accept_end;
+mod accept_file;
+mod accept_fork;
+mod accept_group;
+mod accept_host;
+mod accept_jobs;
+mod accept_soak;
+mod accept_torture;
+mod cli_access;
+mod cli_doctor;
+mod cli_errors;
+mod cli_killed;
+mod cli_lab;
+mod cli_run;
+mod cli_services;
+mod cli_terminal;
+mod common;
+mod managed;
+mod requirements;
+mod source;
+mod tidy;

@@ -1,0 +1,7 @@
+//! The group's page and its messages, between real processes.
+
+mod account;
+mod common;
+mod lend;
+mod lines;
+mod program;

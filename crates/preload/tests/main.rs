@@ -1,0 +1,16 @@
+//! Real programs under the library.
+
+mod common;
+mod compat;
+mod cow;
+mod debuggers;
+mod defects;
+mod direct_io;
+mod dumps;
+mod fork_matrix;
+mod forks;
+mod host_swap;
+mod programs;
+mod real;
+mod second;
+mod spawns;
