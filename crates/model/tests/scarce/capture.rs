@@ -1,7 +1,7 @@
 //! Page capture inside of the whole manager: who captures, and what.
 
 use super::common::{BASE, Rig, WINDOW};
-use deckle_mm::frame::{CapturePolicy, CaptureStats};
+use deckle_mm::frame::{CapturePolicy, CaptureStats, Watermarks};
 use deckle_mm::{
     Advice, Charge, FaultError, FaultMode, Item, Profile, Prot, Served, ThpMode, Tunables, Vpn,
 };
@@ -68,6 +68,29 @@ fn r144_r19_the_block_that_a_shatter_gives_back_is_captured() {
     assert_eq!(rig.mm.stats().get(Item::Allocstall), 1);
     touch(&rig, wanted).unwrap();
     rig.verify(&"capturing");
+}
+
+#[test]
+fn r5_r22_a_captured_block_is_refused_where_the_marks_forbid_it() {
+    let rig = rig();
+    fill(&rig, 100);
+    rig.mm.set_watermarks(Watermarks {
+        min: 4 * BLOCK,
+        low: 4 * BLOCK,
+        high: 4 * BLOCK,
+    });
+    let wanted = map(&rig, 8, 1, Advice::HugePage);
+    let served = rig.mm.fault(rig.space, wanted, true, FaultMode::MayWait);
+    assert_ne!(served.unwrap(), Served::Mapped(512));
+    let stats = rig.mm.capture_stats();
+    assert_eq!((stats.successes, stats.now), (0, 0));
+    assert!(stats.refused > 0, "{stats:?}");
+    let counted = [Item::CaptureBegin, Item::CaptureSuccess, Item::CapturePages];
+    let pages = stats.own + stats.absorbed + stats.joined;
+    let counted = counted.map(|item| rig.mm.stats().get(item));
+    assert_eq!(counted, [stats.begun, 0, pages]);
+    touch(&rig, wanted).unwrap();
+    rig.verify(&"refused");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use super::common::hand::{BLOCK, byte_of};
 use super::common::{BASE, Rig};
+use deckle_mm::frame::Watermarks;
 use deckle_mm::{
     Advice, Charge, Item, MigrateError, Pfn, Profile, Prot, SizeMode, Sizes, ThpMode, Tunables, Vpn,
 };
@@ -168,6 +169,8 @@ fn fragmented(rig: &Rig) -> Vpn {
         .step_by(2)
         .for_each(|i| rig.advise(start.add(i), 1, Advice::DontNeed));
     rig.verify(&"fragmented");
+    // So little memory is no more than its marks and what a move needs.
+    rig.mm.set_watermarks(Watermarks::default());
     start
 }
 

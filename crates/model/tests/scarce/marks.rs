@@ -1,9 +1,9 @@
 //! Watermarks of a running manager, and what it says when there is no block.
 
-use crate::common::Rig;
-use crate::common::hand::BLOCK;
+use super::common::Rig;
+use super::common::hand::BLOCK;
 use deckle_mm::frame::Watermarks;
-use deckle_mm::{Advice, FaultError, FaultMode, Profile, Sizes, ThpMode, Tunables};
+use deckle_mm::{FaultError, FaultMode, Profile, Sizes, ThpMode, Tunables};
 
 fn rig(mib: u64, swap: bool) -> Rig {
     let tunables = Tunables {
@@ -28,29 +28,6 @@ fn r5_the_marks_are_the_kernels_and_can_be_set() {
     });
     let marks = rig.mm.watermarks();
     assert_eq!((marks.min, marks.low, marks.high), (most, most, most));
-}
-
-#[test]
-fn r5_r54_marks_keep_frames_from_who_reclaims_for_a_huge_page() {
-    let huge_pages = |marks: Option<Watermarks>| {
-        let rig = rig(8, true);
-        let small = rig.mmap(0, 3 * BLOCK + BLOCK / 2);
-        (0..3 * BLOCK + BLOCK / 2).for_each(|i| rig.write(small.add(i), 1));
-        // All that is left is half a block: it takes reclaim to have a whole one.
-        marks.into_iter().for_each(|m| rig.mm.set_watermarks(m));
-        let at = rig.mmap(8 * BLOCK, BLOCK);
-        rig.advise(at, BLOCK, Advice::HugePage);
-        rig.fault(at, true).unwrap();
-        rig.verify(&"faulted");
-        rig.folio(at).order
-    };
-    assert_eq!(huge_pages(Some(Watermarks::default())), 9);
-    let all = Watermarks {
-        min: 8 << 8,
-        low: 8 << 8,
-        high: 8 << 8,
-    };
-    assert_eq!(huge_pages(Some(all)), 0);
 }
 
 #[test]

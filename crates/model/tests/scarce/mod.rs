@@ -2,6 +2,7 @@
 
 mod capture;
 mod compact;
+mod marks;
 mod shatter;
 
 use super::common;
