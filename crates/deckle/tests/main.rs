@@ -21,4 +21,5 @@ mod common;
 mod managed;
 mod requirements;
 mod source;
+mod specification;
 mod tidy;

@@ -186,9 +186,8 @@ impl fmt::Display for Remedies {
             "what would have helped, as far as the program had come ({} pages tried):",
             self.sample.pages
         )?;
-        let least = s.least_resident();
-        let what = format_args!("--memory-max {}", Mib(least));
-        writeln!(f, "  {what}: nothing is swapped then")?;
+        let least = Mib(s.least_resident());
+        writeln!(f, "  --memory-max {least}: nothing is swapped then")?;
         self.limits(f)?;
         if s.swap == SwapKind::None {
             self.way(f, &"--swap zram:lz4", self.stored(|m| m.lz4))?;
@@ -202,8 +201,8 @@ impl fmt::Display for Remedies {
                 _ => ("--swap zram:lz4,file:DIR", self.stored(|m| m.lz4)),
             };
             if let Some(disk) = disk {
-                let what = format_args!("{what} with {} of a disk", Mib(disk));
-                self.way(f, &what, Some(0))?;
+                let disk = Mib(disk);
+                self.way(f, &format_args!("{what} with {disk} of a disk"), Some(0))?;
             }
         }
         Ok(())

@@ -9,6 +9,55 @@
 //!
 //! Terms are Linux's. Units: a page is 4 KiB, a block is the naturally aligned 2 MiB (512
 //! pages) that one PMD entry covers. Counts are pages unless a name says bytes.
+//!
+//! # Example
+//!
+//! On the software machine of `deckle-model`, with the store of `deckle-store`: a page is mapped
+//! at its first write, evicted, and comes back with its bytes.
+//!
+//! ```
+//! use deckle_mm::{Advice, Env, FaultMode, Item, Mm, Profile, Prot, Served, Tunables, Vpn};
+//! use deckle_model::{Model, ModelCharge, ModelMachine};
+//! use deckle_store::{Algorithm, Heap, Ram};
+//!
+//! struct Simulated;
+//! impl Env for Simulated {
+//!     type P = Model;
+//!     type M = ModelMachine;
+//!     type C = ModelCharge;
+//!     type S = Ram<Heap>;
+//!     type Sharing = deckle_mm::KernelCow;
+//! }
+//!
+//! let model = Model::new(64 << 20, 1, 1); // 64 MiB of RAM, one CPU, and a seed
+//! let mm = Mm::<Simulated>::new(
+//!     model.clone(),
+//!     ModelMachine::single(),
+//!     ModelCharge::unlimited(),
+//!     Ram::new(Algorithm::Lz4),
+//!     Tunables::of_profile(Profile::Deckle),
+//! )?;
+//! let space = mm.create_space(Vpn(512), 4096)?;
+//! let page = mm.mmap(space, None, 16, 1, Prot::RW)?;
+//! let address = page.0 * 4096;
+//!
+//! // The program writes, the CPU faults, and the manager serves the fault.
+//! assert!(model.store(0, space, address, b"deckle").is_err());
+//! let served = mm.fault(space, page, true, FaultMode::MayWait)?;
+//! assert!(matches!(served, Served::Mapped(_)));
+//! model.store(0, space, address, b"deckle").unwrap();
+//!
+//! mm.madvise(space, page, 16, Advice::PageOut)?;
+//! assert_eq!(mm.stats().get(Item::Pswpout), 1);
+//! let mut bytes = [0; 6];
+//! assert!(model.load(0, space, address, &mut bytes).is_err(), "it is away");
+//! mm.fault(space, page, false, FaultMode::MayWait)?;
+//! model.load(0, space, address, &mut bytes).unwrap();
+//! assert_eq!(&bytes, b"deckle");
+//!
+//! mm.verify(true).unwrap(); // every count against every entry
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 #![no_std]
 #![deny(unsafe_code)]
 

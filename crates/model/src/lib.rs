@@ -22,6 +22,35 @@
 //!
 //! What the model leaves out: page table memory (only its presence is known), caches, memory
 //! ordering weaker than sequential consistency, and anything that takes time.
+//!
+//! # Example
+//!
+//! A translation that is taken away stays in the TLB until it is flushed, and a flush that is
+//! forgotten shows: the program reads what became of the frame. `deckle-mm` has an example of a
+//! whole manager on the model.
+//!
+//! ```
+//! use deckle_mm::{Content, PageRun, Platform, Prot, SpaceId, Vpn};
+//! use deckle_model::{FIRST_FRAME, Model, POISON};
+//!
+//! let model = Model::new(8 << 20, 2, 7); // 8 MiB of RAM, two CPUs, and a seed
+//! let space = SpaceId(1);
+//! model.create_space(space)?;
+//! let run = PageRun::new(space, Vpn(3), 1);
+//! model.map(run, FIRST_FRAME, Content::Zero, Prot::RW)?;
+//!
+//! let mut byte = [0];
+//! model.store(0, space, 3 * 4096, &[11]).unwrap();
+//! let flush = model.discard(run);
+//! model.load(0, space, 3 * 4096, &mut byte).unwrap();
+//! assert_eq!(byte, [POISON], "CPU 0 has the old translation still");
+//! assert!(model.load(1, space, 3 * 4096, &mut byte).is_err(), "CPU 1 never had it");
+//!
+//! model.flush(&mut std::iter::once(flush));
+//! assert!(model.load(0, space, 3 * 4096, &mut byte).is_err());
+//! model.assert_clean(); // the flush came before anybody else had the frame
+//! # Ok::<(), deckle_mm::PlatformError>(())
+//! ```
 #![forbid(unsafe_code)]
 
 mod access;

@@ -35,6 +35,50 @@
 //!
 //! Registering, waking and write-protecting are safe: they change no byte. The worst they do is
 //! to make an access wait, and a program that waits breaks no rule of Rust.
+//!
+//! # Example
+//!
+//! A page that is filled when it is touched, by another thread:
+//!
+//! ```
+//! use deckle_uffd::{CopyMode, Event, Features, Msg, RegisterMode, Uffd};
+//!
+//! const PAGE: usize = 4096;
+//! // Only faults of this program's own instructions: any user may have that.
+//! let Ok((uffd, via)) = Uffd::open_any(true) else {
+//!     eprintln!("SKIPPED: no userfaultfd here");
+//!     return;
+//! };
+//! let api = uffd.api(Features::empty()).expect("the handshake");
+//! println!("opened by {via}; offered: {}", api.offered);
+//!
+//! let (rights, private) = (
+//!     libc::PROT_READ | libc::PROT_WRITE,
+//!     libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+//! );
+//! // SAFETY: a new mapping, which changes no other.
+//! let memory = unsafe { libc::mmap(std::ptr::null_mut(), PAGE, rights, private, -1, 0) };
+//! assert_ne!(memory, libc::MAP_FAILED);
+//! let at = memory as usize;
+//! uffd.register(at, PAGE, RegisterMode::MISSING).expect("registration");
+//!
+//! let touched = std::thread::spawn(move || {
+//!     // SAFETY: the mapping above, which lives as long as the program.
+//!     unsafe { (at as *const u8).read_volatile() }
+//! });
+//! assert!(uffd.wait(10_000).expect("waiting"), "a fault comes");
+//! let mut messages = [Msg::empty()];
+//! assert_eq!(uffd.read_events(&mut messages).expect("reading"), 1);
+//! let Some(Event::Pagefault { addr, .. }) = messages[0].take() else {
+//!     panic!("nothing else was asked for");
+//! };
+//! assert_eq!(addr, at);
+//! let bytes = [7; PAGE];
+//! // SAFETY: a hole of our own, and nobody relies on its bytes yet.
+//! let done = unsafe { uffd.copy(at, bytes.as_ptr(), PAGE, CopyMode::empty()) };
+//! assert_eq!(done.expect("filling it").bytes, PAGE);
+//! assert_eq!(touched.join().unwrap(), 7);
+//! ```
 
 #![cfg(target_os = "linux")]
 

@@ -50,3 +50,33 @@ fn walk(dir: &Path, ext: &str, paths: &mut Vec<PathBuf>) {
         }
     }
 }
+
+/// The names of a file's tests: functions marked `#[test]`, also inside of macros, and names in
+/// `tests! { ... }`, which makes one such function of each.
+pub fn tests(text: &str) -> Vec<String> {
+    let mut names = Vec::new();
+    let (mut marked, mut listed) = (false, false);
+    for line in text.lines().map(str::trim) {
+        if line == "tests! {" {
+            listed = true;
+        } else if listed && line.starts_with('}') {
+            listed = false;
+        } else if listed {
+            names.extend(name_at(line));
+        } else if let Some(rest) = line.strip_prefix("#[test]") {
+            let name = rest.trim().strip_prefix("fn ").and_then(name_at);
+            marked = name.is_none() && rest.is_empty();
+            names.extend(name);
+        } else if marked && !line.starts_with('#') && !line.starts_with("//") {
+            names.extend(line.strip_prefix("fn ").and_then(name_at));
+            marked = false;
+        }
+    }
+    names
+}
+
+fn name_at(text: &str) -> Option<String> {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let end = text.find(|c| !is_part(c)).unwrap_or(text.len());
+    (end > 0).then(|| text[..end].to_owned())
+}
