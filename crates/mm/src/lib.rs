@@ -27,6 +27,7 @@
 //!     type C = ModelCharge;
 //!     type S = Ram<Heap>;
 //!     type Sharing = deckle_mm::KernelCow;
+//!     type Frames = deckle_mm::Slots;
 //! }
 //!
 //! let model = Model::new(64 << 20, 1, 1); // 64 MiB of RAM, one CPU, and a seed
