@@ -12,10 +12,10 @@
 //! its order.
 
 use super::FrameLookup;
-use super::capture::{Captures, FreedBy};
-use super::fallback::{self, Orders, Steal};
 use super::meta::{FrameMeta, Head, Kind, link_get, link_set};
-use super::mobility::{Mobility, TYPES};
+use super::scarce::capture::{Captures, FreedBy};
+use super::scarce::fallback::{self, Orders, Steal};
+use super::scarce::mobility::{Mobility, TYPES};
 use super::zone::Zone;
 use crate::atomic::AtomicU64;
 use crate::units::{BLOCK_ORDER, MAX_ORDER, Pfn, order_pages};

@@ -1,7 +1,7 @@
 //! The zone's invariants, checked from outside: lists, metadata and counters must agree.
 
 use super::meta::{Head, link_get};
-use super::mobility::TYPES;
+use super::scarce::mobility::TYPES;
 use super::{FrameLookup, Kind, ORDERS, Zone};
 use crate::units::{MAX_ORDER, Pfn, order_pages};
 use alloc::format;

@@ -4,7 +4,7 @@
 //! new value, never a torn one. Who may write: the zone while a block is free (under its
 //! lock), the owner of the folio else; the links of a list under the lock of that list.
 
-use super::mobility::Mobility;
+use super::scarce::mobility::Mobility;
 use crate::atomic::{AtomicU32, AtomicU64};
 use crate::units::{Pfn, SpaceId, Vpn};
 use core::fmt;

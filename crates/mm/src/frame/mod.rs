@@ -1,5 +1,5 @@
-//! Page frames: metadata, lists of folios, and the zone: a buddy allocator with per-CPU lists
-//! in front of it, watermarks, pageblocks of one mobility, and page capture.
+//! Page frames: metadata, lists of folios, and the zone: a buddy allocator, with what
+//! [`scarce`] adds where frames are memory.
 //!
 //! A frame number is all that a folio is known by; [`FrameMeta`] is what is known about it.
 //! Nothing here knows spaces, translations or charges.
@@ -7,49 +7,37 @@
 //! Who calls whom, downwards:
 //!
 //! ```text
-//! page_alloc   a request over several zones: fast path, direct reclaim, the reason of a failure
-//!   zonelist   which zones permit a request; the watermark test that may reclaim
-//!   capture    the blocks that a direct reclaimer keeps together
-//!   zone       allocation; `release` is the way back
-//!     pcp      per-CPU lists, lock tried and never waited for
-//!     buddy    free lists under the zone's lock; `fallback` says whom to take from
-//!       table, meta
+//! zone         allocation; `release` is the way back
+//!   buddy      free lists under the zone's lock
+//!     table, meta
 //! ```
 
 mod buddy;
-pub mod capture;
 mod check;
 mod error;
-mod fallback;
-pub mod isolate;
 pub mod list;
 pub mod meta;
-pub mod mobility;
-pub mod page_alloc;
-mod pcp;
 mod release;
-pub mod request;
+pub mod scarce;
 pub mod table;
 #[cfg(test)]
 mod tests;
-pub mod watermark;
-pub mod why;
 pub mod zone;
-pub mod zonelist;
 
-pub use capture::{Capture, CapturePolicy, CaptureStats};
 pub use error::{BulkFreeError, FreeError, NoFrame, ORDERS};
-pub use isolate::{FreePool, Seen};
 pub use list::{Link, List};
 pub use meta::{Flags, FrameMeta, Kind};
-pub use mobility::Mobility;
-pub use page_alloc::{Allocated, Goal, Reclaim, ReclaimFor, alloc_pages};
-pub use request::{AllocFlags, Cpuset, NodeMask, Request};
+pub use scarce::capture::{Capture, CapturePolicy, CaptureStats};
+pub use scarce::isolate::{FreePool, Seen};
+pub use scarce::mobility::Mobility;
+pub use scarce::page_alloc::{Allocated, Goal, Reclaim, ReclaimFor, alloc_pages};
+pub use scarce::request::{AllocFlags, Cpuset, NodeMask, Request};
+pub use scarce::watermark::{Mark, Watermarks};
+pub use scarce::why::WhyFailed;
+pub use scarce::zonelist::Zonelist;
+pub use scarce::{capture, isolate, mobility, page_alloc, request, watermark, why, zonelist};
 pub use table::FrameTable;
-pub use watermark::{Mark, Watermarks};
-pub use why::WhyFailed;
 pub use zone::{Zone, ZoneConfig, ZoneEvents};
-pub use zonelist::Zonelist;
 
 use crate::units::Pfn;
 

@@ -2,9 +2,9 @@
 
 use super::FrameLookup;
 use super::buddy::Held;
-use super::capture::FreedBy;
 use super::error::{BulkFreeError, FreeError};
 use super::meta::{Flags, FrameMeta, Head, Kind};
+use super::scarce::capture::FreedBy;
 use super::zone::Zone;
 use crate::machine::Machine;
 use crate::units::{MAX_ORDER, Pfn, order_pages};

@@ -6,9 +6,9 @@
 use super::buddy::Held;
 use super::error::{NoFrame, ORDERS};
 use super::meta::{CAPTURE_LISTS, FrameMeta};
-use super::mobility::{Mobility, Pageblocks, TYPES};
-use super::pcp::{PerCpu, Sizes};
-use super::watermark::Marks;
+use super::scarce::mobility::{Mobility, Pageblocks, TYPES};
+use super::scarce::pcp::{PerCpu, Sizes};
+use super::scarce::watermark::Marks;
 use super::{FrameLookup, FrameTable};
 use crate::atomic::{AtomicU32, AtomicU64};
 use crate::machine::{LockClass, Machine};

@@ -8,11 +8,11 @@
 //! as a few blocks that are cut into frames outside of the lock, and comes back as the runs
 //! that its frames form.
 
-use super::FrameLookup;
-use super::meta::Kind;
 use super::mobility::{Mobility, TYPES};
-use super::zone::Zone;
 use crate::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use crate::frame::FrameLookup;
+use crate::frame::meta::Kind;
+use crate::frame::zone::Zone;
 use crate::machine::{Machine, Site};
 use crate::units::{BLOCK_ORDER, MAX_ORDER, Pfn, order_pages};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -48,7 +48,7 @@ struct Size {
 
 /// How much the lists hold in this zone.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Sizes {
+pub(in crate::frame) struct Sizes {
     small: Size,
     large: [Size; LARGE_ORDERS.len()],
 }
@@ -56,7 +56,7 @@ pub(super) struct Sizes {
 impl Sizes {
     /// At most a 128th of the zone on the lists of one order and type, all CPUs together.
     /// Huge pages are not taken ahead of need: one lock for each costs no more than a batch.
-    pub(super) fn of(frames: u32, cpus: usize) -> Sizes {
+    pub(in crate::frame) fn of(frames: u32, cpus: usize) -> Sizes {
         let share = frames as usize / cpus.max(1) / 128;
         let halves = |limit: usize| Size {
             limit,
@@ -134,7 +134,7 @@ impl<const N: usize> Stack<N> {
 
 /// What one CPU keeps.
 #[repr(align(128))]
-pub(super) struct PerCpu {
+pub(in crate::frame) struct PerCpu {
     taken: AtomicBool,
     /// Pages given out and taken back through the lists; changed under `taken`.
     events: [AtomicU64; 2],
@@ -155,7 +155,7 @@ impl Drop for Inside<'_> {
 }
 
 impl PerCpu {
-    pub(super) fn new() -> PerCpu {
+    pub(in crate::frame) fn new() -> PerCpu {
         PerCpu {
             taken: AtomicBool::new(false),
             events: [const { AtomicU64::new(0) }; 2],
@@ -165,7 +165,7 @@ impl PerCpu {
         }
     }
     /// Pages on the lists.
-    pub(super) fn pages(&self) -> u64 {
+    pub(in crate::frame) fn pages(&self) -> u64 {
         let small: usize = self.small.iter().map(Stack::len).sum();
         let large = LARGE_ORDERS.iter().zip(&self.large).map(|(order, lists)| {
             let blocks: usize = lists.iter().map(Stack::len).sum();
@@ -174,10 +174,10 @@ impl PerCpu {
         (small + large.sum::<usize>()) as u64
     }
     /// Pages given out and taken back on this CPU.
-    pub(super) fn events(&self) -> [u64; 2] {
+    pub(in crate::frame) fn events(&self) -> [u64; 2] {
         [0, 1].map(|i| self.events[i].load(Relaxed) + self.slow_events[i].load(Relaxed))
     }
-    pub(super) fn slow_events(&self) -> &[AtomicU64; 2] {
+    pub(in crate::frame) fn slow_events(&self) -> &[AtomicU64; 2] {
         &self.slow_events
     }
 
@@ -277,7 +277,12 @@ impl Zone {
     /// A block from this CPU's list, filled first if it is empty; `None` if the list is
     /// taken, or stays empty.
     #[inline]
-    pub(super) fn pcp_alloc<M: Machine>(&self, m: &M, order: u8, t: Mobility) -> Option<Pfn> {
+    pub(in crate::frame) fn pcp_alloc<M: Machine>(
+        &self,
+        m: &M,
+        order: u8,
+        t: Mobility,
+    ) -> Option<Pfn> {
         let cpu = self.pcp.get(m.this_cpu())?;
         let size = self.sizes.get(order)?;
         m.preempt(Site::Pcp);
@@ -347,7 +352,7 @@ impl Zone {
     /// Puts a claimed block on this CPU's list; false if it must go to the zone. While
     /// somebody captures, all blocks go there, so that they can join.
     #[inline]
-    pub(super) fn pcp_free<M: Machine>(&self, m: &M, pfn: Pfn, order: u8) -> bool {
+    pub(in crate::frame) fn pcp_free<M: Machine>(&self, m: &M, pfn: Pfn, order: u8) -> bool {
         let Some(cpu) = self.pcp.get(m.this_cpu()) else {
             return false;
         };

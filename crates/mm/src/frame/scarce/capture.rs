@@ -18,11 +18,11 @@
 //! A list lives for one pass of one reclaimer over one zone: [`Capture`] is that pass, and
 //! when it is dropped, nothing stays captured.
 
-use super::FrameLookup;
-use super::buddy::Held;
-use super::meta::{FrameMeta, Head, Kind, link_get, link_set};
 use super::mobility::Mobility;
-use super::zone::Zone;
+use crate::frame::FrameLookup;
+use crate::frame::buddy::Held;
+use crate::frame::meta::{FrameMeta, Head, Kind, link_get, link_set};
+use crate::frame::zone::Zone;
 use crate::machine::Machine;
 use crate::units::{MAX_ORDER, Pfn, order_pages};
 use alloc::vec::Vec;
@@ -93,7 +93,7 @@ pub struct CaptureStats {
 
 /// Who freed a block that is captured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum FreedBy {
+pub(in crate::frame) enum FreedBy {
     /// The owner of the list.
     Reclaimer,
     /// Somebody else, next to a captured buddy.
@@ -122,14 +122,14 @@ impl List {
 }
 
 /// All lists of a zone, and what they have done; inside the zone's lock.
-pub(super) struct Captures {
+pub(in crate::frame) struct Captures {
     lists: Vec<List>,
     policy: CapturePolicy,
     stats: CaptureStats,
 }
 
 impl Captures {
-    pub(super) fn new(lists: usize) -> Captures {
+    pub(in crate::frame) fn new(lists: usize) -> Captures {
         let mut all = Vec::new();
         if all.try_reserve_exact(lists).is_ok() {
             all.resize_with(lists, List::default);
@@ -142,7 +142,7 @@ impl Captures {
     }
 
     /// Whether a block given back next to a block of this list joins it.
-    pub(super) fn joins(&self, list: usize) -> bool {
+    pub(in crate::frame) fn joins(&self, list: usize) -> bool {
         self.policy.from_others && self.lists.get(list).is_some_and(List::captures)
     }
 
@@ -160,7 +160,7 @@ impl Captures {
 
 impl Held {
     /// Whether what this CPU frees goes to its list.
-    pub(super) fn captures_own(&self, cpu: usize) -> bool {
+    pub(in crate::frame) fn captures_own(&self, cpu: usize) -> bool {
         self.captures.lists.get(cpu).is_some_and(List::captures)
     }
 }
@@ -208,7 +208,7 @@ impl Zone {
 
     /// Puts a block that the allocator owns on a capture list, merged with what it can be
     /// merged with. Its pages are in no counter of free pages (R18).
-    pub(super) fn capture(
+    pub(in crate::frame) fn capture(
         &self,
         held: &mut Held,
         list: usize,

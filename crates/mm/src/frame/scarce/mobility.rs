@@ -13,7 +13,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;
 
 /// How many types there are.
-pub(super) const TYPES: usize = 3;
+pub(in crate::frame) const TYPES: usize = 3;
 
 /// What can be done with an allocated folio to get its frames back.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
@@ -36,7 +36,7 @@ impl Mobility {
         Mobility::Reclaimable,
     ];
 
-    pub(super) const fn of_bits(bits: u32) -> Mobility {
+    pub(in crate::frame) const fn of_bits(bits: u32) -> Mobility {
         match bits & 3 {
             1 => Mobility::Unmovable,
             2 => Mobility::Reclaimable,
@@ -46,14 +46,14 @@ impl Mobility {
 }
 
 /// The type of each pageblock of a zone; changed under the zone's lock.
-pub(super) struct Pageblocks {
+pub(in crate::frame) struct Pageblocks {
     first: u32,
     types: Vec<AtomicU8>,
 }
 
 impl Pageblocks {
     /// No types: everything is movable.
-    pub(super) const fn none() -> Pageblocks {
+    pub(in crate::frame) const fn none() -> Pageblocks {
         Pageblocks {
             first: 0,
             types: Vec::new(),
@@ -61,7 +61,7 @@ impl Pageblocks {
     }
 
     /// One byte for each pageblock that `span` touches. Without memory for them: none.
-    pub(super) fn new(span: FrameSpan) -> Pageblocks {
+    pub(in crate::frame) fn new(span: FrameSpan) -> Pageblocks {
         let first = span.first.0 >> BLOCK_ORDER;
         let mut types = Vec::new();
         let last = span.first.0.saturating_add(span.frames.saturating_sub(1));
@@ -77,13 +77,13 @@ impl Pageblocks {
 
     /// Whether types are kept at all.
     #[inline]
-    pub(super) fn kept(&self) -> bool {
+    pub(in crate::frame) fn kept(&self) -> bool {
         !self.types.is_empty()
     }
 
     /// Type of the pageblock that a frame lies in.
     #[inline]
-    pub(super) fn of(&self, pfn: Pfn) -> Mobility {
+    pub(in crate::frame) fn of(&self, pfn: Pfn) -> Mobility {
         let i = (pfn.0 >> BLOCK_ORDER).wrapping_sub(self.first) as usize;
         self.types.get(i).map_or(Mobility::Movable, |t| {
             Mobility::of_bits(t.load(Relaxed) as u32)
@@ -91,7 +91,7 @@ impl Pageblocks {
     }
 
     /// Sets the type of the pageblock that a frame lies in.
-    pub(super) fn set(&self, pfn: Pfn, mobility: Mobility) {
+    pub(in crate::frame) fn set(&self, pfn: Pfn, mobility: Mobility) {
         let i = (pfn.0 >> BLOCK_ORDER).wrapping_sub(self.first) as usize;
         if let Some(t) = self.types.get(i) {
             t.store(mobility as u8, Relaxed);

@@ -3,7 +3,7 @@
 use super::page_alloc::{Goal, Reclaim, ReclaimFor};
 use super::request::{AllocFlags, Request};
 use super::watermark::Mark;
-use super::zone::Zone;
+use crate::frame::zone::Zone;
 
 /// Zones in order of preference.
 #[derive(Clone, Copy, Debug)]
@@ -32,7 +32,7 @@ impl<'z> Zonelist<'z> {
 
     /// Whether a zone's watermark permits a block of the request's order, reclaiming from the
     /// zone first if it does not and the mode says so (R5, R6). No lock may be held.
-    pub(super) fn permitted_by_watermark(
+    pub(in crate::frame) fn permitted_by_watermark(
         &self,
         index: usize,
         zone: &Zone,

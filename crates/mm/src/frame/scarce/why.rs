@@ -1,14 +1,14 @@
 //! Why an allocation failed: what is free, what stands in the way of the blocks that came
 //! closest, what reclaim has freed, and who took it.
 
-use super::FrameLookup;
-use super::error::ORDERS;
-use super::meta::{Flags, FrameMeta, Head};
 use super::mobility::Mobility;
 use super::request::{AllocFlags, Request};
 use super::watermark::Mark;
-use super::zone::Zone;
 use super::zonelist::Zonelist;
+use crate::frame::FrameLookup;
+use crate::frame::error::ORDERS;
+use crate::frame::meta::{Flags, FrameMeta, Head};
+use crate::frame::zone::Zone;
 use crate::units::{Pfn, order_pages};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -101,7 +101,7 @@ pub struct WhyFailed {
 }
 
 /// What happened during an allocation.
-pub(super) struct Account {
+pub(in crate::frame) struct Account {
     pub freed: u64,
     rounds: u32,
     /// For each zone, pages given out by each CPU before.
@@ -109,7 +109,7 @@ pub(super) struct Account {
 }
 
 impl Account {
-    pub(super) fn begin(list: &Zonelist<'_>, request: &Request) -> Account {
+    pub(in crate::frame) fn begin(list: &Zonelist<'_>, request: &Request) -> Account {
         let quiet = request.flags.has(AllocFlags::NOWARN);
         let zones = if quiet { &[] } else { list.zones };
         Account {
@@ -118,7 +118,7 @@ impl Account {
             before: zones.iter().map(given_out).collect(),
         }
     }
-    pub(super) fn round(&mut self, freed: u64) {
+    pub(in crate::frame) fn round(&mut self, freed: u64) {
         self.rounds += 1;
         self.freed += freed;
     }
@@ -138,7 +138,7 @@ impl WhyFailed {
     }
 
     #[cold]
-    pub(super) fn find(
+    pub(in crate::frame) fn find(
         list: &Zonelist<'_>,
         request: &Request,
         reason: Reason,

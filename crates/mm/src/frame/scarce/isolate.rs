@@ -2,12 +2,12 @@
 //!
 //! They are on no list and in no counter of free pages meanwhile, like a folio's.
 
-use super::buddy::Held;
-use super::error::ORDERS;
-use super::meta::{FrameMeta, Head, Kind};
 use super::mobility::Mobility;
 use super::watermark::Mark;
-use super::zone::Zone;
+use crate::frame::buddy::Held;
+use crate::frame::error::ORDERS;
+use crate::frame::meta::{FrameMeta, Head, Kind};
+use crate::frame::zone::Zone;
 use crate::machine::Machine;
 use crate::units::{Pfn, order_pages};
 use alloc::vec::Vec;

@@ -4,8 +4,8 @@
 //! lock. What reclaims when it fails is another function in another place (`zonelist.rs`),
 //! because under the zone's lock that must not happen (C18, R7).
 
-use super::Zone;
 use crate::atomic::AtomicU64;
+use crate::frame::Zone;
 use crate::units::{MAX_ORDER, order_pages};
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -46,10 +46,10 @@ impl Watermarks {
 }
 
 /// The marks of one zone, which may change at any time.
-pub(super) struct Marks([AtomicU64; 3]);
+pub(in crate::frame) struct Marks([AtomicU64; 3]);
 
 impl Marks {
-    pub(super) const fn new() -> Marks {
+    pub(in crate::frame) const fn new() -> Marks {
         Marks([const { AtomicU64::new(0) }; 3])
     }
     fn get(&self, mark: Mark) -> u64 {

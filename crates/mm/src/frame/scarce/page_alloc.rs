@@ -5,8 +5,8 @@ use super::capture::Capture;
 use super::request::{AllocFlags, Request};
 use super::watermark::Mark;
 use super::why::{Account, Reason, WhyFailed};
-use super::zone::Zone;
 use super::zonelist::Zonelist;
+use crate::frame::zone::Zone;
 use crate::machine::{Machine, Site, Work};
 use crate::units::{MAX_ORDER, Pfn, order_pages};
 use alloc::boxed::Box;
@@ -84,7 +84,7 @@ pub struct Allocated {
 
 impl Request {
     /// Pages that one pass of direct reclaim frees of a zone.
-    pub(super) fn reclaim_target(&self) -> u64 {
+    pub(in crate::frame) fn reclaim_target(&self) -> u64 {
         match self.reclaim_pages {
             0 => (2 * order_pages(self.order.min(MAX_ORDER)) as u64).max(CLUSTER),
             n => n,

@@ -10,11 +10,11 @@ use super::mobility::{Mobility, TYPES};
 use crate::units::BLOCK_ORDER;
 
 /// For each type whose lists have a free block: bit n is order n.
-pub(super) type Orders = [u16; TYPES];
+pub(in crate::frame) type Orders = [u16; TYPES];
 
 /// What to take from another type.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Steal {
+pub(in crate::frame) struct Steal {
     /// Whose list.
     pub from: Mobility,
     /// Of which order.
@@ -37,7 +37,7 @@ const fn victims(mobility: Mobility) -> [Mobility; TYPES - 1] {
 
 /// A whole pageblock, or two, for a block of `order`; these are on the movable lists. The
 /// smallest that will do, so that the largest blocks stay whole.
-pub(super) fn whole(free: &Orders, order: u8, mobility: Mobility) -> Option<Steal> {
+pub(in crate::frame) fn whole(free: &Orders, order: u8, mobility: Mobility) -> Option<Steal> {
     let fit = free[Mobility::Movable as usize] & !below(order.max(BLOCK_ORDER));
     (mobility != Mobility::Movable && fit != 0).then(|| Steal {
         from: Mobility::Movable,
@@ -47,7 +47,7 @@ pub(super) fn whole(free: &Orders, order: u8, mobility: Mobility) -> Option<Stea
 }
 
 /// A part of a pageblock for a block of `order`.
-pub(super) fn part(free: &Orders, order: u8, mobility: Mobility) -> Option<Steal> {
+pub(in crate::frame) fn part(free: &Orders, order: u8, mobility: Mobility) -> Option<Steal> {
     let fit = |v: Mobility| free[v as usize] & !below(order) & below(BLOCK_ORDER);
     if mobility == Mobility::Movable {
         let (from, fit) = victims(mobility)
