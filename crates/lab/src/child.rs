@@ -56,24 +56,22 @@ impl Finished {
         }
     }
 
+    /// What the rest of the line of stdout that starts with `prefix` says.
+    ///
+    /// # Errors
+    /// There is no such line, or it cannot be understood.
+    pub fn told<T>(
+        &self,
+        prefix: &str,
+        parse: impl FnOnce(&str) -> Option<T>,
+    ) -> Result<T, LabError> {
+        let told = self.line(prefix).and_then(parse);
+        told.ok_or_else(|| self.failure(&format!("did not print '{prefix}' and its figures")))
+    }
+
     /// The rest of the line of stdout that starts with `prefix`.
     pub fn line(&self, prefix: &str) -> Option<&str> {
         self.stdout.lines().find_map(|l| l.strip_prefix(prefix))
-    }
-}
-
-/// Has the lab's programs, by the command before their names, touch and free so many bytes, so that
-/// the run that is next finds them at hand.
-///
-/// # Errors
-/// It cannot be started, or failed.
-pub fn warm(program_cmd: &[OsString], bytes: usize) -> Result<Finished, LabError> {
-    let mut command = program_cmd.to_vec();
-    command.extend(["warm".into(), bytes.to_string().into()]);
-    let end = Running::start("warming", &command, Vec::new())?.finish()?;
-    match end.status.success() {
-        true => Ok(end),
-        false => Err(end.failure("failed")),
     }
 }
 
@@ -213,6 +211,18 @@ impl Running {
             stdout: String::from_utf8_lossy(&self.said).into_owned(),
             stderr: String::from_utf8_lossy(&stderr).into_owned(),
         })
+    }
+
+    /// Waits for the end, which has to be a good one.
+    ///
+    /// # Errors
+    /// Those of [`Running::finish`]; another end.
+    pub fn succeed(self) -> Result<Finished, LabError> {
+        let end = self.finish()?;
+        match end.status.success() {
+            true => Ok(end),
+            false => Err(end.failure("failed")),
+        }
     }
 
     /// Waits until it prints or ends, at most so long; true if it ended. Output that ended is not
