@@ -9,6 +9,7 @@ use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::LabError;
+use crate::program::FIGURES_LINE;
 
 /// Longest that a run may take unless told otherwise; a hang ends it.
 const DEADLINE: Duration = Duration::from_secs(1800);
@@ -67,6 +68,14 @@ impl Finished {
     ) -> Result<T, LabError> {
         let told = self.line(prefix).and_then(parse);
         told.ok_or_else(|| self.failure(&format!("did not print '{prefix}' and its figures")))
+    }
+
+    /// What its line of figures says.
+    ///
+    /// # Errors
+    /// There is no such line, or it lacks a figure.
+    pub fn figures<T: serde::de::DeserializeOwned>(&self) -> Result<T, LabError> {
+        self.told(FIGURES_LINE, |line| serde_json::from_str(line).ok())
     }
 
     /// The rest of the line of stdout that starts with `prefix`.

@@ -10,8 +10,8 @@ use serde::Serialize;
 use crate::child::{Finished, Running};
 use crate::{LabError, Side};
 
-/// An experiment, by its options.
-pub trait Experiment: Sized {
+/// How an experiment is called, and what is said of what it came to.
+pub trait Tell: Sized {
     /// Its name on the command line and in JSON.
     const NAME: &'static str;
     /// The title of what is wanted.
@@ -22,13 +22,6 @@ pub trait Experiment: Sized {
     type More;
     /// What a target is about.
     type Of: Serialize + fmt::Display;
-
-    /// Runs it.
-    ///
-    /// # Errors
-    /// Options that make no sense, a side that cannot be run here, a workload that fails, settings
-    /// that were disturbed or could not be given back.
-    fn measure(&self, lab: &Lab) -> Result<(Vec<Self::Row>, Self::More), LabError>;
 
     /// The report for people, without what is wanted.
     fn text(report: &Report<Self>) -> String;
@@ -46,6 +39,21 @@ pub trait Experiment: Sized {
         false
     }
 
+    /// The picture as SVG; none if there is nothing to draw.
+    fn plot(_report: &Report<Self>) -> Option<String> {
+        None
+    }
+}
+
+/// An experiment, by its options.
+pub trait Experiment: Tell {
+    /// Runs it.
+    ///
+    /// # Errors
+    /// Options that make no sense, a side that cannot be run here, a workload that fails, settings
+    /// that were disturbed or could not be given back.
+    fn measure(&self, lab: &Lab) -> Result<(Vec<Self::Row>, Self::More), LabError>;
+
     /// Whether there will be something to draw.
     ///
     /// # Errors
@@ -54,20 +62,14 @@ pub trait Experiment: Sized {
         Ok(())
     }
 
-    /// The picture as SVG; none if there is nothing to draw.
-    fn plot(_report: &Report<Self>) -> Option<String> {
-        None
-    }
-
     /// Runs it, for its report.
     ///
     /// # Errors
     /// Those of [`Experiment::measure`].
     fn run(self, lab: &Lab) -> Result<Report<Self>, LabError> {
         let (rows, more) = self.measure(lab)?;
-        let options = self;
         Ok(Report {
-            options,
+            options: self,
             rows,
             more,
         })
@@ -76,7 +78,7 @@ pub trait Experiment: Sized {
 
 /// What an experiment came to.
 #[derive(Clone, Debug)]
-pub struct Report<E: Experiment> {
+pub struct Report<E: Tell> {
     /// What was run.
     pub options: E,
     /// What was measured.
@@ -85,7 +87,7 @@ pub struct Report<E: Experiment> {
     pub more: E::More,
 }
 
-impl<E: Experiment> Report<E> {
+impl<E: Tell> Report<E> {
     /// The report for people.
     pub fn to_text(&self) -> String {
         let mut text = E::text(self);

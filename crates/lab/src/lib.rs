@@ -44,6 +44,6 @@ pub mod underused;
 pub mod working_set;
 
 pub use error::LabError;
-pub use experiment::{Experiment, Lab, Report};
+pub use experiment::{Experiment, Lab, Report, Tell};
 pub use program::programs_main;
 pub use side::Side;

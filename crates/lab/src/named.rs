@@ -47,7 +47,8 @@ macro_rules! named {
                 let help = match self {
                     $(Self::$Variant => concat!($($doc),*),)+
                 };
-                Some(clap::builder::PossibleValue::new(self.name()).help(help.trim().trim_end_matches('.')))
+                let help = help.trim().trim_end_matches('.');
+                Some(clap::builder::PossibleValue::new(self.name()).help(help))
             }
         }
     };

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::child::{Finished, Running};
-use crate::experiment::{All, Experiment, Json, Lab, Report, something, words};
+use crate::experiment::{All, Experiment, Json, Lab, Report, Tell, something, words};
 use crate::host::cgroup::Cgroup;
 use crate::host::thp::Thp;
 use crate::host::{Guard, vmstat};
@@ -131,36 +131,11 @@ const fn on_off(on: bool) -> &'static str {
     if on { "on" } else { "off" }
 }
 
-impl Experiment for Oom {
+impl Tell for Oom {
     const NAME: &'static str = "oom";
     type Row = OomRow;
     type More = ();
     type Of = All;
-
-    fn measure(&self, lab: &Lab) -> Result<(Vec<OomRow>, ()), LabError> {
-        something(1, &self.sides, &[])?;
-        let bar = progress((self.sides.len() * CASES.len()) as u64, "oom");
-        let mut rows = Vec::new();
-        for &on in &self.sides {
-            let mut guard = match on {
-                Side::Kernel => Some(Guard::new(&lab.program_cmd)?),
-                Side::Live | Side::Model => None,
-            };
-            for (n, case) in CASES.iter().enumerate() {
-                let outcome = match (on, guard.as_mut()) {
-                    (Side::Kernel, Some(guard)) => kernel(guard, lab, n, case)?,
-                    (Side::Live, _) => live(lab, case)?,
-                    _ => model::oom::run(case, model::oom::PROCESS_PAGES)?,
-                };
-                let case = *case;
-                rows.push(OomRow { on, case, outcome });
-                bar.inc(1);
-            }
-            guard.map_or(Ok(()), Guard::finish)?;
-        }
-        bar.finish_and_clear();
-        Ok((rows, ()))
-    }
 
     fn text(report: &Report<Self>) -> String {
         let lines = CASES.map(|case| {
@@ -193,6 +168,33 @@ impl Experiment for Oom {
             let mut same = report.rows.iter().filter(|r| r.case == row.case);
             same.any(|other| other.outcome != row.outcome)
         })
+    }
+}
+
+impl Experiment for Oom {
+    fn measure(&self, lab: &Lab) -> Result<(Vec<OomRow>, ()), LabError> {
+        something(1, &self.sides, &[])?;
+        let bar = progress((self.sides.len() * CASES.len()) as u64, "oom");
+        let mut rows = Vec::new();
+        for &on in &self.sides {
+            let mut guard = match on {
+                Side::Kernel => Some(Guard::new(&lab.program_cmd)?),
+                Side::Live | Side::Model => None,
+            };
+            for (n, case) in CASES.iter().enumerate() {
+                let outcome = match (on, guard.as_mut()) {
+                    (Side::Kernel, Some(guard)) => kernel(guard, lab, n, case)?,
+                    (Side::Live, _) => live(lab, case)?,
+                    _ => model::oom::run(case, model::oom::PROCESS_PAGES)?,
+                };
+                let case = *case;
+                rows.push(OomRow { on, case, outcome });
+                bar.inc(1);
+            }
+            guard.map_or(Ok(()), Guard::finish)?;
+        }
+        bar.finish_and_clear();
+        Ok((rows, ()))
     }
 }
 

@@ -10,7 +10,7 @@ use crate::host::pss;
 use crate::host::thp::set_sizes;
 use crate::live_stats::TempFile;
 use crate::machines::Machines;
-use crate::program::anon::{Figures, RESULT_LINE, Workload};
+use crate::program::anon::{Figures, Workload};
 use crate::{LabError, Side};
 
 /// How often memory is looked at where a program cannot do it itself.
@@ -50,8 +50,7 @@ impl Bench {
     /// One timed run, right after as much memory as it will use was touched and freed.
     pub fn timed(&self, machines: &Machines<'_>) -> Result<Figures, LabError> {
         machines.lab.warm(self.workload.bytes() + (64 << 20))?;
-        let end = self.start(machines)?.succeed()?;
-        end.told(RESULT_LINE, Figures::parse)
+        self.start(machines)?.succeed()?.figures()
     }
 
     /// The most anonymous memory of a run's process tree in bytes, for a workload that is more

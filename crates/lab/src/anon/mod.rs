@@ -3,7 +3,7 @@
 
 use deckle_mm::{FaultOrder, SizeMode, Sizes, ThpMode, Tunables};
 
-use crate::experiment::{All, Experiment, Json, Lab, Report, Target, runs, something};
+use crate::experiment::{Experiment, Lab, Tell, runs, something};
 use crate::host::Guard;
 use crate::host::thp::set_sizes;
 use crate::machines::Machines;
@@ -92,19 +92,6 @@ impl Policy {
     }
 }
 
-/// Faults and memory of one run on the model.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Counts {
-    /// Page faults.
-    pub faults: u64,
-    /// Pages that base pages would have faulted for.
-    pub pages: u64,
-    /// Memory mapped at the peak, in bytes.
-    pub peak_bytes: u64,
-    /// What the workload had touched of it, in bytes.
-    pub touched_bytes: u64,
-}
-
 /// The experiment. Live and kernel runs alternate.
 #[derive(Clone, Debug, clap::Args)]
 pub struct AnonFolio {
@@ -133,11 +120,6 @@ pub struct AnonFolio {
 }
 
 impl Experiment for AnonFolio {
-    const NAME: &'static str = "anon-folio";
-    type Row = AnonRow;
-    type More = ();
-    type Of = All;
-
     fn measure(&self, lab: &Lab) -> Result<(Vec<AnonRow>, ()), LabError> {
         let lists = [self.workloads.len(), self.policies.len()];
         something(self.runs, &self.sides, &lists)?;
@@ -173,32 +155,14 @@ impl Experiment for AnonFolio {
                 .iter()
                 .filter(|_| self.sides.contains(&Side::Model))
             {
-                let counts = model::anon::run(workload, policy.tunables())?;
-                rows.extend(counts.map(|counts| AnonRow::of_model(workload, policy, counts)));
+                let run = model::anon::run(workload, policy.tunables())?;
+                rows.extend(AnonRow::new(Side::Model, workload, policy, vec![run], None));
             }
         }
         bar.finish_and_clear();
         machines.finish()?;
         report::finish(&mut rows);
         Ok((rows, ()))
-    }
-
-    fn text(report: &Report<Self>) -> String {
-        report::text(report)
-    }
-
-    fn json(report: &Report<Self>, json: Json) -> Json {
-        json.with("rows", &report.rows)
-            .with("targets", &report.targets())
-            .with("published", &report::published())
-    }
-
-    fn targets(report: &Report<Self>) -> Vec<Target<All>> {
-        report::targets(&report.rows)
-    }
-
-    fn plot(report: &Report<Self>) -> Option<String> {
-        report::plot(&report.rows)
     }
 }
 

@@ -4,9 +4,9 @@ use std::fmt::Write;
 
 use serde::Serialize;
 
-use super::{AnonFolio, Counts, Policy};
+use super::{AnonFolio, Policy};
 use crate::Side;
-use crate::experiment::{All, Report, Target};
+use crate::experiment::{All, Json, Report, Target, Tell};
 use crate::plot::{Bar, Panel, bars};
 use crate::program::anon::{Figures, Workload};
 use crate::size::human;
@@ -65,7 +65,7 @@ pub struct AnonRow {
 }
 
 impl AnonRow {
-    /// Of a side that runs programs; none without a run.
+    /// Of some runs; none without one.
     pub(super) fn new(
         on: Side,
         workload: Workload,
@@ -73,8 +73,9 @@ impl AnonRow {
         mut runs: Vec<Figures>,
         peak: Option<u64>,
     ) -> Option<Self> {
+        let has_speed = on != Side::Model;
         let rate = |f: &Figures| f.ops as f64 / f.seconds;
-        let rates = runs.iter().map(rate).collect();
+        let rates = runs.iter().filter(|_| has_speed).map(rate).collect();
         runs.sort_by(|a, b| rate(a).total_cmp(&rate(b)));
         let middle = runs.get(runs.len() / 2)?;
         let each = |a: u64, b: u64| (a > 0 && b > 0).then(|| a as f64 / b as f64);
@@ -82,28 +83,13 @@ impl AnonRow {
             on,
             workload,
             policy,
-            ops_per_s: Some(rate(middle)),
+            ops_per_s: has_speed.then(|| rate(middle)),
             runs_ops_per_s: rates,
             faults: middle.faults,
             pages_per_fault: each(middle.pages, middle.faults),
             peak_bytes: peak.unwrap_or(middle.used),
             amplification: each(middle.used, middle.touched),
         })
-    }
-
-    /// Of the model.
-    pub(super) fn of_model(workload: Workload, policy: Policy, of: Counts) -> Self {
-        Self {
-            on: Side::Model,
-            workload,
-            policy,
-            ops_per_s: None,
-            runs_ops_per_s: Vec::new(),
-            faults: of.faults,
-            pages_per_fault: Some(of.pages as f64 / of.faults.max(1) as f64),
-            peak_bytes: of.peak_bytes,
-            amplification: Some(of.peak_bytes as f64 / of.touched_bytes.max(1) as f64),
-        }
     }
 }
 
@@ -204,52 +190,6 @@ const COLUMNS: [Column<Line>; 8] = [
     Right("amplif.", |(r, _)| number(r.amplification, 2)),
 ];
 
-pub(super) fn text(report: &Report<AnonFolio>) -> String {
-    let mut text = String::from(
-        "anon-folio: anonymous memory in folios of one page (base), up to 64 KiB, adaptive, and 2 \
-         MiB (pmd)\n",
-    );
-    let all = &report.rows;
-    for workload in Workload::ALL {
-        let line = |r: &AnonRow| {
-            let base = row(all, r.on, workload, Policy::Base);
-            (
-                r.clone(),
-                base.and_then(|b| Some(r.ops_per_s? / b.ops_per_s?)),
-            )
-        };
-        let of = all.iter().filter(|r| r.workload == workload);
-        let lines: Vec<Line> = of.map(line).collect();
-        if lines.is_empty() {
-            continue;
-        }
-        let _ = writeln!(text, "\n{workload}");
-        table(&mut text, 2, &COLUMNS, &lines, |_| None);
-        for p in published().iter().filter(|p| p.workload == workload) {
-            let _ = write!(
-                text,
-                "  64 KiB against base, published: {} {:+.1} %",
-                p.what, p.change_pct
-            );
-            for on in [Side::Live, Side::Kernel] {
-                let of = |policy| row(all, on, workload, policy)?.ops_per_s;
-                if let (Some(large), Some(base)) = (of(Policy::K64), of(Policy::Base)) {
-                    let change = (large / base - 1.0) * 100.0;
-                    let _ = write!(text, ", here {on} {change:+.1} %");
-                }
-            }
-            text.push('\n');
-        }
-    }
-    if all.iter().any(|r| r.on == Side::Model) {
-        text.push_str(
-            "\nmodel: no speed; fork there is with the child's memory, and compile is a pattern \
-             (see docs/fault-order.md)\n",
-        );
-    }
-    text
-}
-
 /// A panel for each workload, a bar for each row: speed where a side has one, else pages for each
 /// fault. The scale is logarithmic.
 pub(super) fn plot(rows: &[AnonRow]) -> Option<String> {
@@ -292,6 +232,73 @@ pub(super) fn plot(rows: &[AnonRow]) -> Option<String> {
     let title = format!("{what}, logarithmic; in each panel the smallest is 1");
     let legend = Side::ALL.map(|on| (on.name(), COLOURS[on as usize]));
     (!rows.is_empty()).then(|| bars(&title, &legend, &[panels]))
+}
+
+impl Tell for AnonFolio {
+    const NAME: &'static str = "anon-folio";
+    type Row = AnonRow;
+    type More = ();
+    type Of = All;
+
+    fn text(report: &Report<Self>) -> String {
+        let mut text = String::from(
+            "anon-folio: anonymous memory in folios of one page (base), up to 64 KiB, adaptive, \
+             and 2 MiB (pmd)\n",
+        );
+        let all = &report.rows;
+        for workload in Workload::ALL {
+            let line = |r: &AnonRow| {
+                let base = row(all, r.on, workload, Policy::Base);
+                (
+                    r.clone(),
+                    base.and_then(|b| Some(r.ops_per_s? / b.ops_per_s?)),
+                )
+            };
+            let of = all.iter().filter(|r| r.workload == workload);
+            let lines: Vec<Line> = of.map(line).collect();
+            if lines.is_empty() {
+                continue;
+            }
+            let _ = writeln!(text, "\n{workload}");
+            table(&mut text, 2, &COLUMNS, &lines, |_| None);
+            for p in published().iter().filter(|p| p.workload == workload) {
+                let _ = write!(
+                    text,
+                    "  64 KiB against base, published: {} {:+.1} %",
+                    p.what, p.change_pct
+                );
+                for on in [Side::Live, Side::Kernel] {
+                    let of = |policy| row(all, on, workload, policy)?.ops_per_s;
+                    if let (Some(large), Some(base)) = (of(Policy::K64), of(Policy::Base)) {
+                        let change = (large / base - 1.0) * 100.0;
+                        let _ = write!(text, ", here {on} {change:+.1} %");
+                    }
+                }
+                text.push('\n');
+            }
+        }
+        if all.iter().any(|r| r.on == Side::Model) {
+            text.push_str(
+                "\nmodel: no speed; fork there is with the child's memory, and compile is a \
+                 pattern (see docs/fault-order.md)\n",
+            );
+        }
+        text
+    }
+
+    fn json(report: &Report<Self>, json: Json) -> Json {
+        json.with("rows", &report.rows)
+            .with("targets", &report.targets())
+            .with("published", &published())
+    }
+
+    fn targets(report: &Report<Self>) -> Vec<Target<All>> {
+        targets(&report.rows)
+    }
+
+    fn plot(report: &Report<Self>) -> Option<String> {
+        plot(&report.rows)
+    }
 }
 
 #[cfg(test)]

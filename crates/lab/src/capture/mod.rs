@@ -16,7 +16,7 @@ use deckle_mm::MAX_ORDER;
 use deckle_mm::frame::CapturePolicy;
 
 use crate::LabError;
-use crate::experiment::{All, Experiment, Json, Lab, Report, bad, once};
+use crate::experiment::{Experiment, Lab, Tell, bad, once};
 use crate::host;
 use crate::program::fill::progress;
 use crate::size::{self, PAGE, human};
@@ -124,11 +124,6 @@ impl Default for Capture {
 }
 
 impl Experiment for Capture {
-    const NAME: &'static str = "capture";
-    type Row = CaptureRow;
-    type More = More;
-    type Of = All;
-
     /// Does as many runs at once as there are CPUs. A zone whose books are wrong after one is an
     /// error.
     fn measure(&self, _: &Lab) -> Result<(Vec<CaptureRow>, More), LabError> {
@@ -161,23 +156,6 @@ impl Experiment for Capture {
             all.push((job, slot.into_inner().ok().flatten().unwrap_or_else(none)?));
         }
         Ok(report::rows(self, &all))
-    }
-
-    fn text(report: &Report<Self>) -> String {
-        report::text(report)
-    }
-
-    fn json(report: &Report<Self>, json: Json) -> Json {
-        report::json(report, json)
-    }
-
-    /// True if it is the fixed experiment, and what must come of it does not.
-    fn failed(report: &Report<Self>) -> bool {
-        report.holds() == Some(false)
-    }
-
-    fn plot(report: &Report<Self>) -> Option<String> {
-        report.more.plot()
     }
 }
 

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use serde::Serialize;
 
 use super::{Capture, Job, Outcome, RATES, Variant};
-use crate::experiment::{Json, Report};
+use crate::experiment::{All, Json, Report, Tell};
 use crate::figures::{Mean, percentile};
 use crate::plot::{self, Curves, curves};
 use crate::size::{PAGE, human};
@@ -288,27 +288,6 @@ impl Report<Capture> {
     }
 }
 
-pub(super) fn json(report: &Report<Capture>, json: Json) -> Json {
-    let (o, more) = (&report.options, &report.more);
-    let overall = more.overall.as_ref();
-    json.with("memory_bytes", &o.memory)
-        .with("order", &o.order)
-        .with("seed", &o.seed)
-        .with("seeds", &o.seeds)
-        .with("rows", &report.rows)
-        .with("gains", &more.gains)
-        .with("absolute_gain_pct", &overall.map(|g| g.absolute_gain_pct))
-        .with("effective_gain_pct", &overall.map(|g| g.effective_gain_pct))
-        .with(
-            "standard_error_pct",
-            &overall.and_then(|g| g.standard_error_pct),
-        )
-        .with("faults", &more.faults)
-        .with("published", &PUBLISHED)
-        // Null where it is not the fixed experiment.
-        .with("holds", &report.holds())
-}
-
 const STREAM: [Column<CaptureRow>; 9] = [
     Left("capture", |r| r.variant.to_string()),
     Right("threads", |r| r.threads.to_string()),
@@ -348,54 +327,6 @@ fn gain_line(what: String, g: &Gain) -> Line {
     (what, format!("{sign}{absolute}"), g.effective_gain_pct)
 }
 
-pub(super) fn text(report: &Report<Capture>) -> String {
-    let (o, more) = (&report.options, &report.more);
-    let mut text = format!(
-        "capture: blocks of {} from a zone of {}, while others take single pages\n\
-         on the software machine, {} seeds from {}; latency in steps of the machine\n\n",
-        human((PAGE as u64) << o.order),
-        human(o.memory),
-        o.seeds,
-        o.seed,
-    );
-    table(&mut text, 0, &STREAM, &report.rows, |_| None);
-    text.push_str(
-        "\nsuccess: memory obtained as blocks. from list: blocks that came from the capture \
-         list.\nwhole: how whole free memory was (0 to 1). reclaimed: pages for each block.\n",
-    );
-    if let Some(overall) = &more.overall {
-        text.push_str("\ngain by capture, absolute (points) and effective (of success off):");
-        let each = |g: &Gain| gain_line(format!("{} threads, rate {}", g.threads, g.rate), g);
-        let mut lines: Vec<Line> = more.gains.iter().map(each).collect();
-        lines.push(gain_line("all".into(), overall));
-        lines.extend(PUBLISHED.iter().map(|p| {
-            let absolute = format!("{:+.2}", p.absolute_gain_pct);
-            let of = format!("published, {}", p.machine);
-            (of, absolute, p.effective_gain_pct)
-        }));
-        table(&mut text, 2, &GAINS, &lines, |_| None);
-    }
-    if !more.faults.is_empty() {
-        let _ = writeln!(
-            text,
-            "\nhuge page faults of 80 % of the memory beside a cache (after thpchallenge):"
-        );
-        table(&mut text, 0, &FAULTS, &more.faults, |_| None);
-    }
-    text.push_str(match report.holds() {
-        Some(true) => {
-            "\nholds: success off is 15 to 60 % at each rate, and the gain at rates 1 and 4 is at \
-             least twice its standard error\n"
-        }
-        Some(false) => {
-            "\nDOES NOT HOLD: success off must be 15 to 60 % at each rate, and the gain at rates 1 \
-             and 4 at least twice its standard error\n"
-        }
-        None => "",
-    });
-    text
-}
-
 impl More {
     /// Success over time, with capture and without; none without a run of either.
     pub(super) fn plot(&self) -> Option<String> {
@@ -429,6 +360,91 @@ impl More {
         let panels: Vec<Curves> = rates.into_iter().map(panel).collect();
         let title = "Memory obtained as large blocks over time, in percent";
         (!panels.is_empty()).then(|| curves(title, &panels))
+    }
+}
+
+impl Tell for Capture {
+    const NAME: &'static str = "capture";
+    type Row = CaptureRow;
+    type More = More;
+    type Of = All;
+
+    fn text(report: &Report<Self>) -> String {
+        let (o, more) = (&report.options, &report.more);
+        let mut text = format!(
+            "capture: blocks of {} from a zone of {}, while others take single pages\n\
+             on the software machine, {} seeds from {}; latency in steps of the machine\n\n",
+            human((PAGE as u64) << o.order),
+            human(o.memory),
+            o.seeds,
+            o.seed,
+        );
+        table(&mut text, 0, &STREAM, &report.rows, |_| None);
+        text.push_str(
+            "\nsuccess: memory obtained as blocks. from list: blocks that came from the capture \
+             list.\nwhole: how whole free memory was (0 to 1). reclaimed: pages for each block.\n",
+        );
+        if let Some(overall) = &more.overall {
+            text.push_str("\ngain by capture, absolute (points) and effective (of success off):");
+            let each = |g: &Gain| gain_line(format!("{} threads, rate {}", g.threads, g.rate), g);
+            let mut lines: Vec<Line> = more.gains.iter().map(each).collect();
+            lines.push(gain_line("all".into(), overall));
+            lines.extend(PUBLISHED.iter().map(|p| {
+                let absolute = format!("{:+.2}", p.absolute_gain_pct);
+                let of = format!("published, {}", p.machine);
+                (of, absolute, p.effective_gain_pct)
+            }));
+            table(&mut text, 2, &GAINS, &lines, |_| None);
+        }
+        if !more.faults.is_empty() {
+            let _ = writeln!(
+                text,
+                "\nhuge page faults of 80 % of the memory beside a cache (after thpchallenge):"
+            );
+            table(&mut text, 0, &FAULTS, &more.faults, |_| None);
+        }
+        text.push_str(match report.holds() {
+            Some(true) => {
+                "\nholds: success off is 15 to 60 % at each rate, and the gain at rates 1 and 4 is \
+                 at least twice its standard error\n"
+            }
+            Some(false) => {
+                "\nDOES NOT HOLD: success off must be 15 to 60 % at each rate, and the gain at \
+                 rates 1 and 4 at least twice its standard error\n"
+            }
+            None => "",
+        });
+        text
+    }
+
+    fn json(report: &Report<Self>, json: Json) -> Json {
+        let (o, more) = (&report.options, &report.more);
+        let overall = more.overall.as_ref();
+        json.with("memory_bytes", &o.memory)
+            .with("order", &o.order)
+            .with("seed", &o.seed)
+            .with("seeds", &o.seeds)
+            .with("rows", &report.rows)
+            .with("gains", &more.gains)
+            .with("absolute_gain_pct", &overall.map(|g| g.absolute_gain_pct))
+            .with("effective_gain_pct", &overall.map(|g| g.effective_gain_pct))
+            .with(
+                "standard_error_pct",
+                &overall.and_then(|g| g.standard_error_pct),
+            )
+            .with("faults", &more.faults)
+            .with("published", &PUBLISHED)
+            // Null where it is not the fixed experiment.
+            .with("holds", &report.holds())
+    }
+
+    /// True if it is the fixed experiment, and what must come of it does not.
+    fn failed(report: &Report<Self>) -> bool {
+        report.holds() == Some(false)
+    }
+
+    fn plot(report: &Report<Self>) -> Option<String> {
+        report.more.plot()
     }
 }
 

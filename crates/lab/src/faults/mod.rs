@@ -6,11 +6,11 @@
 use std::time::Duration;
 
 use crate::child::Running;
-use crate::experiment::{All, Experiment, Json, Lab, Report, runs, something};
+use crate::experiment::{Experiment, Lab, Tell, runs, something};
 use crate::figures::median;
 use crate::program::fill::progress;
 use crate::program::walk::Pattern;
-use crate::program::walk::faults::{FIGURES_LINE, MOST_THREADS, Told};
+use crate::program::walk::faults::{MOST_THREADS, Told};
 use crate::working_set::WorkingSet;
 use crate::{LabError, Side};
 
@@ -49,11 +49,6 @@ pub struct Faults {
 }
 
 impl Experiment for Faults {
-    const NAME: &'static str = "faults";
-    type Row = FaultsRow;
-    type More = ();
-    type Of = All;
-
     fn measure(&self, lab: &Lab) -> Result<(Vec<FaultsRow>, ()), LabError> {
         self.set.check(&self.threads, MOST_THREADS)?;
         let lists = [self.patterns.len(), self.threads.len()];
@@ -88,16 +83,6 @@ impl Experiment for Faults {
         bar.finish_and_clear();
         Ok((rows, ()))
     }
-
-    fn text(report: &Report<Self>) -> String {
-        report::text(report)
-    }
-
-    fn json(report: &Report<Self>, json: Json) -> Json {
-        json.with("size_bytes", &report.options.set.size)
-            .with("memory_bytes", &report.options.set.memory())
-            .with("rows", &report.rows)
-    }
 }
 
 impl Faults {
@@ -120,8 +105,7 @@ impl Faults {
             &command,
             Vec::new(),
         )?;
-        let end = run.within(DEADLINE).succeed()?;
-        end.told(FIGURES_LINE, |line| serde_json::from_str(line).ok())
+        run.within(DEADLINE).succeed()?.figures()
     }
 }
 

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use serde::Serialize;
 
 use super::Faults;
-use crate::experiment::Report;
+use crate::experiment::{All, Json, Report, Tell};
 use crate::program::walk::faults::Told;
 use crate::program::walk::faults::clock::Part;
 use crate::program::walk::{Pattern, RATIO};
@@ -145,42 +145,55 @@ const COLUMNS: [Column<StageRow>; 7] = [
     Right("calls", |s| or_dash(s.calls)),
 ];
 
-pub(super) fn text(report: &Report<Faults>) -> String {
-    let set = report.options.set;
-    let mut text = format!(
-        "faults: a working set of {} ({RATIO}:1) in {} of RAM, every access verified, a quarter \
-         writes\n",
-        human(set.size),
-        human(set.memory()),
-    );
-    for r in &report.rows {
-        let _ = writeln!(
-            text,
-            "\n{}, threads {}: {:.0} accesses a second ({:.0} while timed), {:.2} faults an \
-             access, each reads {:.2} pages and has {:.2} evicted",
-            r.pattern,
-            r.threads,
-            r.ops_per_s,
-            r.ops_per_s_timed,
-            r.faults_per_op,
-            r.read_per_fault,
-            r.evicted_per_fault,
+impl Tell for Faults {
+    const NAME: &'static str = "faults";
+    type Row = FaultsRow;
+    type More = ();
+    type Of = All;
+
+    fn text(report: &Report<Self>) -> String {
+        let set = report.options.set;
+        let mut text = format!(
+            "faults: a working set of {} ({RATIO}:1) in {} of RAM, every access verified, a \
+             quarter writes\n",
+            human(set.size),
+            human(set.memory()),
         );
-        let _ = writeln!(
-            text,
-            "a fault takes {:.1} us: delivery {:.1}, service {:.1}, installing and waking {:.1} \
-             (median {:.1}, 99 % {:.1}), and {:.1} us of CPU time with its evictions",
-            r.delivery_us + r.service_us + r.wake_us,
-            r.delivery_us,
-            r.service_us,
-            r.wake_us,
-            r.median_us,
-            r.p99_us,
-            r.cpu_us_per_fault,
-        );
-        table(&mut text, 2, &COLUMNS, &r.stages, |_| None);
+        for r in &report.rows {
+            let _ = writeln!(
+                text,
+                "\n{}, threads {}: {:.0} accesses a second ({:.0} while timed), {:.2} faults an \
+                 access, each reads {:.2} pages and has {:.2} evicted",
+                r.pattern,
+                r.threads,
+                r.ops_per_s,
+                r.ops_per_s_timed,
+                r.faults_per_op,
+                r.read_per_fault,
+                r.evicted_per_fault,
+            );
+            let _ = writeln!(
+                text,
+                "a fault takes {:.1} us: delivery {:.1}, service {:.1}, installing and waking \
+                 {:.1} (median {:.1}, 99 % {:.1}), and {:.1} us of CPU time with its evictions",
+                r.delivery_us + r.service_us + r.wake_us,
+                r.delivery_us,
+                r.service_us,
+                r.wake_us,
+                r.median_us,
+                r.p99_us,
+                r.cpu_us_per_fault,
+            );
+            table(&mut text, 2, &COLUMNS, &r.stages, |_| None);
+        }
+        text
     }
-    text
+
+    fn json(report: &Report<Self>, json: Json) -> Json {
+        json.with("size_bytes", &report.options.set.size)
+            .with("memory_bytes", &report.options.set.memory())
+            .with("rows", &report.rows)
+    }
 }
 
 #[cfg(test)]

@@ -9,8 +9,7 @@ use deckle_store::Disabled;
 use super::process::Process;
 use super::{PER_PAGE, fits};
 use crate::LabError;
-use crate::anon::Counts;
-use crate::program::anon::{Accesses, FORK_EACH, Workload, pattern, round};
+use crate::program::anon::{Accesses, FORK_EACH, Figures, Workload, pattern, round};
 use crate::size::PAGE;
 
 /// RAM beside the mappings.
@@ -58,11 +57,11 @@ impl Accesses for Memory {
     }
 }
 
-/// One round of a workload under `tunables`; `None` for one that the machine cannot run.
+/// One round of a workload under `tunables`; of its figures operations and time are left out.
 ///
 /// # Errors
 /// [`LabError::Model`]: an access that is not served, or books that do not add up.
-pub fn run(workload: Workload, tunables: Tunables) -> Result<Option<Counts>, LabError> {
+pub fn run(workload: Workload, tunables: Tunables) -> Result<Figures, LabError> {
     // The child of a server that forks may copy all that its parent has.
     let copies = if workload == Workload::Fork { 2 } else { 1 };
     let bytes = copies * workload.bytes() as u64;
@@ -73,13 +72,13 @@ pub fn run(workload: Workload, tunables: Tunables) -> Result<Option<Counts>, Lab
     let charge = ModelCharge::unlimited();
     if workload == Workload::Fork {
         let server = Process::<_, RamCoreCow>::new(ram, charge, Disabled, tunables, window)?;
-        return serve(&server).map(Some);
+        return serve(&server);
     }
     let mut memory = Memory(Process::new(ram, charge, Disabled, tunables, window)?);
-    let (mut peak_bytes, mut touched_bytes) = (0, 0);
+    let (mut used, mut touched) = (0, 0);
     let mut peak = |m: &mut Memory, pages: u64| {
-        peak_bytes = m.0.count(Item::NrAnon) * PAGE as u64;
-        touched_bytes = pages * PAGE as u64;
+        used = m.0.count(Item::NrAnon) * PAGE as u64;
+        touched = pages * PAGE as u64;
     };
     let pages = match workload {
         Workload::Compile => pattern::run(&mut memory, &mut peak)?,
@@ -87,17 +86,18 @@ pub fn run(workload: Workload, tunables: Tunables) -> Result<Option<Counts>, Lab
     };
     let faults = memory.0.count(Item::Pgfault);
     memory.0.verify(true)?;
-    Ok(Some(Counts {
+    Ok(Figures {
         faults,
         pages,
-        peak_bytes,
-        touched_bytes,
-    }))
+        used,
+        touched,
+        ..Figures::default()
+    })
 }
 
 /// The server: it has written all its memory, and serves one request more than is counted. Memory
 /// is what both processes hold when the child has written.
-fn serve(server: &Process<Disabled, RamCoreCow>) -> Result<Counts, LabError> {
+fn serve(server: &Process<Disabled, RamCoreCow>) -> Result<Figures, LabError> {
     let bytes = Workload::Fork.bytes();
     let at = server.map(bytes)?;
     for page in (0..bytes).step_by(PAGE) {
@@ -118,10 +118,11 @@ fn serve(server: &Process<Disabled, RamCoreCow>) -> Result<Counts, LabError> {
     server.verify(true)?;
     let pages = (bytes / PAGE) as u64;
     let written = pages / FORK_EACH as u64;
-    Ok(Counts {
+    Ok(Figures {
         faults: server.count(Item::Pgfault) - before,
         pages: REQUESTS * written,
-        peak_bytes: peak * PAGE as u64,
-        touched_bytes: (pages + written) * PAGE as u64,
+        used: peak * PAGE as u64,
+        touched: (pages + written) * PAGE as u64,
+        ..Figures::default()
     })
 }

@@ -39,7 +39,7 @@ pub fn run(case: Case, size: usize) -> Result<ModelPageout, LabError> {
     fits(&human(size as u64), need)?;
     let store = Ram::new(Algorithm::Lz4);
     let charge = ModelCharge::unlimited();
-    let program = Process::mapped(ram, charge, store, Tunables::default(), size)?;
+    let program = Process::new(ram, charge, store, Tunables::default(), size)?.mapped()?;
     let content = Pages::new(case)?;
 
     let (started, cpu) = (Instant::now(), cpu_seconds()?);

@@ -107,16 +107,9 @@ impl<S: Store + 'static, P: Profile> Process<S, P> {
     }
 
     /// The same with all of it mapped.
-    pub fn mapped(
-        ram: u64,
-        charge: ModelCharge,
-        store: S,
-        tunables: Tunables,
-        len: usize,
-    ) -> Result<Self, LabError> {
-        let program = Self::new(ram, charge, store, tunables, len)?;
-        program.map(len)?;
-        Ok(program)
+    pub fn mapped(self) -> Result<Self, LabError> {
+        self.map(self.pages as usize * PAGE)?;
+        Ok(self)
     }
 
     /// Maps `len` bytes; at which byte of the address space.

@@ -35,7 +35,8 @@ pub fn run(case: Case, size: u64, memory: u64, reach: u64) -> Result<Trace, LabE
     charge.set_high((memory - memory / 64) / PAGE as u64);
     let store = Ram::new(Algorithm::Lz4);
     let len = size as usize;
-    let program = Process::mapped(memory + SPARE, charge, store, Tunables::default(), len)?;
+    let program =
+        Process::new(memory + SPARE, charge, store, Tunables::default(), len)?.mapped()?;
     let records = Records::new(case.record)?;
     let pages = len / PAGE;
     let count = pages * records.in_page();

@@ -73,7 +73,7 @@ pub fn run(
         charge.set_high(high / PAGE as u64);
     }
     let ram = bytes as u64 + SPARE;
-    let mut process = Process::mapped(ram, charge.clone(), Disabled, tunables, bytes)?;
+    let mut process = Process::new(ram, charge.clone(), Disabled, tunables, bytes)?.mapped()?;
     let mut settled = (0, 0);
     let mut settle = |process: &mut Process<Disabled>| {
         process.reclaim();

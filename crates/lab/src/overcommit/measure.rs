@@ -11,7 +11,7 @@ use crate::host::cgroup::Cgroup;
 use crate::host::{vmstat, zram};
 use crate::live_stats::{LiveStats, TempFile};
 use crate::machines::Machines;
-use crate::program::walk::{FIGURES_LINE, SETTLED_LINE, WALKED_LINE, Walked};
+use crate::program::walk::{SETTLED_LINE, WALKED_LINE, Walked};
 use crate::{LabError, Side};
 
 /// A run that was killed for lack of memory is repeated so often.
@@ -133,7 +133,7 @@ impl Bench<'_> {
         if !end.status.success() {
             return early(end);
         }
-        let walked = end.told(FIGURES_LINE, Walked::parse)?;
+        let walked: Walked = end.figures()?;
         let mut run = Run {
             ops: walked.ops,
             sum_per_s: walked.ops as f64 / walked.seconds,

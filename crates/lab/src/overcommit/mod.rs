@@ -7,7 +7,7 @@ use std::thread;
 
 use serde::Serialize;
 
-use crate::experiment::{Experiment, Json, Lab, Report, Target, bad, runs, something};
+use crate::experiment::{Experiment, Lab, Tell, bad, runs, something};
 use crate::host::thp;
 use crate::machines::Machines;
 use crate::program::fill::progress;
@@ -109,12 +109,6 @@ impl fmt::Display for Of {
 }
 
 impl Experiment for Overcommit {
-    const NAME: &'static str = "overcommit";
-    const WANTED: &'static str = "wanted, records of a page";
-    type Row = OvercommitRow;
-    type More = More;
-    type Of = Of;
-
     /// A row all of whose runs were killed is in the report, marked as failed.
     fn measure(&self, lab: &Lab) -> Result<(Vec<OvercommitRow>, More), LabError> {
         self.check()?;
@@ -166,29 +160,6 @@ impl Experiment for Overcommit {
         Ok((rows, more))
     }
 
-    fn text(report: &Report<Self>) -> String {
-        report::text(report)
-    }
-
-    fn json(report: &Report<Self>, json: Json) -> Json {
-        json.with("size_bytes", &report.options.set.size)
-            .with("memory_bytes", &report.options.set.memory())
-            .with("thp", &report.more.thp)
-            .with("rows", &report.rows)
-            .with_some("replacement", &report.more.replacement)
-            .with("ratios", &report.ratios())
-            .with("targets", &report.targets())
-    }
-
-    fn targets(report: &Report<Self>) -> Vec<Target<Of>> {
-        wanted::targets(report)
-    }
-
-    /// True if a row does not count.
-    fn failed(report: &Report<Self>) -> bool {
-        report.rows.iter().any(|row| row.error.is_some())
-    }
-
     fn may_plot(&self) -> Result<(), LabError> {
         match self.sides[..] {
             [Side::Model] => {
@@ -196,10 +167,6 @@ impl Experiment for Overcommit {
             }
             _ => Ok(()),
         }
-    }
-
-    fn plot(report: &Report<Self>) -> Option<String> {
-        report::plot(&report.rows)
     }
 }
 

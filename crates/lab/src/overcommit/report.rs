@@ -5,9 +5,9 @@ use std::fmt::Write;
 
 use serde::Serialize;
 
-use super::{Case, Overcommit, Replacement, Run};
+use super::{Case, More, Of, Overcommit, Replacement, Run, wanted};
 use crate::Side;
-use crate::experiment::Report;
+use crate::experiment::{Json, Report, Target, Tell};
 use crate::figures::{Mean, median};
 use crate::plot::{Bar, Panel, bars};
 use crate::program::walk::{Pattern, RATIO};
@@ -205,38 +205,6 @@ fn mib(bytes: u64) -> String {
     format!("{:.1}", bytes as f64 / f64::from(1 << 20))
 }
 
-pub(super) fn text(report: &Report<Overcommit>) -> String {
-    let set = report.options.set;
-    let mut text = format!(
-        "overcommit: a working set of {} ({RATIO}:1) in {} of RAM, every access verified, a \
-         quarter writes; huge pages of the host: {}\n\n",
-        human(set.size),
-        human(set.memory()),
-        report.more.thp.as_deref().unwrap_or("none"),
-    );
-    if !report.more.replacement.is_empty() {
-        text.push_str(
-            "on the model, for an access: those that waited for a page and pages read; beside it \
-             FIFO, LRU and\nMIN (which knows what comes) with as many pages\n",
-        );
-        table(&mut text, 0, &REPLACEMENT, &report.more.replacement, |_| {
-            None
-        });
-        text.push('\n');
-    }
-    if report.rows.is_empty() {
-        return text;
-    }
-    let failed = |r: &OvercommitRow| r.error.as_ref().map(|error| format!("FAILED: {error}"));
-    table(&mut text, 0, &COLUMNS, &report.rows, failed);
-    let ratios = report.ratios();
-    if !ratios.is_empty() {
-        let _ = writeln!(text);
-        table(&mut text, 0, &RATIOS, &ratios, |_| None);
-    }
-    text
-}
-
 /// A line for each length of records, in it a panel for each number of threads, in that for each
 /// pattern a bar of each side.
 pub(super) fn plot(rows: &[OvercommitRow]) -> Option<String> {
@@ -282,6 +250,69 @@ pub(super) fn plot(rows: &[OvercommitRow]) -> Option<String> {
     let lines: Vec<Vec<Panel>> = records.into_iter().map(line).collect();
     let legend = SIDES.map(|(side, colour)| (side.name(), colour));
     (!rows.is_empty()).then(|| bars("Accesses a second, thousands", &legend, &lines))
+}
+
+impl Tell for Overcommit {
+    const NAME: &'static str = "overcommit";
+    const WANTED: &'static str = "wanted, records of a page";
+    type Row = OvercommitRow;
+    type More = More;
+    type Of = Of;
+
+    fn text(report: &Report<Self>) -> String {
+        let set = report.options.set;
+        let mut text = format!(
+            "overcommit: a working set of {} ({RATIO}:1) in {} of RAM, every access verified, a \
+             quarter writes; huge pages of the host: {}\n\n",
+            human(set.size),
+            human(set.memory()),
+            report.more.thp.as_deref().unwrap_or("none"),
+        );
+        if !report.more.replacement.is_empty() {
+            text.push_str(
+                "on the model, for an access: those that waited for a page and pages read; beside \
+                 it FIFO, LRU and\nMIN (which knows what comes) with as many pages\n",
+            );
+            table(&mut text, 0, &REPLACEMENT, &report.more.replacement, |_| {
+                None
+            });
+            text.push('\n');
+        }
+        if report.rows.is_empty() {
+            return text;
+        }
+        let failed = |r: &OvercommitRow| r.error.as_ref().map(|error| format!("FAILED: {error}"));
+        table(&mut text, 0, &COLUMNS, &report.rows, failed);
+        let ratios = report.ratios();
+        if !ratios.is_empty() {
+            let _ = writeln!(text);
+            table(&mut text, 0, &RATIOS, &ratios, |_| None);
+        }
+        text
+    }
+
+    fn json(report: &Report<Self>, json: Json) -> Json {
+        json.with("size_bytes", &report.options.set.size)
+            .with("memory_bytes", &report.options.set.memory())
+            .with("thp", &report.more.thp)
+            .with("rows", &report.rows)
+            .with_some("replacement", &report.more.replacement)
+            .with("ratios", &report.ratios())
+            .with("targets", &report.targets())
+    }
+
+    fn targets(report: &Report<Self>) -> Vec<Target<Of>> {
+        wanted::targets(report)
+    }
+
+    /// True if a row does not count.
+    fn failed(report: &Report<Self>) -> bool {
+        report.rows.iter().any(|row| row.error.is_some())
+    }
+
+    fn plot(report: &Report<Self>) -> Option<String> {
+        plot(&report.rows)
+    }
 }
 
 #[cfg(test)]

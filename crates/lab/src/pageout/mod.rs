@@ -3,7 +3,7 @@
 
 use serde::Serialize;
 
-use crate::experiment::{Experiment, Json, Lab, Report, Target, bad, something};
+use crate::experiment::{Experiment, Lab, Tell, bad, something};
 use crate::host;
 use crate::host::thp::Thp;
 use crate::machines::Machines;
@@ -109,13 +109,6 @@ impl std::fmt::Display for Of {
 }
 
 impl Experiment for Pageout {
-    const NAME: &'static str = "pageout";
-    const WANTED: &'static str = "wanted of live, at 4G";
-    type Row = PageoutRow;
-    /// For each case, the seconds that zeroing and scanning alone take with all CPUs.
-    type More = Vec<(Case, f64)>;
-    type Of = Of;
-
     fn measure(&self, lab: &Lab) -> Result<(Vec<PageoutRow>, Vec<(Case, f64)>), LabError> {
         self.check()?;
         // Same-filled and incompressible pages fit too.
@@ -164,28 +157,6 @@ impl Experiment for Pageout {
         bar.finish_and_clear();
         machines.finish()?;
         Ok((rows, floors))
-    }
-
-    fn text(report: &Report<Self>) -> String {
-        report::text(report)
-    }
-
-    fn json(report: &Report<Self>, json: Json) -> Json {
-        json.with("size_bytes", &report.options.size)
-            .with("rows", &report.rows)
-            .with("ratios", &report.ratios())
-            .with("floor_s", &report::by_case(report.more.iter().copied()))
-            .with("live_to_floor", &report.live_to_floor())
-            .with("wanted", &report.targets())
-    }
-
-    fn targets(report: &Report<Self>) -> Vec<Target<Of>> {
-        report::targets(report)
-    }
-
-    /// True if a row does not count.
-    fn failed(report: &Report<Self>) -> bool {
-        report.rows.iter().any(|row| row.error.is_some())
     }
 }
 

@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::measure::{Measured, Stored};
 use super::{Case, Of, Pageout};
 use crate::Side;
-use crate::experiment::{Report, Target};
+use crate::experiment::{Json, Report, Target, Tell};
 use crate::figures::median;
 use crate::model::pageout::ModelPageout;
 use crate::size::human;
@@ -142,39 +142,6 @@ impl Report<Pageout> {
     }
 }
 
-/// Beside the kernel the cases that have both sides, beside the floor those that have the live
-/// one. Nothing holds where a row does not count.
-pub(super) fn targets(report: &Report<Pageout>) -> Vec<Target<Of>> {
-    let (ratios, floors) = (report.ratios(), report.live_to_floor());
-    let mut all = Vec::new();
-    for case in Case::ALL {
-        let counts = |sides: &[Side]| {
-            let mut of = report
-                .rows
-                .iter()
-                .filter(|r| r.case == case && sides.contains(&r.on));
-            of.all(|r| r.error.is_none())
-        };
-        let mut most = |what, want, found, counts: bool| {
-            let target = Target::new(Of { case }, what, false, want, found);
-            all.push(Target {
-                at_least: None,
-                holds: target.holds && counts,
-                ..target
-            });
-        };
-        if let Some(r) = ratios.get(&case) {
-            let both = counts(&[Side::Live, Side::Kernel]);
-            most("of the kernel's time", time(case), r.live_to_kernel, both);
-            most("of its CPU time", CPU, r.cpu_live_to_kernel, both);
-        }
-        if let (Some(times), Case::Best) = (floors.get(&case), case) {
-            most("of the floor", FLOOR, *times, counts(&[Side::Live]));
-        }
-    }
-    all
-}
-
 const COLUMNS: [Column<PageoutRow>; 8] = [
     Left("case", |r| r.case.to_string()),
     Left("on", |r| r.on.to_string()),
@@ -196,33 +163,90 @@ const COLUMNS: [Column<PageoutRow>; 8] = [
     }),
 ];
 
-pub(super) fn text(report: &Report<Pageout>) -> String {
-    let mut text = format!(
-        "pageout: {} in huge pages, MADV_PAGEOUT, unmap; best: 1 page of 512 holds a byte, worst: \
-         the last byte of each, middle: a byte in the middle half of each, text: lz4 2.5:1\n\n",
-        human(report.options.size as u64)
-    );
-    let failed = |r: &PageoutRow| r.error.as_ref().map(|error| format!("FAILED: {error}"));
-    table(&mut text, 0, &COLUMNS, &report.rows, failed);
-    text.push('\n');
-    for (case, ratio) in report.ratios() {
-        let (time, cpu) = (ratio.live_to_kernel, ratio.cpu_live_to_kernel);
-        let _ = writeln!(
-            text,
-            "{case:6}  live / kernel: {time:.2} of the time, {cpu:.2} of the CPU time"
+impl Tell for Pageout {
+    const NAME: &'static str = "pageout";
+    const WANTED: &'static str = "wanted of live, at 4G";
+    type Row = PageoutRow;
+    /// For each case, the seconds that zeroing and scanning alone take with all CPUs.
+    type More = Vec<(Case, f64)>;
+    type Of = Of;
+
+    fn text(report: &Report<Self>) -> String {
+        let mut text = format!(
+            "pageout: {} in huge pages, MADV_PAGEOUT, unmap; best: 1 page of 512 holds a byte, \
+             worst: the last byte of each, middle: a byte in the middle half of each, text: lz4 \
+             2.5:1\n\n",
+            human(report.options.size as u64)
         );
+        let failed = |r: &PageoutRow| r.error.as_ref().map(|error| format!("FAILED: {error}"));
+        table(&mut text, 0, &COLUMNS, &report.rows, failed);
+        text.push('\n');
+        for (case, ratio) in report.ratios() {
+            let (time, cpu) = (ratio.live_to_kernel, ratio.cpu_live_to_kernel);
+            let _ = writeln!(
+                text,
+                "{case:6}  live / kernel: {time:.2} of the time, {cpu:.2} of the CPU time"
+            );
+        }
+        let live = report.live_to_floor();
+        for (case, seconds) in &report.more {
+            let live = live.get(case).map_or(String::new(), |times| {
+                format!("; live takes {times:.2} times as long")
+            });
+            let _ = writeln!(
+                text,
+                "{case:6}  floor: {seconds:.3} s to zero and scan it once with all CPUs{live}"
+            );
+        }
+        text
     }
-    let live = report.live_to_floor();
-    for (case, seconds) in &report.more {
-        let live = live.get(case).map_or(String::new(), |times| {
-            format!("; live takes {times:.2} times as long")
-        });
-        let _ = writeln!(
-            text,
-            "{case:6}  floor: {seconds:.3} s to zero and scan it once with all CPUs{live}"
-        );
+
+    fn json(report: &Report<Self>, json: Json) -> Json {
+        json.with("size_bytes", &report.options.size)
+            .with("rows", &report.rows)
+            .with("ratios", &report.ratios())
+            .with("floor_s", &by_case(report.more.iter().copied()))
+            .with("live_to_floor", &report.live_to_floor())
+            .with("wanted", &report.targets())
     }
-    text
+
+    /// Beside the kernel the cases that have both sides, beside the floor those that have the live
+    /// one. Nothing holds where a row does not count.
+    fn targets(report: &Report<Self>) -> Vec<Target<Of>> {
+        let (ratios, floors) = (report.ratios(), report.live_to_floor());
+        let mut all = Vec::new();
+        for case in Case::ALL {
+            let counts = |sides: &[Side]| {
+                let mut of = report
+                    .rows
+                    .iter()
+                    .filter(|r| r.case == case && sides.contains(&r.on));
+                of.all(|r| r.error.is_none())
+            };
+            let mut most = |what, want, found, counts: bool| {
+                let target = Target::new(Of { case }, what, false, want, found);
+                all.push(Target {
+                    at_least: None,
+                    holds: target.holds && counts,
+                    ..target
+                });
+            };
+            if let Some(r) = ratios.get(&case) {
+                let both = counts(&[Side::Live, Side::Kernel]);
+                most("of the kernel's time", time(case), r.live_to_kernel, both);
+                most("of its CPU time", CPU, r.cpu_live_to_kernel, both);
+            }
+            if let (Some(times), Case::Best) = (floors.get(&case), case) {
+                most("of the floor", FLOOR, *times, counts(&[Side::Live]));
+            }
+        }
+        all
+    }
+
+    /// True if a row does not count.
+    fn failed(report: &Report<Self>) -> bool {
+        report.rows.iter().any(|row| row.error.is_some())
+    }
 }
 
 #[cfg(test)]

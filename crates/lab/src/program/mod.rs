@@ -121,6 +121,15 @@ pub(crate) fn differs(found: &[u8], want: &[u8]) -> usize {
         .unwrap_or(0)
 }
 
+/// Starts the line with the figures of a program, as JSON.
+pub(crate) const FIGURES_LINE: &str = "figures: ";
+
+/// Prints the figures of a program.
+pub(crate) fn say_figures(figures: impl serde::Serialize) -> Result<(), Failure> {
+    let line = serde_json::to_string(&figures).map_err(|e| LabError::io("JSON", e.into()))?;
+    Ok(say(format_args!("{FIGURES_LINE}{line}"))?)
+}
+
 /// Compares one page with what it should hold.
 pub(crate) fn check(page_no: usize, found: &[u8], want: &[u8]) -> Result<(), Failure> {
     if found == want {

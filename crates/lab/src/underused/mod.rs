@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use serde::Serialize;
 
-use crate::experiment::{Experiment, Json, Lab, Report, Target, runs, something};
+use crate::experiment::{Experiment, Lab, Tell, runs, something};
 use crate::machines::Machines;
 use crate::program::fill::progress;
 use crate::program::underused::Program;
@@ -72,13 +72,6 @@ pub fn high(madvise: u64, always: u64) -> u64 {
 }
 
 impl Experiment for Underused {
-    const NAME: &'static str = "underused";
-    const WANTED: &'static str = "wanted, on live";
-    type Row = UnderusedRow;
-    /// Programs whose command is not on this system: left out, and named on stderr, too.
-    type More = Vec<Program>;
-    type Of = Of;
-
     fn measure(&self, lab: &Lab) -> Result<(Vec<UnderusedRow>, Vec<Program>), LabError> {
         let lists = [self.programs.len(), self.settings.len()];
         something(self.runs, &self.sides, &lists)?;
@@ -106,25 +99,6 @@ impl Experiment for Underused {
         bar.finish_and_clear();
         machines.finish()?;
         Ok((rows, skipped))
-    }
-
-    fn text(report: &Report<Self>) -> String {
-        report::text(report)
-    }
-
-    fn json(report: &Report<Self>, json: Json) -> Json {
-        json.with("rows", &report.rows)
-            .with("skipped", &report.more)
-            .with("targets", &report.targets())
-            .with("published", &report::PUBLISHED)
-    }
-
-    fn targets(report: &Report<Self>) -> Vec<Target<Of>> {
-        report::targets(&report.rows)
-    }
-
-    fn plot(report: &Report<Self>) -> Option<String> {
-        report::plot(&report.rows)
     }
 }
 

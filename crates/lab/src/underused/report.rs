@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::{META, Of, Run, Setting, Underused};
 use crate::Side;
-use crate::experiment::{Report, Target};
+use crate::experiment::{Json, Report, Target, Tell};
 use crate::figures::Mean;
 use crate::plot::{Bar, Panel, bars};
 use crate::program::underused::Program;
@@ -197,49 +197,6 @@ fn sorted(rows: &[UnderusedRow], on: Side, program: Program) -> Vec<&UnderusedRo
     of
 }
 
-pub(super) fn text(report: &Report<Underused>) -> String {
-    let mut text = String::from(
-        "underused: huge pages on request (madvise), everywhere (always), and everywhere with \
-         those split\nunder pressure that have more than N zero pages (shrink-N)\n",
-    );
-    let all = &report.rows;
-    for program in Program::ALL {
-        for on in Side::ALL {
-            let lines: Vec<Line> = sorted(all, on, program)
-                .into_iter()
-                .map(|r| line(all, r))
-                .collect();
-            if !lines.is_empty() {
-                let _ = writeln!(text, "\n{program} on {on}");
-                table(&mut text, 2, &COLUMNS, &lines, |_| None);
-            }
-        }
-    }
-    for program in &report.more {
-        let _ = writeln!(
-            text,
-            "\nSKIPPED {program}: its command is not on this system"
-        );
-    }
-    for of in &PUBLISHED {
-        let (setting, speed, memory) = (of.setting, of.speed_pct, of.memory_pct);
-        let _ = writeln!(
-            text,
-            "\npublished (Meta, production), {setting}: {speed:+.1} % speed, {memory:+.1} % memory"
-        );
-        for r in all.iter().filter(|r| r.setting == setting) {
-            if let (r, Some(speed), Some(memory)) = line(all, r) {
-                let (program, on) = (r.program, r.on);
-                let _ = writeln!(
-                    text,
-                    "  here {program} on {on}: {speed:+.1} % speed, {memory:+.1} % memory"
-                );
-            }
-        }
-    }
-    text
-}
-
 /// For each side a line, for each program a panel, for each setting a bar of settled memory.
 pub(super) fn plot(rows: &[UnderusedRow]) -> Option<String> {
     let panel = |on: Side, program: Program| {
@@ -276,6 +233,74 @@ pub(super) fn plot(rows: &[UnderusedRow]) -> Option<String> {
     let lines: Vec<Vec<Panel>> = lines.collect();
     let title = "Memory after pressure, MiB; dark: in huge pages";
     (!lines.is_empty()).then(|| bars(title, &[], &lines))
+}
+
+impl Tell for Underused {
+    const NAME: &'static str = "underused";
+    const WANTED: &'static str = "wanted, on live";
+    type Row = UnderusedRow;
+    /// Programs whose command is not on this system: left out, and named on stderr, too.
+    type More = Vec<Program>;
+    type Of = Of;
+
+    fn text(report: &Report<Self>) -> String {
+        let mut text = String::from(
+            "underused: huge pages on request (madvise), everywhere (always), and everywhere with \
+             those split\nunder pressure that have more than N zero pages (shrink-N)\n",
+        );
+        let all = &report.rows;
+        for program in Program::ALL {
+            for on in Side::ALL {
+                let lines: Vec<Line> = sorted(all, on, program)
+                    .into_iter()
+                    .map(|r| line(all, r))
+                    .collect();
+                if !lines.is_empty() {
+                    let _ = writeln!(text, "\n{program} on {on}");
+                    table(&mut text, 2, &COLUMNS, &lines, |_| None);
+                }
+            }
+        }
+        for program in &report.more {
+            let _ = writeln!(
+                text,
+                "\nSKIPPED {program}: its command is not on this system"
+            );
+        }
+        for of in &PUBLISHED {
+            let (setting, speed, memory) = (of.setting, of.speed_pct, of.memory_pct);
+            let _ = writeln!(
+                text,
+                "\npublished (Meta, production), {setting}: {speed:+.1} % speed, {memory:+.1} % \
+                 memory"
+            );
+            for r in all.iter().filter(|r| r.setting == setting) {
+                if let (r, Some(speed), Some(memory)) = line(all, r) {
+                    let (program, on) = (r.program, r.on);
+                    let _ = writeln!(
+                        text,
+                        "  here {program} on {on}: {speed:+.1} % speed, {memory:+.1} % memory"
+                    );
+                }
+            }
+        }
+        text
+    }
+
+    fn json(report: &Report<Self>, json: Json) -> Json {
+        json.with("rows", &report.rows)
+            .with("skipped", &report.more)
+            .with("targets", &report.targets())
+            .with("published", &PUBLISHED)
+    }
+
+    fn targets(report: &Report<Self>) -> Vec<Target<Of>> {
+        targets(&report.rows)
+    }
+
+    fn plot(report: &Report<Self>) -> Option<String> {
+        plot(&report.rows)
+    }
 }
 
 #[cfg(test)]

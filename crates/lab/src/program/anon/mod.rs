@@ -1,17 +1,16 @@
 //! `anon WORKLOAD [--seconds S]`: the workloads of the anon-folio experiment.
 //!
-//! Each says at its end `anon: OPS SECONDS FAULTS PAGES USED TOUCHED`: operations, the time and
-//! the page faults that they took, the pages that base pages would have faulted for (0: not
-//! known), and of one more round, which is not timed, the anonymous memory that the process had
-//! at its peak beside what it started with, and how much of it the workload had touched, both
-//! in bytes.
+//! Each says its [`Figures`] at its end. Memory is that of one more round, which is not timed: what
+//! the process had at its peak beside what it started with.
 //!
 //! What a round does is written once, in `rounds`, for real memory and for the model's.
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use super::{Failure, compiler, faults, in_child, parse, say};
+use serde::{Deserialize, Serialize};
+
+use super::{Failure, compiler, faults, in_child, parse, say_figures};
 use crate::LabError;
 use crate::live_stats::TempFile;
 use crate::size::PAGE;
@@ -22,8 +21,6 @@ mod rounds;
 use real::{Real, anonymous};
 pub use rounds::{Accesses, Workload, pattern, round};
 
-/// What the line of results starts with.
-pub const RESULT_LINE: &str = "anon: ";
 /// A mapping of so many bytes is large enough for any manager of memory to care about.
 const START: usize = 8 << 20;
 /// Of so many pages the child of the server that forks writes one.
@@ -31,8 +28,8 @@ pub const FORK_EACH: usize = 8;
 /// Functions of the file that is compiled.
 const FUNCTIONS: usize = 250;
 
-/// The figures of a workload's line of results.
-#[derive(Clone, Copy, PartialEq, Debug, Default)]
+/// The figures of a workload, which its line of results has as JSON.
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Figures {
     /// Operations.
     pub ops: u64,
@@ -48,32 +45,6 @@ pub struct Figures {
     pub touched: u64,
 }
 
-impl Figures {
-    /// Parses what follows [`RESULT_LINE`].
-    pub fn parse(line: &str) -> Option<Self> {
-        let mut words = line.split(' ');
-        let mut word = || words.next();
-        let figures = Self {
-            ops: word()?.parse().ok()?,
-            seconds: word()?.parse().ok()?,
-            faults: word()?.parse().ok()?,
-            pages: word()?.parse().ok()?,
-            used: word()?.parse().ok()?,
-            touched: word()?.parse().ok()?,
-        };
-        word().is_none().then_some(figures)
-    }
-
-    fn print(self) -> Result<(), Failure> {
-        let (ops, seconds, faults) = (self.ops, self.seconds, self.faults);
-        let (pages, used, touched) = (self.pages, self.used, self.touched);
-        say(format_args!(
-            "{RESULT_LINE}{ops} {seconds} {faults} {pages} {used} {touched}"
-        ))?;
-        Ok(())
-    }
-}
-
 #[derive(clap::Parser)]
 #[command(name = "anon", no_binary_name = true)]
 struct Options {
@@ -85,12 +56,11 @@ struct Options {
 
 pub(super) fn main(args: &[&str]) -> Result<(), Failure> {
     let options: Options = parse(args)?;
-    let figures = match options.workload {
+    say_figures(match options.workload {
         Workload::Compile => compile()?,
         Workload::Fork => serve(options.seconds)?,
         workload => touch(workload, options.seconds)?,
-    };
-    figures.print()
+    })
 }
 
 /// Page faults of this process and of the children that it has waited for.
@@ -207,13 +177,15 @@ mod tests {
 
     #[test]
     fn r150_the_line_of_results_is_read_as_it_was_written() {
-        let line = "3 0.25 7 9 4096 8192";
-        let figures = Figures::parse(line).unwrap();
-        assert_eq!(
-            (figures.ops, figures.seconds, figures.touched),
-            (3, 0.25, 8192)
-        );
-        assert_eq!(Figures::parse("3 0.25 7 9 4096"), None);
+        let figures = Figures {
+            ops: 3,
+            seconds: 0.25,
+            touched: 8192,
+            ..Figures::default()
+        };
+        let line = serde_json::to_string(&figures).unwrap();
+        assert_eq!(serde_json::from_str::<Figures>(&line).unwrap(), figures);
+        assert!(serde_json::from_str::<Figures>(&line.replace("ops", "other")).is_err());
     }
 
     #[test]

@@ -151,6 +151,7 @@ pub fn round<A: Accesses>(
 /// which page is next. Memory is mapped 2 MiB at a time, as GCC's garbage collector does.
 pub mod pattern {
     use super::{Accesses, PAGE};
+    use crate::content::Random;
 
     /// What is mapped at a time.
     const QUIRE: usize = 2 << 20;
@@ -174,18 +175,14 @@ pub mod pattern {
         let mut tables = memory.map(TABLES, false)?;
         let mut quires = Vec::new();
         let mut seen = vec![false; TABLES / PAGE];
-        let (mut touched, mut random) = (0, 1_u64);
+        let (mut touched, mut random) = (0, Random(1));
         for _ in 0..QUIRES {
             let mut quire = memory.map(QUIRE, false)?;
             for page in 0..QUIRE / PAGE {
                 memory.write(&mut quire, page)?;
                 touched += 1;
-                // Knuth's generator; its high bits are the random ones.
                 if page % TURN == 0 {
-                    random = random
-                        .wrapping_mul(6_364_136_223_846_793_005)
-                        .wrapping_add(1_442_695_040_888_963_407);
-                    let at = (random >> 33) as usize % seen.len();
+                    let at = random.below(seen.len());
                     memory.write(&mut tables, at)?;
                     touched += u64::from(!core::mem::replace(&mut seen[at], true));
                 }

@@ -25,7 +25,7 @@ pub const TOOK_LINE: &str = "took: ";
 named! {
     /// A program of the experiment.
     pub enum Program {
-        /// One byte in each 50 KiB of 256 MiB, as the test of the series; then the same bytes again.
+        /// One byte in each 50 KiB of 256 MiB, as the test of the series; then the same again.
         Sparse = "sparse",
         /// An allocator with many size classes, and a live set that grows and shrinks.
         Churn = "churn",

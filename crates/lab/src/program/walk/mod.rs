@@ -15,7 +15,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::{Failure, faults as count_faults, in_threads, parse, say, wait_for_a_line};
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Failure, faults as count_faults, in_threads, parse, say, say_figures, wait_for_a_line,
+};
 use crate::LabError;
 use crate::experiment::bad;
 use crate::region::Region;
@@ -36,11 +40,9 @@ pub(crate) use record::Records;
 pub const SETTLED_LINE: &str = "settled";
 /// The line of `--steps` after it.
 pub const WALKED_LINE: &str = "walked";
-/// Starts the line with the figures, see [`Walked`].
-pub const FIGURES_LINE: &str = "figures: ";
 
 /// What the program prints of itself.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Walked {
     /// Accesses that were counted, of all threads.
     pub ops: u64,
@@ -52,31 +54,6 @@ pub struct Walked {
     pub fill_s: f64,
     /// Page faults of the program in the time that was counted, as the system counts them.
     pub faults: u64,
-}
-
-impl Walked {
-    /// Parses the line, without its start.
-    pub fn parse(line: &str) -> Option<Self> {
-        let mut words = line.split(' ');
-        let mut value = |name: &str| {
-            let word = words.next()?;
-            word.strip_prefix(name)?.strip_prefix('=')
-        };
-        Some(Self {
-            ops: value("ops")?.parse().ok()?,
-            fewest: value("fewest")?.parse().ok()?,
-            seconds: value("seconds")?.parse().ok().filter(|s| *s > 0.0)?,
-            fill_s: value("fill_s")?.parse().ok()?,
-            faults: value("faults")?.parse().ok()?,
-        })
-    }
-
-    fn line(&self) -> String {
-        format!(
-            "{FIGURES_LINE}ops={} fewest={} seconds={:.6} fill_s={:.6} faults={}",
-            self.ops, self.fewest, self.seconds, self.fill_s, self.faults
-        )
-    }
 }
 
 /// What to do.
@@ -189,7 +166,7 @@ fn run(
         fill_s,
         faults: count_faults(libc::RUSAGE_SELF)?.saturating_sub(before),
     };
-    say(format_args!("{}", walked.line()))?;
+    say_figures(walked)?;
     step(WALKED_LINE)?;
     Ok(())
 }
@@ -353,11 +330,10 @@ mod tests {
             fill_s: 0.25,
             faults: 7,
         };
-        let line = walked.line();
-        let line = line.strip_prefix(FIGURES_LINE).unwrap();
-        assert_eq!(Walked::parse(line), Some(walked));
-        for bad in ["", "ops=1", &line.replace("1.5", "0"), &line[4..]] {
-            assert_eq!(Walked::parse(bad), None, "{bad}");
+        let line = serde_json::to_string(&walked).unwrap();
+        assert_eq!(serde_json::from_str::<Walked>(&line).unwrap(), walked);
+        for bad in ["", "{}", &line.replace("ops", "other"), &line[4..]] {
+            assert!(serde_json::from_str::<Walked>(bad).is_err(), "{bad}");
         }
     }
 

@@ -11,7 +11,7 @@ use deckle_mm::Item;
 
 use super::{Failure, Pattern, Plan, Records, Times, Walker, mib, threads, timed, walkers};
 use crate::LabError;
-use crate::program::{in_threads, parse, say};
+use crate::program::{in_threads, parse, say_figures};
 use crate::size::PAGE;
 
 pub(crate) mod clock;
@@ -22,9 +22,6 @@ pub(crate) use clock::WATCHES as MOST_THREADS;
 use clock::{Sums, Watch};
 use told::Seen;
 pub(crate) use told::Told;
-
-/// Starts the line with the figures, as JSON.
-pub(crate) const FIGURES_LINE: &str = "figures: ";
 
 #[derive(clap::Parser)]
 #[command(name = "faults", no_binary_name = true)]
@@ -54,10 +51,7 @@ pub(in crate::program) fn main(args: &[&str]) -> Result<(), Failure> {
         settle: options.times.settle,
         count: options.times.count,
     };
-    let told = run(&plan, options.limit << 20, options.bare)?;
-    let line = serde_json::to_string(&told).map_err(|e| LabError::io("JSON", e.into()))?;
-    say(format_args!("{FIGURES_LINE}{line}"))?;
-    Ok(())
+    say_figures(run(&plan, options.limit << 20, options.bare)?)
 }
 
 fn run(plan: &Plan, limit: u64, bare: bool) -> Result<Told, Failure> {
