@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-use deckle_lab::pageout::{Case, Cases, Pageout};
+use deckle_lab::pageout::{Case, Pageout};
 use deckle_lab::{Experiment, Lab, LabError, Report, Side};
 
 const SIZE: usize = 64 << 20;
@@ -18,7 +18,7 @@ fn run(side: Side, cases: &[Case], deckle: &str) -> Result<Report<Pageout>, LabE
     };
     let experiment = Pageout {
         size: SIZE,
-        cases: Cases(cases.to_vec()),
+        cases: cases.to_vec(),
         sides: vec![side],
         runs: 1,
     };

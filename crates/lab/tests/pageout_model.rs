@@ -1,7 +1,7 @@
 //! The model's rows of `lab pageout`: every page accounted for, and every byte read back.
 
 use deckle_lab::model;
-use deckle_lab::pageout::{Case, Cases, Pageout};
+use deckle_lab::pageout::{Case, Pageout};
 use deckle_lab::{Experiment, Lab, LabError, Side};
 
 const SIZE: usize = 16 << 20;
@@ -12,7 +12,7 @@ const ALL: u64 = BLOCKS * 512;
 fn r97_r110_r111_r115_model_rows_of_the_pageout_experiment() {
     let experiment = Pageout {
         size: SIZE,
-        cases: Cases(Case::ALL.to_vec()),
+        cases: Case::ALL.to_vec(),
         sides: vec![Side::Model],
         runs: 2,
     };

@@ -44,11 +44,11 @@ impl Case {
     /// [`LabError::Option`] for anything else.
     pub fn parse(word: &str) -> Result<Cases, LabError> {
         let of = |case: &Case| word == "all" || word == case.name();
-        match Self::ALL.into_iter().filter(of).collect::<Vec<_>>() {
+        match Self::ALL.into_iter().filter(of).collect::<Cases>() {
             none if none.is_empty() => bad(format!(
                 "unknown case '{word}' (known: best, worst, middle, text, all)"
             )),
-            cases => Ok(Cases(cases)),
+            cases => Ok(cases),
         }
     }
 
@@ -69,9 +69,8 @@ impl Case {
     }
 }
 
-/// Some cases, in the order of the report.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Cases(pub Vec<Case>);
+/// Some cases, in the order of the report. By this name, since clap splits what is a `Vec`.
+pub type Cases = Vec<Case>;
 
 /// The experiment. Live and kernel runs alternate.
 #[derive(Clone, Debug, clap::Args)]
@@ -122,10 +121,10 @@ impl Experiment for Pageout {
             };
             thp.set(guard, "always")?;
         }
-        let steps = self.cases.0.len() * self.sides.len() * (self.runs as usize + 1);
+        let steps = self.cases.len() * self.sides.len() * (self.runs as usize + 1);
         let bar = progress(steps as u64, Self::NAME);
         let (mut rows, mut floors) = (Vec::new(), Vec::new());
-        for &case in &self.cases.0 {
+        for &case in &self.cases {
             let bench = Bench {
                 size: self.size,
                 case,
@@ -173,6 +172,6 @@ impl Pageout {
             let size = self.size as u64;
             host::fits(size, size.saturating_add(size / 16))?;
         }
-        something(self.runs, &self.sides, &[self.cases.0.len()])
+        something(self.runs, &self.sides, &[self.cases.len()])
     }
 }

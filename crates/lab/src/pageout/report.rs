@@ -251,7 +251,6 @@ impl Tell for Pageout {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Cases;
     use super::*;
 
     fn row(on: Side, case: Case, wall_s: &[f64], cpu_s: f64) -> PageoutRow {
@@ -271,7 +270,7 @@ mod tests {
     fn of_rows(rows: Vec<PageoutRow>, more: Vec<(Case, f64)>) -> Report<Pageout> {
         let options = Pageout {
             size: 2 << 20,
-            cases: Cases(Case::ALL.to_vec()),
+            cases: Case::ALL.to_vec(),
             sides: Side::ALL.to_vec(),
             runs: 1,
         };
