@@ -123,28 +123,26 @@ impl Underused {
             step();
             Ok::<Run, LabError>(run)
         };
-        let sides: Vec<Side> = self
-            .sides
-            .iter()
-            .copied()
-            .filter(|s| *s != Side::Model)
-            .collect();
-        let mut rows: Vec<(Side, Setting, u64, Vec<Run>)> = Vec::new();
-        for &side in &sides {
+        let sides = self.sides.iter().filter(|side| **side != Side::Model);
+        let mut highs = Vec::new();
+        for &side in sides {
             let madvise = one(side, Setting::Madvise, None)?.peak;
-            let high = high(madvise, one(side, Setting::Always, None)?.peak);
-            let has = self.settings.iter().filter(|setting| setting.is_on(side));
-            rows.extend(has.map(|setting| (side, *setting, high, Vec::new())));
+            let always = one(side, Setting::Always, None)?.peak;
+            highs.push((side, high(madvise, always)));
+        }
+        let mut rows: Vec<(Side, Setting, u64, Vec<Run>)> = Vec::new();
+        for &setting in &self.settings {
+            let has = highs.iter().filter(|(side, _)| setting.is_on(*side));
+            rows.extend(has.map(|(side, high)| (*side, setting, *high, Vec::new())));
         }
         for n in 0..self.runs {
-            for setting in &self.settings {
-                for (side, of, high, runs) in rows.iter_mut().filter(|row| row.1 == *setting) {
-                    if n == 0 || of.is_timed() {
-                        runs.push(one(*side, *of, Some(*high))?);
-                    }
+            for (side, setting, high, runs) in &mut rows {
+                if n == 0 || setting.is_timed() {
+                    runs.push(one(*side, *setting, Some(*high))?);
                 }
             }
         }
+        rows.sort_by_key(|row| highs.iter().position(|(side, _)| *side == row.0));
         let row = |(side, setting, high, runs): (_, _, _, Vec<Run>)| {
             UnderusedRow::new(side, program, setting, high, &runs)
         };
