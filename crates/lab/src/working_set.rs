@@ -16,12 +16,8 @@ pub struct WorkingSet {
     #[arg(long, default_value_t = 0.5, value_name = "R")]
     pub ratio: f64,
     /// Size of the working set, 32M or more.
-    #[arg(
-        long,
-        default_value = "512M",
-        value_name = "SIZE",
-        value_parser = |text: &str| size::parse(text).map(|bytes| bytes as u64)
-    )]
+    #[arg(long, default_value = "512M", value_name = "SIZE")]
+    #[arg(value_parser = |text: &str| size::parse(text).map(|bytes| bytes as u64))]
     pub size: u64,
     /// For how long accesses are counted in a run; a fourth of it before that they are not.
     #[arg(long, default_value_t = 2.0, value_name = "SECONDS")]

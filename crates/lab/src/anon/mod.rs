@@ -99,20 +99,12 @@ pub struct AnonFolio {
     #[arg(long = "on", value_delimiter = ',', default_values_t = Side::ALL)]
     pub sides: Vec<Side>,
     /// Which workloads, separated by commas.
-    #[arg(
-        long = "workload",
-        value_name = "LIST",
-        value_delimiter = ',',
-        default_values_t = Workload::ALL
-    )]
+    #[arg(long = "workload", value_name = "LIST", value_delimiter = ',')]
+    #[arg(default_values_t = Workload::ALL)]
     pub workloads: Vec<Workload>,
     /// Which sizes of folios, separated by commas.
-    #[arg(
-        long = "policy",
-        value_name = "LIST",
-        value_delimiter = ',',
-        default_values_t = Policy::ALL
-    )]
+    #[arg(long = "policy", value_name = "LIST", value_delimiter = ',')]
+    #[arg(default_values_t = Policy::ALL)]
     pub policies: Vec<Policy>,
     /// Timed runs of each row; the one in the middle counts.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = runs())]

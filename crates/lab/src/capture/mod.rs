@@ -80,33 +80,22 @@ pub struct Capture {
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "4")]
     pub threads: Vec<usize>,
     /// Size of the zone, a multiple of the block that is asked for.
-    #[arg(
-        long,
-        value_name = "SIZE",
-        default_value = "1G",
-        value_parser = |text: &str| size::parse(text).map(|bytes| bytes as u64)
-    )]
+    #[arg(long, value_name = "SIZE", default_value = "1G")]
+    #[arg(value_parser = |text: &str| size::parse(text).map(|bytes| bytes as u64))]
     pub memory: u64,
     /// Order of the blocks that are asked for, 1 to 10.
     #[arg(long, value_name = "N", default_value_t = 9)]
     pub order: u8,
     /// With capture, without, or with a part of it left out, separated by commas.
-    #[arg(
-        long = "capture",
-        value_delimiter = ',',
-        default_values_t = Variant::ALL
-    )]
+    #[arg(long = "capture", value_delimiter = ',')]
+    #[arg(default_values_t = Variant::ALL)]
     pub variants: Vec<Variant>,
     /// The first seed.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
     /// How many seeds, one after the other.
-    #[arg(
-        long,
-        value_name = "N",
-        default_value_t = 20,
-        value_parser = clap::value_parser!(u64).range(1..=1000)
-    )]
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=1000))]
     pub seeds: u64,
 }
 

@@ -28,20 +28,12 @@ pub struct Faults {
     #[command(flatten)]
     pub set: WorkingSet,
     /// In which order it is accessed, separated by commas.
-    #[arg(
-        long = "pattern",
-        value_name = "LIST",
-        value_delimiter = ',',
-        default_value = "uniform"
-    )]
+    #[arg(long = "pattern", value_name = "LIST", value_delimiter = ',')]
+    #[arg(default_value = "uniform")]
     pub patterns: Vec<Pattern>,
     /// By how many threads, several separated by commas.
-    #[arg(
-        long,
-        value_name = "LIST",
-        value_delimiter = ',',
-        default_value = "1,2"
-    )]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    #[arg(default_value = "1,2")]
     pub threads: Vec<usize>,
     /// Timed runs of each row, of which the one in the middle is told.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = runs())]

@@ -61,23 +61,15 @@ pub struct Overcommit {
     #[command(flatten)]
     pub set: WorkingSet,
     /// In which order it is accessed, separated by commas.
-    #[arg(
-        long = "pattern",
-        value_name = "LIST",
-        value_delimiter = ',',
-        default_values_t = Pattern::ALL
-    )]
+    #[arg(long = "pattern", value_name = "LIST", value_delimiter = ',')]
+    #[arg(default_values_t = Pattern::ALL)]
     pub patterns: Vec<Pattern>,
     /// By how many threads, several separated by commas. Default: 1, 2 and as many as CPUs.
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub threads: Vec<usize>,
     /// Bytes of a record, 4096, 200 or both.
-    #[arg(
-        long = "record",
-        value_name = "LIST",
-        value_delimiter = ',',
-        default_values_t = LENGTHS
-    )]
+    #[arg(long = "record", value_name = "LIST", value_delimiter = ',')]
+    #[arg(default_values_t = LENGTHS)]
     pub records: Vec<usize>,
     /// Runs of each row; the one in the middle counts.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = runs())]

@@ -85,12 +85,8 @@ pub struct Pageout {
     #[arg(long = "on", value_delimiter = ',', default_value = "live,kernel")]
     pub sides: Vec<Side>,
     /// Timed runs on each side.
-    #[arg(
-        long,
-        value_name = "N",
-        default_value_t = 5,
-        value_parser = clap::value_parser!(u32).range(1..=1000)
-    )]
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub runs: u32,
 }
 

@@ -28,21 +28,12 @@ pub struct Underused {
     #[arg(long = "on", value_delimiter = ',', default_values_t = Side::ALL)]
     pub sides: Vec<Side>,
     /// Which programs, separated by commas.
-    #[arg(
-        long = "program",
-        value_name = "LIST",
-        value_delimiter = ',',
-        default_values_t = Program::ALL
-    )]
+    #[arg(long = "program", value_name = "LIST", value_delimiter = ',')]
+    #[arg(default_values_t = Program::ALL)]
     pub programs: Vec<Program>,
     /// Which settings, separated by commas: madvise, always, shrink-N, deckle.
-    #[arg(
-        long = "setting",
-        value_name = "LIST",
-        value_delimiter = ',',
-        value_parser = Setting::parse,
-        default_values_t = Setting::ALL
-    )]
+    #[arg(long = "setting", value_name = "LIST", value_delimiter = ',')]
+    #[arg(value_parser = Setting::parse, default_values_t = Setting::ALL)]
     pub settings: Vec<Setting>,
     /// Runs of madvise, always, shrink-409 and deckle; of the others there is one.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = runs())]
