@@ -51,11 +51,11 @@ fn main() -> ExitCode {
         return deckle_lab::programs_main(&rest);
     }
     let cli = Cli::try_parse().unwrap_or_else(|e| exit(usage(&e)));
-    let done = match &cli.command {
-        Command::Run(args) => run::run(args),
+    let done = match cli.command {
+        Command::Run(args) => run::run(&args),
         Command::Lab(args) => lab::lab(args),
-        Command::Doctor(args) => doctor::doctor(args),
-        Command::Fetch(args) => fetch::fetch(args),
+        Command::Doctor(args) => doctor::doctor(&args),
+        Command::Fetch(args) => fetch::fetch(&args),
     };
     match done {
         Ok(status) => exit(status),

@@ -9,6 +9,7 @@ use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::LabError;
+use crate::program::FIGURES_LINE;
 
 /// Longest that a run may take unless told otherwise; a hang ends it.
 const DEADLINE: Duration = Duration::from_secs(1800);
@@ -56,24 +57,30 @@ impl Finished {
         }
     }
 
+    /// What the rest of the line of stdout that starts with `prefix` says.
+    ///
+    /// # Errors
+    /// There is no such line, or it cannot be understood.
+    pub fn told<T>(
+        &self,
+        prefix: &str,
+        parse: impl FnOnce(&str) -> Option<T>,
+    ) -> Result<T, LabError> {
+        let told = self.line(prefix).and_then(parse);
+        told.ok_or_else(|| self.failure(&format!("did not print '{prefix}' and its figures")))
+    }
+
+    /// What its line of figures says.
+    ///
+    /// # Errors
+    /// There is no such line, or it lacks a figure.
+    pub fn figures<T: serde::de::DeserializeOwned>(&self) -> Result<T, LabError> {
+        self.told(FIGURES_LINE, |line| serde_json::from_str(line).ok())
+    }
+
     /// The rest of the line of stdout that starts with `prefix`.
     pub fn line(&self, prefix: &str) -> Option<&str> {
         self.stdout.lines().find_map(|l| l.strip_prefix(prefix))
-    }
-}
-
-/// Has the lab's programs, by the command before their names, touch and free so many bytes, so that
-/// the run that is next finds them at hand.
-///
-/// # Errors
-/// It cannot be started, or failed.
-pub fn warm(program_cmd: &[OsString], bytes: usize) -> Result<Finished, LabError> {
-    let mut command = program_cmd.to_vec();
-    command.extend(["warm".into(), bytes.to_string().into()]);
-    let end = Running::start("warming", &command, Vec::new())?.finish()?;
-    match end.status.success() {
-        true => Ok(end),
-        false => Err(end.failure("failed")),
     }
 }
 
@@ -213,6 +220,18 @@ impl Running {
             stdout: String::from_utf8_lossy(&self.said).into_owned(),
             stderr: String::from_utf8_lossy(&stderr).into_owned(),
         })
+    }
+
+    /// Waits for the end, which has to be a good one.
+    ///
+    /// # Errors
+    /// Those of [`Running::finish`]; another end.
+    pub fn succeed(self) -> Result<Finished, LabError> {
+        let end = self.finish()?;
+        match end.status.success() {
+            true => Ok(end),
+            false => Err(end.failure("failed")),
+        }
     }
 
     /// Waits until it prints or ends, at most so long; true if it ended. Output that ended is not

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// An experiment that could not be run, or whose run cannot be trusted.
 #[derive(Debug)]
@@ -18,10 +18,8 @@ pub enum LabError {
     },
     /// A system file or call failed.
     Io {
-        /// What was being done.
+        /// What was being done, with the file, if one was involved.
         what: String,
-        /// The file, if one was involved.
-        path: Option<PathBuf>,
         /// The system's answer.
         source: io::Error,
     },
@@ -61,18 +59,13 @@ impl LabError {
     pub fn io(what: impl Into<String>, source: io::Error) -> Self {
         Self::Io {
             what: what.into(),
-            path: None,
             source,
         }
     }
 
     /// An [`LabError::Io`] about a file.
-    pub fn file(what: impl Into<String>, path: impl Into<PathBuf>, source: io::Error) -> Self {
-        Self::Io {
-            what: what.into(),
-            path: Some(path.into()),
-            source,
-        }
+    pub fn file(what: impl fmt::Display, path: impl AsRef<Path>, source: io::Error) -> Self {
+        Self::io(format!("{what} {}", path.as_ref().display()), source)
     }
 }
 
@@ -81,18 +74,7 @@ impl fmt::Display for LabError {
         match self {
             Self::Option(why) => write!(f, "{why}"),
             Self::Host { what, remedy } => write!(f, "{what}; {remedy}"),
-            Self::Io {
-                what,
-                path: Some(path),
-                source,
-            } => {
-                write!(f, "{what} {}: {source}", path.display())
-            }
-            Self::Io {
-                what,
-                path: None,
-                source,
-            } => write!(f, "{what}: {source}"),
+            Self::Io { what, source } => write!(f, "{what}: {source}"),
             Self::Child { what, how } => write!(f, "{what}: {how}"),
             Self::Stats(why) => write!(f, "statistics of deckle run: {why}"),
             Self::Cold { attempts, best_us } => write!(

@@ -6,6 +6,7 @@ use std::thread;
 use std::time::Instant;
 
 use crate::LabError;
+use crate::program::in_threads;
 use crate::program::pageout::Content;
 use crate::region::Region;
 use crate::size::{BLOCK, PAGE};
@@ -30,28 +31,16 @@ pub fn measure(len: usize, content: Content) -> Result<f64, LabError> {
 
 /// Returns the longest time a thread needed to get its window ready, in seconds.
 fn work(threads: usize, blocks: usize, content: Content) -> Result<f64, LabError> {
-    thread::scope(|scope| {
-        let all: Vec<_> = (0..threads)
-            .map(|_| {
-                scope.spawn(move || {
-                    let started = Instant::now();
-                    let mut window =
-                        Region::new(WINDOW).map_err(|e| LabError::io("mapping memory", e))?;
-                    let _ = window.advise(libc::MADV_HUGEPAGE);
-                    window.bytes_mut().fill(1);
-                    let prepared = started.elapsed().as_secs_f64();
-                    zero_and_scan(window.bytes_mut(), blocks, content);
-                    Ok(prepared)
-                })
-            })
-            .collect();
-        all.into_iter()
-            .map(|t| {
-                t.join()
-                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-            })
-            .try_fold(0.0, |longest: f64, prepared| Ok(longest.max(prepared?)))
-    })
+    let prepared = in_threads(0..threads, |_| -> Result<f64, LabError> {
+        let started = Instant::now();
+        let mut window = Region::new(WINDOW)?;
+        let _ = window.advise(libc::MADV_HUGEPAGE);
+        window.bytes_mut().fill(1);
+        let prepared = started.elapsed().as_secs_f64();
+        zero_and_scan(window.bytes_mut(), blocks, content);
+        Ok(prepared)
+    });
+    (prepared.into_iter()).try_fold(0.0, |longest: f64, prepared| Ok(longest.max(prepared?)))
 }
 
 fn zero_and_scan(window: &mut [u8], mut blocks: usize, content: Content) {

@@ -4,44 +4,45 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use serde_json::Value;
+use serde::Deserialize;
 
 use crate::LabError;
 use crate::host;
 
-/// JSON pointers of the figures: counters have the kernel's names.
-const ZERO_PAGES: &str = "/counters/swpout_zero";
-const STORED_PAGES: &str = "/counters/pswpout";
-const STORED_BYTES: &str = "/peak/stored_bytes";
-const MEMORY_BYTES: &str = "/peak/memory_bytes";
-const READ_PAGES: &str = "/counters/pswpin";
-const MAJOR_FAULTS: &str = "/counters/pgmajfault";
-const SPLITS: &str = "/counters/thp_split_page";
-const UNDERUSED_SPLITS: &str = "/counters/thp_underused_split_page";
-const RETOUCHES: &str = "/counters/thp_underused_retouch";
-
 /// Figures of one live run.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 pub struct LiveStats {
+    /// What was counted.
+    pub counters: Counters,
+    /// The most that there was at one time.
+    pub peak: Peak,
+}
+
+/// Counters, by the kernel's names.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+pub struct Counters {
     /// Zero-filled pages dropped when swapped out.
-    pub zero_pages: u64,
+    pub swpout_zero: u64,
     /// Pages written to the store.
-    pub stored_pages: u64,
-    /// The most RAM that the store used, in bytes.
-    pub stored_bytes: u64,
-    /// The most memory that was charged at one time, in bytes: with the store and the manager's
-    /// own, and above the limit where a charge was forced.
-    pub memory_bytes: u64,
+    pub pswpout: u64,
     /// Pages read back from the store.
-    pub read_pages: u64,
-    /// Faults that had to wait for that.
-    pub major_faults: u64,
+    pub pswpin: u64,
     /// Huge pages split.
-    pub splits: u64,
+    pub thp_split_page: u64,
     /// Huge pages split because they were underused.
-    pub underused_splits: u64,
+    pub thp_underused_split_page: u64,
     /// Pages dropped by the shrinker that were written again soon after.
-    pub retouches: u64,
+    pub thp_underused_retouch: u64,
+}
+
+/// The most at one time, in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+pub struct Peak {
+    /// RAM that the store used.
+    pub stored_bytes: u64,
+    /// Memory that was charged: with the store and the manager's own, and above the limit where a
+    /// charge was forced.
+    pub memory_bytes: u64,
 }
 
 impl LiveStats {
@@ -58,36 +59,19 @@ impl LiveStats {
     /// # Errors
     /// If it is no JSON or lacks a figure.
     pub fn parse(text: &str) -> Result<Self, LabError> {
-        let json: Value =
-            serde_json::from_str(text).map_err(|e| LabError::Stats(format!("not JSON: {e}")))?;
-        let number = |at: &str| {
-            json.pointer(at)
-                .and_then(Value::as_u64)
-                .ok_or_else(|| LabError::Stats(format!("no number at {at}")))
-        };
-        Ok(Self {
-            zero_pages: number(ZERO_PAGES)?,
-            stored_pages: number(STORED_PAGES)?,
-            stored_bytes: number(STORED_BYTES)?,
-            memory_bytes: number(MEMORY_BYTES)?,
-            read_pages: number(READ_PAGES)?,
-            major_faults: number(MAJOR_FAULTS)?,
-            splits: number(SPLITS)?,
-            underused_splits: number(UNDERUSED_SPLITS)?,
-            retouches: number(RETOUCHES)?,
-        })
+        serde_json::from_str(text).map_err(|e| LabError::Stats(e.to_string()))
     }
 }
 
-/// Where a live run writes its statistics; removed when dropped.
-pub(crate) struct StatsFile(PathBuf);
+/// A file of a run: its settings, or its statistics. Removed when dropped.
+pub(crate) struct TempFile(PathBuf);
 
-impl StatsFile {
+impl TempFile {
     /// A path of its own for each; nothing is there yet.
-    pub fn new() -> Self {
+    pub fn new(name: &str) -> Self {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         let n = COUNT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("deckle-lab-stats-{}-{n}.json", std::process::id());
+        let name = format!("deckle-lab-{}-{n}-{name}", std::process::id());
         Self(std::env::temp_dir().join(name))
     }
 
@@ -96,7 +80,7 @@ impl StatsFile {
     }
 }
 
-impl Drop for StatsFile {
+impl Drop for TempFile {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.0);
     }
@@ -113,19 +97,12 @@ mod tests {
             "thp_split_page":7,
             "thp_underused_split_page":5,"swpin_zero":9,"thp_underused_retouch":2}}"#;
         let stats = LiveStats::parse(text).unwrap();
-        assert_eq!(
-            (stats.zero_pages, stats.stored_pages, stats.stored_bytes),
-            (511, 1, 3)
-        );
-        assert_eq!(
-            (stats.memory_bytes, stats.read_pages, stats.major_faults),
-            (8, 6, 4)
-        );
-        assert_eq!(
-            (stats.splits, stats.underused_splits, stats.retouches),
-            (7, 5, 2)
-        );
+        let (c, peak) = (stats.counters, stats.peak);
+        assert_eq!((c.swpout_zero, c.pswpout, c.pswpin), (511, 1, 6));
+        assert_eq!((peak.stored_bytes, peak.memory_bytes), (3, 8));
+        let splits = (c.thp_split_page, c.thp_underused_split_page);
+        assert_eq!((splits, c.thp_underused_retouch), ((7, 5), 2));
         let error = LiveStats::parse(&text.replace("pswpout", "other")).unwrap_err();
-        assert!(error.to_string().contains("/counters/pswpout"), "{error}");
+        assert!(error.to_string().contains("pswpout"), "{error}");
     }
 }

@@ -1,21 +1,21 @@
 //! The S003 experiment: 20 MiB limit, no swap, 40 MiB of which one page in 50 KiB is touched.
 //! Whether it survives depends on the shrinker of underused huge pages and on its threshold.
 
-use std::ffi::OsString;
-use std::fmt::Write;
 use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Serialize;
 
 use crate::child::{Finished, Running};
+use crate::experiment::{All, Experiment, Json, Lab, Report, Tell, something, words};
 use crate::host::cgroup::Cgroup;
 use crate::host::thp::Thp;
 use crate::host::{Guard, vmstat};
-use crate::model::ModelSide;
+use crate::model;
 use crate::program::fill::progress;
 use crate::size::BLOCK;
+use crate::table::Column::{self, Left, Right};
+use crate::table::{or_dash, table};
 use crate::{LabError, Side};
 
 /// The memory limit, in bytes.
@@ -32,18 +32,28 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// Exit status of `deckle run` for a program killed at the limit.
 const KILLED: i32 = 137;
 
-/// What the blocks of the workload hold.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Blocks {
-    /// One byte in every 50 KiB: 471 pages of each block hold only zeros.
-    Sparse,
-    /// Zeros written to every page.
-    Zeros,
+named! {
+    /// What the blocks of the workload hold.
+    pub enum Blocks {
+        /// One byte in every 50 KiB: 471 pages of each block hold only zeros.
+        Sparse = "sparse",
+        /// Zeros written to every page.
+        Zeros = "zeros",
+    }
+}
+
+named! {
+    /// How a run ended.
+    pub enum Outcome {
+        /// It ran to its end, and all its bytes were right.
+        Survived = "survived",
+        /// It was killed at the limit.
+        Killed = "killed",
+    }
 }
 
 /// One setting to try.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct OomCase {
     /// More zero-filled pages than this, and a huge page is split.
     pub max_ptes_none: u32,
@@ -74,26 +84,12 @@ pub const CASES: [OomCase; 9] = [
     case(511, true, Blocks::Zeros),
 ];
 
-/// How a run ended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Outcome {
-    /// It ran to its end, and all its bytes were right.
-    Survived,
-    /// It was killed at the limit.
-    Killed,
-}
-
-/// What to run.
-pub struct OomOptions<'a> {
-    /// The sides, in the order of the report.
+/// The experiment.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Oom {
+    /// Where to run, separated by commas.
+    #[arg(long = "on", value_delimiter = ',', default_values_t = Side::ALL)]
     pub sides: Vec<Side>,
-    /// The `deckle` binary, for the live side.
-    pub deckle: PathBuf,
-    /// Command in front of a workload's name and arguments, e.g. `deckle lab program`.
-    pub program_cmd: Vec<OsString>,
-    /// The model, if its side is asked for.
-    pub model: Option<&'a mut dyn ModelSide>,
 }
 
 /// One line of the report.
@@ -101,166 +97,117 @@ pub struct OomOptions<'a> {
 pub struct OomRow {
     /// The side.
     pub on: Side,
-    /// See [`OomCase`].
-    pub max_ptes_none: u32,
-    /// See [`OomCase`].
-    pub shrink_underused: bool,
-    /// See [`OomCase`].
-    pub blocks: Blocks,
+    /// The setting.
+    #[serde(flatten)]
+    pub case: OomCase,
     /// How the run ended.
     pub outcome: Outcome,
 }
 
-/// All rows.
-#[derive(Clone, Debug, Serialize)]
-pub struct OomReport {
-    schema: u32,
-    experiment: &'static str,
-    /// One row for each side and case.
-    pub rows: Vec<OomRow>,
+/// A case with its outcomes on all sides.
+type Line = (OomCase, [Option<Outcome>; 3]);
+
+const CASE: [Column<Line>; 3] = [
+    Left("blocks", |(case, _)| case.blocks.to_string()),
+    Left("shrink_underused", |(case, _)| {
+        on_off(case.shrink_underused).into()
+    }),
+    Right("max_ptes_none", |(case, _)| case.max_ptes_none.to_string()),
+];
+
+const OUTCOMES: [Column<Line>; 3] = [
+    Left(Side::Live.name(), |(_, on)| {
+        or_dash(on[Side::Live as usize])
+    }),
+    Left(Side::Kernel.name(), |(_, on)| {
+        or_dash(on[Side::Kernel as usize])
+    }),
+    Left(Side::Model.name(), |(_, on)| {
+        or_dash(on[Side::Model as usize])
+    }),
+];
+
+const fn on_off(on: bool) -> &'static str {
+    if on { "on" } else { "off" }
 }
 
-impl OomReport {
-    /// The report as JSON, schema 1.
-    pub fn to_json(&self) -> String {
-        serde_json::to_string(self).unwrap_or_else(|e| format!("{{\"error\":\"{e}\"}}"))
-    }
+impl Tell for Oom {
+    const NAME: &'static str = "oom";
+    type Row = OomRow;
+    type More = ();
+    type Of = All;
 
-    /// True if all sides agree in every case.
-    pub fn agree(&self) -> bool {
-        CASES.iter().all(|case| {
-            let mut outcomes = self.of(case).map(|row| row.outcome);
-            let first = outcomes.next();
-            outcomes.all(|o| Some(o) == first)
-        })
-    }
-
-    /// The report as a table.
-    pub fn to_text(&self) -> String {
-        let mut sides: Vec<Side> = Vec::new();
-        for row in &self.rows {
-            if !sides.contains(&row.on) {
-                sides.push(row.on);
-            }
-        }
+    fn text(report: &Report<Self>) -> String {
+        let lines = CASES.map(|case| {
+            let of = |on| report.rows.iter().find(|r| (r.on, r.case) == (on, case));
+            (case, Side::ALL.map(|on| of(on).map(|r| r.outcome)))
+        });
+        let sides = &report.options.sides;
+        let columns = CASE
+            .iter()
+            .chain(sides.iter().map(|on| &OUTCOMES[*on as usize]));
         let mut text = String::from(
             "oom: 40 MiB in a limit of 20 MiB without swap; survives if underused huge pages are \
-             split\n\nblocks  shrink_underused  max_ptes_none",
+             split\n\n",
         );
-        for side in &sides {
-            let _ = write!(text, "  {side:8}");
+        table(&mut text, 0, columns, &lines, |_| None);
+        text + match (sides.len(), report.failed()) {
+            (0 | 1, _) => "",
+            (_, false) => "\nall sides agree\n",
+            (_, true) => "\nthe sides DIFFER\n",
         }
-        for case in &CASES {
-            let (blocks, shrink) = (
-                if case.blocks == Blocks::Sparse {
-                    "sparse"
-                } else {
-                    "zeros"
-                },
-                if case.shrink_underused { "on" } else { "off" },
-            );
-            let _ = write!(text, "\n{blocks:6}  {shrink:16}  {:13}", case.max_ptes_none);
-            for side in &sides {
-                let outcome = self
-                    .of(case)
-                    .find(|row| row.on == *side)
-                    .map(|row| row.outcome);
-                let word = match outcome {
-                    Some(Outcome::Survived) => "survived",
-                    Some(Outcome::Killed) => "killed",
-                    None => "-",
-                };
-                let _ = write!(text, "  {word:8}");
-            }
-        }
-        let agree = if self.agree() {
-            "all sides agree"
-        } else {
-            "the sides DIFFER"
-        };
-        let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
-        let mut text = lines.join("\n") + "\n";
-        if sides.len() > 1 {
-            let _ = writeln!(text, "\n{agree}");
-        }
-        text
     }
 
-    fn of(&self, case: &OomCase) -> impl Iterator<Item = &OomRow> {
-        self.rows.iter().filter(|row| {
-            row.max_ptes_none == case.max_ptes_none
-                && row.shrink_underused == case.shrink_underused
-                && row.blocks == case.blocks
+    fn json(report: &Report<Self>, json: Json) -> Json {
+        json.with("rows", &report.rows)
+    }
+
+    /// True if sides differ in a case.
+    fn failed(report: &Report<Self>) -> bool {
+        report.rows.iter().any(|row| {
+            let mut same = report.rows.iter().filter(|r| r.case == row.case);
+            same.any(|other| other.outcome != row.outcome)
         })
     }
 }
 
-/// Runs the experiment.
-///
-/// # Errors
-/// A side that cannot be run here, a workload that ends in any other way than by surviving or
-/// by being killed at the limit, settings that were disturbed or could not be given back.
-pub fn run(mut options: OomOptions<'_>) -> Result<OomReport, LabError> {
-    let bar = progress((options.sides.len() * CASES.len()) as u64, "oom");
-    let mut rows = Vec::new();
-    for on in options.sides.clone() {
-        let mut guard = match on {
-            Side::Kernel => Some(Guard::new(&options.program_cmd)?),
-            Side::Live | Side::Model => None,
-        };
-        for (n, case) in CASES.iter().enumerate() {
-            let outcome = match (on, guard.as_mut()) {
-                (Side::Kernel, Some(guard)) => kernel(guard, &options.program_cmd, n, case)?,
-                (Side::Live, _) => live(&options, case)?,
-                _ => match options.model.as_deref_mut() {
-                    Some(model) => model.oom(case)?,
-                    None => return Err(LabError::Model("not part of this build".into())),
-                },
+impl Experiment for Oom {
+    fn measure(&self, lab: &Lab) -> Result<(Vec<OomRow>, ()), LabError> {
+        something(1, &self.sides, &[])?;
+        let bar = progress((self.sides.len() * CASES.len()) as u64, "oom");
+        let mut rows = Vec::new();
+        for &on in &self.sides {
+            let mut guard = match on {
+                Side::Kernel => Some(Guard::new(&lab.program_cmd)?),
+                Side::Live | Side::Model => None,
             };
-            let OomCase {
-                max_ptes_none,
-                shrink_underused,
-                blocks,
-            } = *case;
-            rows.push(OomRow {
-                on,
-                max_ptes_none,
-                shrink_underused,
-                blocks,
-                outcome,
-            });
-            bar.inc(1);
+            for (n, case) in CASES.iter().enumerate() {
+                let outcome = match (on, guard.as_mut()) {
+                    (Side::Kernel, Some(guard)) => kernel(guard, lab, n, case)?,
+                    (Side::Live, _) => live(lab, case)?,
+                    _ => model::oom::run(case, model::oom::PROCESS_PAGES)?,
+                };
+                let case = *case;
+                rows.push(OomRow { on, case, outcome });
+                bar.inc(1);
+            }
+            guard.map_or(Ok(()), Guard::finish)?;
         }
-        guard.map_or(Ok(()), Guard::finish)?;
+        bar.finish_and_clear();
+        Ok((rows, ()))
     }
-    bar.finish_and_clear();
-    Ok(OomReport {
-        schema: 1,
-        experiment: "oom",
-        rows,
-    })
 }
 
 /// One case on the host kernel.
-fn kernel(
-    guard: &mut Guard,
-    program_cmd: &[OsString],
-    n: usize,
-    case: &OomCase,
-) -> Result<Outcome, LabError> {
-    let OomCase {
-        max_ptes_none,
-        shrink_underused,
-        ..
-    } = *case;
-    Thp {
-        max_ptes_none,
-        shrink_underused,
-    }
-    .set(guard)?;
+fn kernel(guard: &mut Guard, lab: &Lab, n: usize, case: &OomCase) -> Result<Outcome, LabError> {
+    let thp = Thp {
+        max_ptes_none: case.max_ptes_none,
+        shrink_underused: case.shrink_underused,
+    };
+    thp.set(guard, "always")?;
     let cgroup = Cgroup::new(guard, &format!("oom{n}"))?;
     cgroup.limit_without_swap(LIMIT)?;
-    let command = workload(program_cmd, case);
+    let command = lab.command(Side::Kernel, [], None, &workload(case));
     let before = vmstat("thp_fault_alloc")?;
     let run = Running::start(&name(Side::Kernel, case), &command, cgroup.doors()?)?;
     let end = run.within(PATIENCE).finish()?;
@@ -275,49 +222,34 @@ fn kernel(
 }
 
 /// One case under `deckle run`.
-fn live(options: &OomOptions<'_>, case: &OomCase) -> Result<Outcome, LabError> {
-    let shrink = if case.shrink_underused { "on" } else { "off" };
-    let mut command = vec![options.deckle.clone().into_os_string()];
-    command.extend(
-        [
-            "run",
-            "--profile",
-            "linux",
-            "--thp",
-            "always",
-            "--memory-max",
-            &LIMIT.to_string(),
-        ]
-        .map(OsString::from),
+fn live(lab: &Lab, case: &OomCase) -> Result<Outcome, LabError> {
+    let (none, shrink) = (case.max_ptes_none, on_off(case.shrink_underused));
+    let options = format!(
+        "--profile linux --thp always --memory-max {LIMIT} --swap none --max-ptes-none {none} \
+         --shrink-underused {shrink}"
     );
-    command.extend(["--swap", "none", "--max-ptes-none"].map(OsString::from));
-    command.push(case.max_ptes_none.to_string().into());
-    command.extend(["--shrink-underused", shrink, "--"].map(OsString::from));
-    command.extend(workload(&options.program_cmd, case));
+    let command = lab.command(Side::Live, words(&options), None, &workload(case));
     let run = Running::start(&name(Side::Live, case), &command, Vec::new())?;
     let end = run.within(PATIENCE).finish()?;
     outcome(&end, end.status.code() == Some(KILLED))
 }
 
 fn outcome(end: &Finished, killed: bool) -> Result<Outcome, LabError> {
-    match (
-        killed,
-        end.status.success() && end.line("checked: ").is_some(),
-    ) {
+    let survived = end.status.success() && end.line("checked: ").is_some();
+    match (killed, survived) {
         (true, _) => Ok(Outcome::Killed),
         (_, true) => Ok(Outcome::Survived),
         _ => Err(end.failure("neither survived nor was killed at the limit")),
     }
 }
 
-fn workload(program_cmd: &[OsString], case: &OomCase) -> Vec<OsString> {
-    let mut command = program_cmd.to_vec();
-    let (size, stride) = (SIZE.to_string(), STRIDE.to_string());
-    command.extend(["oom-sparse", "--size", &size, "--stride", &stride].map(OsString::from));
-    if case.blocks == Blocks::Zeros {
-        command.push("--zero-blocks".into());
-    }
-    command
+fn workload(case: &OomCase) -> String {
+    let zeros = if case.blocks == Blocks::Zeros {
+        " --zero-blocks"
+    } else {
+        ""
+    };
+    format!("oom-sparse --size {SIZE} --stride {STRIDE}{zeros}")
 }
 
 fn name(side: Side, case: &OomCase) -> String {
@@ -330,21 +262,17 @@ mod tests {
 
     #[test]
     fn r137_report_has_the_promised_shape() {
-        let row = |on, outcome| OomRow {
-            on,
-            max_ptes_none: 470,
-            shrink_underused: true,
-            blocks: Blocks::Sparse,
-            outcome,
-        };
+        let case = case(470, true, Blocks::Sparse);
+        let row = |on, outcome| OomRow { on, case, outcome };
         let rows = vec![
             row(Side::Live, Outcome::Survived),
             row(Side::Kernel, Outcome::Killed),
         ];
-        let report = OomReport {
-            schema: 1,
-            experiment: "oom",
+        let sides = vec![Side::Live, Side::Kernel];
+        let report = Report {
+            options: Oom { sides },
             rows,
+            more: (),
         };
         assert_eq!(
             report.to_json(),
@@ -354,11 +282,8 @@ mod tests {
                 + r#"{"on":"kernel","max_ptes_none":470,"shrink_underused":true,"#
                 + r#""blocks":"sparse","outcome":"killed"}]}"#
         );
-        assert!(!report.agree());
-        assert!(
-            report.to_text().contains("the sides DIFFER"),
-            "{}",
-            report.to_text()
-        );
+        assert!(report.failed());
+        let text = report.to_text();
+        assert!(text.contains("the sides DIFFER"), "{text}");
     }
 }

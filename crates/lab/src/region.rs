@@ -3,6 +3,7 @@
 use std::io;
 use std::ptr;
 
+use crate::LabError;
 use crate::size::BLOCK;
 
 /// A private anonymous mapping whose start is 2 MiB-aligned.
@@ -18,22 +19,16 @@ impl Region {
     ///
     /// # Errors
     /// What `mmap` says.
-    pub fn new(len: usize) -> io::Result<Self> {
-        let map = map(len)?;
-        if map.addr() % BLOCK == 0 {
-            return Ok(Self {
-                map,
-                map_len: len,
-                base: map,
-                len,
-            });
+    pub fn new(len: usize) -> Result<Self, LabError> {
+        let (mut map, mut map_len) = (map(len)?, len);
+        if map.addr() % BLOCK != 0 {
+            // SAFETY: the range was just mapped here and nothing points into it.
+            unsafe { libc::munmap(map.cast(), len) };
+            map_len += BLOCK;
+            map = self::map(map_len)?;
         }
-        // SAFETY: the range was just mapped here and nothing points into it.
-        unsafe { libc::munmap(map.cast(), len) };
-        let map_len = len + BLOCK;
-        let map = self::map(map_len)?;
         let skip = map.addr().next_multiple_of(BLOCK) - map.addr();
-        // SAFETY: skip < BLOCK, and the mapping is BLOCK longer than len.
+        // SAFETY: skip < BLOCK, and where it is not 0 the mapping is BLOCK longer than len.
         let base = unsafe { map.add(skip) };
         Ok(Self {
             map,
@@ -70,12 +65,12 @@ impl Region {
     ///
     /// # Errors
     /// What the call says.
-    pub fn advise(&mut self, advice: libc::c_int) -> io::Result<()> {
+    pub fn advise(&mut self, advice: libc::c_int) -> Result<(), LabError> {
         // SAFETY: the range is a mapping owned by self. The callers' advice (HUGEPAGE, PAGEOUT)
         // keeps the contents.
         match unsafe { libc::madvise(self.base.cast(), self.len, advice) } {
             0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
+            _ => Err(last_error("madvise")),
         }
     }
 }
@@ -87,7 +82,12 @@ impl Drop for Region {
     }
 }
 
-fn map(len: usize) -> io::Result<*mut u8> {
+/// The last error of the system, about `what`.
+pub(crate) fn last_error(what: &str) -> LabError {
+    LabError::io(what, io::Error::last_os_error())
+}
+
+fn map(len: usize) -> Result<*mut u8, LabError> {
     // SAFETY: a new mapping at an address the kernel chooses touches no existing memory.
     let at = unsafe {
         libc::mmap(
@@ -100,7 +100,7 @@ fn map(len: usize) -> io::Result<*mut u8> {
         )
     };
     if at == libc::MAP_FAILED {
-        Err(io::Error::last_os_error())
+        Err(last_error("mapping memory"))
     } else {
         Ok(at.cast())
     }

@@ -1,38 +1,42 @@
 //! Byte sizes in arguments and reports, in binary units.
 
 use crate::LabError;
+use crate::experiment::bad;
 
 /// Bytes of a page.
 pub const PAGE: usize = 4096;
 /// Bytes of a block, the range one huge page covers.
 pub const BLOCK: usize = 2 << 20;
 
-/// Parses `4096`, `50K`, `40M`, `4G` or `1T` (binary units, an optional `iB` ignored) as bytes.
+/// Parses `4096`, `50K`, `1.5M`, `4G` or `1T` (binary units, an optional `iB` ignored) as bytes,
+/// rounded down.
 ///
 /// # Errors
 /// [`LabError::Option`] for anything else, for zero, and for what does not fit in memory
 /// addresses.
 pub fn parse(text: &str) -> Result<usize, LabError> {
-    let bad = |why: &str| Err(LabError::Option(format!("size '{text}': {why}")));
+    let why = |why: &str| bad(format!("size '{text}': {why}"));
     let body = text.strip_suffix("iB").unwrap_or(text);
-    let (digits, shift) = match body.as_bytes().last() {
-        Some(b'K' | b'k') => (&body[..body.len() - 1], 10),
-        Some(b'M' | b'm') => (&body[..body.len() - 1], 20),
-        Some(b'G' | b'g') => (&body[..body.len() - 1], 30),
-        Some(b'T' | b't') => (&body[..body.len() - 1], 40),
-        _ => (body, 0),
+    let unit = body
+        .chars()
+        .last()
+        .and_then(|unit| "KMGT".find(unit.to_ascii_uppercase()));
+    let (number, shift) = match unit {
+        Some(unit) => (&body[..body.len() - 1], 10 * (unit + 1)),
+        None => (body, 0),
     };
-    if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
-        return bad("not a number with an optional K, M, G or T");
+    let (whole, part) = number.split_once('.').unwrap_or((number, "0"));
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    if !digits(whole) || !digits(part) || (shift == 0 && number.contains('.')) {
+        return why("not a number with an optional K, M, G or T");
     }
-    match digits
-        .parse::<usize>()
-        .ok()
-        .and_then(|n| n.checked_mul(1 << shift))
+    match number
+        .parse::<f64>()
+        .map_or(f64::INFINITY, |n| n * (1_u64 << shift) as f64)
     {
-        Some(0) => bad("is zero"),
-        Some(n) if n < 1 << 46 => Ok(n),
-        _ => bad("is larger than an address space"),
+        n if n < 1.0 => why("is zero"),
+        n if n < (1_u64 << 46) as f64 => Ok(n as usize),
+        _ => why("is larger than an address space"),
     }
 }
 
@@ -60,12 +64,14 @@ mod tests {
         assert_eq!(parse("50K").unwrap(), 51200);
         assert_eq!(parse("4G").unwrap(), 4 << 30);
         assert_eq!(parse("20MiB").unwrap(), 20 << 20);
+        assert_eq!(parse("1.5G").unwrap(), 3 << 29);
         for bad in [
             "",
             "0",
             "0G",
             "-1",
-            "1.5G",
+            "1.5",
+            "1.G",
             "K",
             "12X",
             "99999999999T",

@@ -1,27 +1,22 @@
 //! The anon-folio experiment on the model: what its faults and its memory must come to.
 
-use std::ffi::OsString;
-
-use deckle_lab::anon::{self, AnonOptions, AnonReport, AnonRow, Policy};
-use deckle_lab::model::SoftwareMachine;
+use deckle_lab::anon::{AnonFolio, AnonRow, Policy};
 use deckle_lab::program::anon::Workload;
-use deckle_lab::{LabError, Side};
+use deckle_lab::{Experiment, Lab, LabError, Report, Side};
 
-fn run(workloads: &[Workload], policies: &[Policy]) -> Result<AnonReport, LabError> {
-    anon::run(AnonOptions {
+fn run(workloads: &[Workload], policies: &[Policy]) -> Result<Report<AnonFolio>, LabError> {
+    let experiment = AnonFolio {
         workloads: workloads.to_vec(),
         policies: policies.to_vec(),
         sides: vec![Side::Model],
         runs: 1,
-        deckle: "/nonexistent".into(),
-        program_cmd: vec![OsString::from("/nonexistent")],
-        model: Some(&mut SoftwareMachine),
-    })
+    };
+    experiment.run(&Lab::default())
 }
 
-fn row(report: &AnonReport, workload: Workload, policy: Policy) -> &AnonRow {
+fn row(report: &Report<AnonFolio>, workload: Workload, policy: Policy) -> &AnonRow {
     let mut rows = report.rows.iter();
-    rows.find(|r| (r.workload, r.policy) == (workload.name(), policy))
+    rows.find(|r| (r.workload, r.policy) == (workload, policy))
         .unwrap_or_else(|| panic!("no row for {workload:?}, {policy:?}"))
 }
 

@@ -1,22 +1,22 @@
 //! The capture experiment on the software machine.
 
-use deckle_lab::LabError;
-use deckle_lab::capture::{self, CaptureOptions, CaptureReport, Variant};
+use deckle_lab::capture::{self, Capture, Variant};
+use deckle_lab::{Experiment, Lab, LabError, Report};
 
-fn run(options: CaptureOptions) -> CaptureReport {
-    capture::run(&options).unwrap()
+fn run(options: Capture) -> Report<Capture> {
+    options.run(&Lab::default()).unwrap()
 }
 
 /// The experiment as docs/capture-experiment.md fixes it, without the ablations.
 #[test]
 fn r29_capture_gains_at_least_twice_its_standard_error_over_20_seeds() {
-    let report = run(CaptureOptions {
+    let report = run(Capture {
         variants: vec![Variant::Off, Variant::On],
-        ..CaptureOptions::default()
+        ..Capture::default()
     });
     eprintln!("{}", report.to_text());
     assert_eq!(report.holds(), Some(true));
-    assert_eq!(report.gains.len(), 3);
+    assert_eq!(report.more.gains.len(), 3);
     for row in &report.rows {
         assert_eq!(row.successes_pct.len(), 20);
         if row.capture {
@@ -28,10 +28,10 @@ fn r29_capture_gains_at_least_twice_its_standard_error_over_20_seeds() {
         }
     }
     // The second shape is one in which capture can matter: neither all nor nothing.
-    for row in &report.faults {
+    for row in &report.more.faults {
         assert!((15.0..85.0).contains(&row.success_pct), "{row:?}");
     }
-    for gain in report.gains.iter().filter(|g| g.rate >= 1.0) {
+    for gain in report.more.gains.iter().filter(|g| g.rate >= 1.0) {
         let error = gain.standard_error_pct.unwrap();
         assert!(gain.absolute_gain_pct >= 2.0 * error, "{gain:?}");
     }
@@ -39,10 +39,10 @@ fn r29_capture_gains_at_least_twice_its_standard_error_over_20_seeds() {
 
 #[test]
 fn r14_r15_the_ablations_leave_out_what_they_say() {
-    let report = run(CaptureOptions {
+    let report = run(Capture {
         memory: 128 << 20,
         seeds: 3,
-        ..CaptureOptions::default()
+        ..Capture::default()
     });
     assert_eq!(report.holds(), None, "another experiment");
     let sum = |v: Variant, f: fn(&capture::CaptureRow) -> u64| -> u64 {
@@ -63,15 +63,15 @@ fn r14_r15_the_ablations_leave_out_what_they_say() {
 
 #[test]
 fn r29_the_same_seed_gives_the_same_report_and_it_has_the_promised_shape() {
-    let options = CaptureOptions {
+    let options = Capture {
         threads: vec![1, 3],
         memory: 64 << 20,
         variants: vec![Variant::On, Variant::Off],
         seeds: 2,
-        ..CaptureOptions::default()
+        ..Capture::default()
     };
     let (one, two) = (run(options.clone()), run(options));
-    assert_eq!(one, two);
+    assert_eq!((&one.rows, &one.more), (&two.rows, &two.more));
     let json: serde_json::Value = serde_json::from_str(&one.to_json()).unwrap();
     assert_eq!(
         (&json["schema"], &json["experiment"]),
@@ -104,25 +104,25 @@ fn r29_the_same_seed_gives_the_same_report_and_it_has_the_promised_shape() {
 
 #[test]
 fn r10_orders_up_to_3_gain_nothing_because_nothing_is_captured() {
-    let report = run(CaptureOptions {
+    let report = run(Capture {
         memory: 16 << 20,
         order: 3,
         variants: vec![Variant::Off, Variant::On],
         seeds: 2,
-        ..CaptureOptions::default()
+        ..Capture::default()
     });
     for row in &report.rows {
         assert_eq!((row.captured_own, row.captured_joined), (0, 0), "{row:?}");
     }
-    assert!(report.gains.iter().all(|g| g.absolute_gain_pct == 0.0));
+    assert!(report.more.gains.iter().all(|g| g.absolute_gain_pct == 0.0));
 }
 
 #[test]
 fn r29_options_that_make_no_sense_are_refused() {
-    let refused = |change: fn(&mut CaptureOptions), says: &str| {
-        let mut options = CaptureOptions::default();
+    let refused = |change: fn(&mut Capture), says: &str| {
+        let mut options = Capture::default();
         change(&mut options);
-        match capture::run(&options) {
+        match options.run(&Lab::default()) {
             Err(LabError::Option(why)) => assert!(why.contains(says), "{why}"),
             other => panic!("{says}: {other:?}"),
         }

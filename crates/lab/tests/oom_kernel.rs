@@ -3,8 +3,8 @@
 use crate::alone;
 use std::ffi::OsString;
 
-use deckle_lab::oom::{self, Blocks, CASES, LIMIT, OomOptions, Outcome};
-use deckle_lab::{LabError, Side};
+use deckle_lab::oom::{Blocks, CASES, LIMIT, Oom, Outcome};
+use deckle_lab::{Experiment, Lab, LabError, Side};
 
 /// Zero-filled pages of each sparse block: 41 of 512 are touched.
 const SPARSE_ZEROS: u32 = 471;
@@ -13,13 +13,12 @@ const SPARSE_ZEROS: u32 = 471;
 fn r118_r137_kernel_rows_of_the_oom_experiment() {
     let _alone = alone();
     assert_eq!(LIMIT, 20 << 20);
-    let options = OomOptions {
-        sides: vec![Side::Kernel],
+    let lab = Lab {
         deckle: "/nonexistent".into(),
         program_cmd: vec![OsString::from(env!("CARGO_BIN_EXE_lab-program"))],
-        model: None,
     };
-    let report = match oom::run(options) {
+    let sides = vec![Side::Kernel];
+    let report = match (Oom { sides }).run(&lab) {
         Err(LabError::Host { what, remedy }) => {
             eprintln!("SKIPPED r118_r137_kernel_rows_of_the_oom_experiment: {what}; {remedy}");
             return;
@@ -29,13 +28,15 @@ fn r118_r137_kernel_rows_of_the_oom_experiment() {
     eprintln!("{}", report.to_text());
     assert_eq!(report.rows.len(), CASES.len());
     for row in &report.rows {
-        let zeros = if row.blocks == Blocks::Zeros {
+        let case = row.case;
+        let zeros = if case.blocks == Blocks::Zeros {
             512
         } else {
             SPARSE_ZEROS
         };
         // More zeros than the threshold, and 511 turns the test off.
-        let split = row.shrink_underused && row.max_ptes_none != 511 && zeros > row.max_ptes_none;
+        let none = case.max_ptes_none;
+        let split = case.shrink_underused && none != 511 && zeros > none;
         let want = if split {
             Outcome::Survived
         } else {

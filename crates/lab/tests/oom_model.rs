@@ -6,9 +6,9 @@ use std::ffi::OsString;
 use deckle_lab::child::Running;
 use deckle_lab::host::cgroup::Cgroup;
 use deckle_lab::host::{Guard, is_root};
-use deckle_lab::model::{SoftwareMachine, oom as model_oom};
-use deckle_lab::oom::{self, Blocks, CASES, OomCase, OomOptions, Outcome};
-use deckle_lab::{LabError, Side};
+use deckle_lab::model::oom as model_oom;
+use deckle_lab::oom::{Blocks, CASES, Oom, OomCase, Outcome};
+use deckle_lab::{Experiment, Lab, LabError, Side};
 
 const PAGE: u64 = 4096;
 
@@ -29,13 +29,8 @@ fn on_linux(case: &OomCase) -> Outcome {
 
 #[test]
 fn r118_r137_model_rows_of_the_oom_experiment_are_the_kernels() {
-    let report = oom::run(OomOptions {
-        sides: vec![Side::Model],
-        deckle: "/nonexistent".into(),
-        program_cmd: vec!["/nonexistent".into()],
-        model: Some(&mut SoftwareMachine),
-    })
-    .unwrap();
+    let sides = vec![Side::Model];
+    let report = Oom { sides }.run(&Lab::default()).unwrap();
     eprintln!("{}", report.to_text());
     assert_eq!(report.rows.len(), CASES.len());
     for (row, case) in report.rows.iter().zip(&CASES) {

@@ -1,46 +1,40 @@
 //! The model's part of `lab overcommit`: how often a page is read back, beside other policies.
 
-use deckle_lab::model::SoftwareMachine;
-use deckle_lab::overcommit::{self, OvercommitOptions};
+use deckle_lab::overcommit::Overcommit;
 use deckle_lab::program::walk::Pattern;
-use deckle_lab::{LabError, Side};
+use deckle_lab::working_set::WorkingSet;
+use deckle_lab::{Experiment, Lab, LabError, Side};
 
 const SIZE: u64 = 32 << 20;
 const PAGES: f64 = (SIZE / 4096) as f64;
 
-fn options(records: &[usize]) -> OvercommitOptions<'static> {
-    OvercommitOptions {
-        size: SIZE,
-        ratio: 0.5,
+fn options(records: &[usize]) -> Overcommit {
+    Overcommit {
+        set: WorkingSet {
+            size: SIZE,
+            ratio: 0.5,
+            seconds: 1.0,
+        },
         patterns: vec![Pattern::Uniform, Pattern::Zipf, Pattern::Sequential],
         threads: vec![1, 2],
         records: records.to_vec(),
         sides: vec![Side::Model],
         runs: 1,
-        seconds: 1.0,
-        model: None,
-        deckle: "/nonexistent".into(),
-        program_cmd: vec!["/nonexistent".into()],
     }
 }
 
 #[test]
 fn r150_the_model_tells_what_is_read_back_beside_policies_with_as_many_pages() {
-    let mut machine = SoftwareMachine;
-    let report = overcommit::run(OvercommitOptions {
-        model: Some(&mut machine),
-        ..options(&[4096])
-    })
-    .unwrap();
+    let report = options(&[4096]).run(&Lab::default()).unwrap();
     eprintln!("{}", report.to_text());
     assert!(report.rows.is_empty() && !report.failed());
-    let [uniform, zipf, sequential] = &report.replacement[..] else {
+    let [uniform, zipf, sequential] = &report.more.replacement[..] else {
         panic!(
             "threads have no rows of their own: {:?}",
-            report.replacement
+            report.more.replacement
         );
     };
-    for row in &report.replacement {
+    for row in &report.more.replacement {
         assert_eq!(row.accesses as f64, 4.0 * PAGES);
         assert!(row.min <= row.lru && row.min <= row.fifo, "{row:?}");
         // What was not read ahead of need was waited for.
@@ -73,9 +67,15 @@ fn r150_the_model_tells_what_is_read_back_beside_policies_with_as_many_pages() {
 }
 
 #[test]
-fn r150_without_a_model_its_side_is_refused() {
-    match overcommit::run(options(&[200])) {
-        Err(LabError::Option(why)) => assert!(why.contains("--on model"), "{why}"),
-        other => panic!("{other:?}"),
+fn r150_without_a_side_nothing_is_run_and_the_model_draws_nothing() {
+    let on = |sides: &[Side]| Overcommit {
+        sides: sides.to_vec(),
+        ..options(&[200])
+    };
+    for refused in [
+        on(&[]).run(&Lab::default()).map(|_| ()),
+        on(&[Side::Model]).may_plot(),
+    ] {
+        assert!(matches!(refused, Err(LabError::Option(_))), "{refused:?}");
     }
 }

@@ -6,26 +6,28 @@ use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-use deckle_lab::pageout::{self, Case, PageoutOptions, PageoutReport};
-use deckle_lab::{LabError, Side};
+use deckle_lab::pageout::{Case, Pageout};
+use deckle_lab::{Experiment, Lab, LabError, Report, Side};
 
 const SIZE: usize = 64 << 20;
 const BLOCKS: u64 = 32;
 
-fn run(side: Side, cases: &[Case], deckle: &str) -> Result<PageoutReport, LabError> {
-    pageout::run(PageoutOptions {
+fn run(side: Side, cases: &[Case], deckle: &str) -> Result<Report<Pageout>, LabError> {
+    let lab = Lab {
+        deckle: deckle.into(),
+        program_cmd: vec![OsString::from(env!("CARGO_BIN_EXE_lab-program"))],
+    };
+    let experiment = Pageout {
         size: SIZE,
         cases: cases.to_vec(),
         sides: vec![side],
         runs: 1,
-        deckle: deckle.into(),
-        program_cmd: vec![OsString::from(env!("CARGO_BIN_EXE_lab-program"))],
-        model: None,
-    })
+    };
+    experiment.run(&lab)
 }
 
 /// The report; none, said loudly, where this host does not let us or is never warm.
-fn report(test: &str, ran: Result<PageoutReport, LabError>) -> Option<PageoutReport> {
+fn report(test: &str, ran: Result<Report<Pageout>, LabError>) -> Option<Report<Pageout>> {
     match ran {
         Err(e @ (LabError::Host { .. } | LabError::Cold { .. })) => {
             eprintln!("SKIPPED {test}: {e}");

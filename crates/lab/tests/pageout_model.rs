@@ -1,8 +1,8 @@
 //! The model's rows of `lab pageout`: every page accounted for, and every byte read back.
 
-use deckle_lab::model::{ModelSide, SoftwareMachine};
-use deckle_lab::pageout::{self, Case, PageoutOptions};
-use deckle_lab::{LabError, Side};
+use deckle_lab::model;
+use deckle_lab::pageout::{Case, Pageout};
+use deckle_lab::{Experiment, Lab, LabError, Side};
 
 const SIZE: usize = 16 << 20;
 const BLOCKS: u64 = 8;
@@ -10,16 +10,13 @@ const ALL: u64 = BLOCKS * 512;
 
 #[test]
 fn r97_r110_r111_r115_model_rows_of_the_pageout_experiment() {
-    let report = pageout::run(PageoutOptions {
+    let experiment = Pageout {
         size: SIZE,
         cases: Case::ALL.to_vec(),
         sides: vec![Side::Model],
         runs: 2,
-        deckle: "/nonexistent".into(),
-        program_cmd: vec!["/nonexistent".into()],
-        model: Some(&mut SoftwareMachine),
-    })
-    .unwrap();
+    };
+    let report = experiment.run(&Lab::default()).unwrap();
     assert_eq!(report.rows.len(), Case::ALL.len());
     for row in &report.rows {
         assert_eq!(row.zero_pages + row.stored_pages, ALL, "{row:?}");
@@ -57,7 +54,7 @@ fn r97_r110_r111_r115_model_rows_of_the_pageout_experiment() {
 
 #[test]
 fn r115_a_size_beyond_the_host_is_refused_not_scaled_down() {
-    match SoftwareMachine.pageout(Case::Best, 1 << 45) {
+    match model::pageout::run(Case::Best, 1 << 45) {
         Err(LabError::Model(why)) => {
             assert!(
                 why.contains("32768 GiB") && why.contains("available"),

@@ -1,21 +1,17 @@
 //! The model's rows of `lab underused`.
 
-use deckle_lab::Side;
-use deckle_lab::model::SoftwareMachine;
 use deckle_lab::program::underused::Program;
-use deckle_lab::underused::{self, META, Setting, UnderusedOptions, UnderusedReport};
+use deckle_lab::underused::{META, Setting, Underused};
+use deckle_lab::{Experiment, Lab, Report, Side};
 
-fn on_the_model(program: Program, settings: &[Setting]) -> UnderusedReport {
-    underused::run(UnderusedOptions {
+fn on_the_model(program: Program, settings: &[Setting]) -> Report<Underused> {
+    let experiment = Underused {
         programs: vec![program],
         settings: settings.to_vec(),
         sides: vec![Side::Model],
         runs: 2,
-        deckle: "/nonexistent".into(),
-        program_cmd: vec!["/nonexistent".into()],
-        model: Some(&mut SoftwareMachine),
-    })
-    .unwrap()
+    };
+    experiment.run(&Lab::default()).unwrap()
 }
 
 /// 41 of the 512 pages of each block are touched, so 471 hold zeros: more than 470, no more
@@ -35,7 +31,7 @@ fn r118_r138_the_threshold_decides_what_the_sparse_program_keeps() {
     let (blocks, touched) = (128, (256_u64 << 20).div_ceil(50 << 10) * 4096);
     assert_eq!(report.rows.len(), settings.len());
     for row in &report.rows {
-        assert_eq!((row.program, row.on), ("sparse", Side::Model));
+        assert_eq!((row.program, row.on), (Program::Sparse, Side::Model));
         assert!(row.time_s.is_none() && row.peak_bytes >= row.settled_bytes);
         let (settled, splits) = (row.settled_bytes, row.underused_splits);
         match row.setting {

@@ -1,32 +1,52 @@
-//! The report of the anon-folio experiment, as text and as JSON.
+//! The report of the anon-folio experiment.
 
 use std::fmt::Write;
 
 use serde::Serialize;
 
-use super::{Counts, Policy, plot};
+use super::{AnonFolio, Policy};
+use crate::Side;
+use crate::experiment::{All, Json, Report, Target, Tell};
+use crate::plot::{Bar, Panel, bars};
 use crate::program::anon::{Figures, Workload};
-use crate::size;
-use crate::{LabError, Side, wanted};
+use crate::size::human;
+use crate::table::Column::{self, Left, Right};
+use crate::table::{number, table};
 
-/// What the series reported in 2023, folios of 64 KiB against base pages (Ampere Altra): which
-/// of our workloads it belongs to, what it is of, and by how many percent it went up.
-const PUBLISHED: [(Workload, &str, f64); 5] = [
-    (Workload::PageFault1, "page_fault1, ops/s", 410.5),
-    (Workload::Malloc1, "malloc1, ops/s", -47.1),
-    (Workload::TlbFlush, "tlb_flush1, ops/s", 5.7),
-    (Workload::TlbFlush, "tlb_flush2, ops/s", 20.8),
-    // 8 jobs: 373.0 s before, 342.8 s after, as runs in a time.
-    (Workload::Compile, "kernel build with 8 jobs, builds/s", 8.8),
-];
+/// What the series reported in 2023, folios of 64 KiB against base pages (Ampere Altra).
+#[derive(Clone, Copy, Serialize)]
+pub(super) struct Published {
+    /// Which of our workloads it belongs to.
+    workload: Workload,
+    /// What it is of.
+    what: &'static str,
+    /// By how many percent it went up.
+    change_pct: f64,
+}
+
+pub(super) fn published() -> [Published; 5] {
+    [
+        (Workload::PageFault1, "page_fault1, ops/s", 410.5),
+        (Workload::Malloc1, "malloc1, ops/s", -47.1),
+        (Workload::TlbFlush, "tlb_flush1, ops/s", 5.7),
+        (Workload::TlbFlush, "tlb_flush2, ops/s", 20.8),
+        // 8 jobs: 373.0 s before, 342.8 s after, as runs in a time.
+        (Workload::Compile, "kernel build with 8 jobs, builds/s", 8.8),
+    ]
+    .map(|(workload, what, change_pct)| Published {
+        workload,
+        what,
+        change_pct,
+    })
+}
 
 /// One policy of one workload on one side.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct AnonRow {
     /// The side.
     pub on: Side,
-    /// The workload's name.
-    pub workload: &'static str,
+    /// The workload.
+    pub workload: Workload,
     /// The policy.
     pub policy: Policy,
     /// Operations in a second, of the run in the middle; none on the model, which has no speed.
@@ -44,287 +64,241 @@ pub struct AnonRow {
     pub amplification: Option<f64>,
 }
 
-/// Something that is wanted of the policies.
-#[derive(Clone, PartialEq, Debug, Serialize)]
-pub struct Target {
-    /// What.
-    pub what: &'static str,
-    /// At least so much, or at most.
-    pub at_least: bool,
-    /// How much.
-    pub want: f64,
-    /// What was measured.
-    pub found: f64,
-    /// Whether it is so.
-    pub holds: bool,
-}
-
-/// All rows.
-#[derive(Clone, PartialEq, Debug, Default)]
-pub struct AnonReport {
-    /// One row for each side, workload and policy.
-    pub rows: Vec<AnonRow>,
-}
-
-#[derive(Serialize)]
-struct Published {
-    workload: &'static str,
-    what: &'static str,
-    change_pct: f64,
-}
-
-#[derive(Serialize)]
-struct Json<'a> {
-    schema: u32,
-    experiment: &'static str,
-    rows: &'a [AnonRow],
-    targets: Vec<Target>,
-    published: Vec<Published>,
-}
-
-impl AnonReport {
-    /// Adds a row of a side that runs programs.
-    pub(super) fn add(
-        &mut self,
+impl AnonRow {
+    /// Of some runs; none without one.
+    pub(super) fn new(
         on: Side,
         workload: Workload,
         policy: Policy,
-        runs: Vec<Figures>,
+        mut runs: Vec<Figures>,
         peak: Option<u64>,
-    ) {
+    ) -> Option<Self> {
+        let has_speed = on != Side::Model;
         let rate = |f: &Figures| f.ops as f64 / f.seconds;
-        let rates = runs.iter().map(rate).collect();
-        let mut runs = runs;
+        let rates = runs.iter().filter(|_| has_speed).map(rate).collect();
         runs.sort_by(|a, b| rate(a).total_cmp(&rate(b)));
-        let Some(middle) = runs.get(runs.len() / 2) else {
-            return;
-        };
+        let middle = runs.get(runs.len() / 2)?;
         let each = |a: u64, b: u64| (a > 0 && b > 0).then(|| a as f64 / b as f64);
-        self.rows.push(AnonRow {
+        Some(Self {
             on,
-            workload: workload.name(),
+            workload,
             policy,
-            ops_per_s: Some(rate(middle)),
+            ops_per_s: has_speed.then(|| rate(middle)),
             runs_ops_per_s: rates,
             faults: middle.faults,
             pages_per_fault: each(middle.pages, middle.faults),
             peak_bytes: peak.unwrap_or(middle.used),
             amplification: each(middle.used, middle.touched),
-        });
+        })
     }
+}
 
-    /// Adds a row of the model.
-    pub(super) fn add_model(&mut self, workload: Workload, policy: Policy, of: Counts) {
-        self.rows.push(AnonRow {
-            on: Side::Model,
-            workload: workload.name(),
-            policy,
-            ops_per_s: None,
-            runs_ops_per_s: Vec::new(),
-            faults: of.faults,
-            pages_per_fault: Some(of.pages as f64 / of.faults.max(1) as f64),
-            peak_bytes: of.peak_bytes,
-            amplification: Some(of.peak_bytes as f64 / of.touched_bytes.max(1) as f64),
-        });
-    }
-
-    /// Fills in what takes two rows to tell.
-    pub(super) fn finish(&mut self) {
-        for i in 0..self.rows.len() {
-            let row = &self.rows[i];
-            if row.pages_per_fault.is_none()
-                && let Some(base) = self.row(row.on, row.workload, Policy::Base)
-            {
-                let pages = base.faults as f64 / row.faults.max(1) as f64;
-                self.rows[i].pages_per_fault = Some(pages);
-            }
+/// Fills in what takes two rows to tell.
+pub(super) fn finish(rows: &mut [AnonRow]) {
+    for i in 0..rows.len() {
+        let r = &rows[i];
+        if let (None, Some(base)) = (r.pages_per_fault, row(rows, r.on, r.workload, Policy::Base)) {
+            rows[i].pages_per_fault = Some(base.faults as f64 / r.faults.max(1) as f64);
         }
     }
+}
 
-    fn row(&self, on: Side, workload: &str, policy: Policy) -> Option<&AnonRow> {
-        let mut rows = self.rows.iter();
-        rows.find(|r| (r.on, r.workload, r.policy) == (on, workload, policy))
-    }
+fn row(rows: &[AnonRow], on: Side, workload: Workload, policy: Policy) -> Option<&AnonRow> {
+    let mut rows = rows.iter();
+    rows.find(|r| (r.on, r.workload, r.policy) == (on, workload, policy))
+}
 
-    /// What is wanted of the policies and can be told from these rows.
-    pub fn targets(&self) -> Vec<Target> {
-        use Policy::{Adaptive, Base, K64, Pmd};
-        use Side::{Kernel, Live, Model};
-        use Workload::{Compile, Fill, Malloc1, PageFault1, Sparse};
-        let mut all = Vec::new();
-        let mut add = |what, at_least, want, found: Option<f64>| {
-            let found = found.filter(|found| found.is_finite());
-            all.extend(found.map(|found| Target {
-                what,
-                at_least,
-                want,
-                found,
-                holds: wanted::holds(at_least, want, found),
-            }));
-        };
-        let row = |on, w: Workload, p| self.row(on, w.name(), p);
-        let of = |(a, b): (Option<&AnonRow>, Option<&AnonRow>), f: fn(&AnonRow) -> f64| {
-            Some(f(a?) / f(b?))
-        };
-        let speed = |r: &AnonRow| r.ops_per_s.unwrap_or(f64::NAN);
-        let peak = |r: &AnonRow| r.peak_bytes as f64;
-        let faults = |r: &AnonRow| r.faults as f64;
-        for on in [Live, Model] {
-            let pair = |w, a, b| (row(on, w, a), row(on, w, b));
-            let less = of(pair(Fill, Base, K64), faults).map(|x| (x / 16.0 - 1.0).abs());
-            add(
+pub(super) fn targets(rows: &[AnonRow]) -> Vec<Target<All>> {
+    use Policy::{Adaptive, Base, K64, Pmd};
+    use Side::{Kernel, Live, Model};
+    use Workload::{Compile, Fill, Malloc1, PageFault1, Sparse};
+    let row = |on, workload, policy| row(rows, on, workload, policy);
+    let of = |a: Option<&AnonRow>, b: Option<&AnonRow>, f: fn(&AnonRow) -> f64| {
+        Some(f(a?) / f(b?)).filter(|found| found.is_finite())
+    };
+    let speed = |r: &AnonRow| r.ops_per_s.unwrap_or(f64::NAN);
+    let peak = |r: &AnonRow| r.peak_bytes as f64;
+    let faults = |r: &AnonRow| r.faults as f64;
+    let mut all = Vec::new();
+    for on in [Live, Model] {
+        let less = of(row(on, Fill, Base), row(on, Fill, K64), faults);
+        let off = less.map(|x| (x / 16.0 - 1.0).abs());
+        let adaptive = of(row(on, Fill, Base), row(on, Fill, Adaptive), faults);
+        let sparse = row(on, Sparse, Adaptive).and_then(|r| r.amplification);
+        let compile = of(row(on, Compile, Adaptive), row(on, Compile, Base), peak);
+        all.extend([
+            (
                 "fill, 64k: how far from 1/16 of the faults of base pages",
                 false,
                 0.01,
-                less,
-            );
-            let less = of(pair(Fill, Base, Adaptive), faults);
-            add(
+                off,
+            ),
+            (
                 "fill, adaptive: faults of base pages for each fault",
                 true,
                 400.0,
-                less,
-            );
-            let more = row(on, Sparse, Adaptive).and_then(|r| r.amplification);
-            add("sparse, adaptive: amplification", false, 2.0, more);
-            let more = of(pair(Compile, Adaptive, Base), peak);
-            add(
+                adaptive,
+            ),
+            ("sparse, adaptive: amplification", false, 2.0, sparse),
+            (
                 "compile, adaptive: memory, of that of base pages",
                 false,
                 1.02,
-                more,
-            );
-        }
-        let each = row(Model, Compile, Adaptive).and_then(|r| r.pages_per_fault);
-        add(
+                compile,
+            ),
+        ]);
+    }
+    let fast = row(Live, PageFault1, Adaptive);
+    let each = row(Model, Compile, Adaptive).and_then(|r| r.pages_per_fault);
+    let base = of(fast, row(Kernel, PageFault1, Base), speed);
+    let pmd = of(fast, row(Kernel, PageFault1, Pmd), speed);
+    let malloc = of(
+        row(Live, Malloc1, Adaptive),
+        row(Live, Malloc1, Base),
+        speed,
+    );
+    all.extend([
+        (
             "compile, adaptive on the model: pages for each fault",
             true,
             3.0,
             each,
-        );
-        let live = |w, p| row(Live, w, p);
-        let kernel = |w, p| row(Kernel, w, p);
-        let fast = of(
-            (live(PageFault1, Adaptive), kernel(PageFault1, Base)),
-            speed,
-        );
-        add("page_fault1, live adaptive / kernel base", true, 1.3, fast);
-        let fast = of((live(PageFault1, Adaptive), kernel(PageFault1, Pmd)), speed);
-        add("page_fault1, live adaptive / kernel pmd", true, 0.8, fast);
-        let fast = of((live(Malloc1, Adaptive), live(Malloc1, Base)), speed);
-        add("malloc1, live adaptive / live base", true, 0.95, fast);
-        all
-    }
+        ),
+        ("page_fault1, live adaptive / kernel base", true, 1.3, base),
+        ("page_fault1, live adaptive / kernel pmd", true, 0.8, pmd),
+        ("malloc1, live adaptive / live base", true, 0.95, malloc),
+    ]);
+    let target = |(what, at_least, want, found): (_, _, _, Option<f64>)| {
+        Some(Target::new(All {}, what, at_least, want, found?))
+    };
+    all.into_iter().filter_map(target).collect()
+}
 
-    /// The report as JSON, schema 1.
-    pub fn to_json(&self) -> String {
-        let published = PUBLISHED.map(|(workload, what, change_pct)| Published {
-            workload: workload.name(),
-            what,
-            change_pct,
-        });
-        let json = Json {
-            schema: 1,
-            experiment: "anon-folio",
-            rows: &self.rows,
-            targets: self.targets(),
-            published: published.into(),
+/// A row, and its speed as a part of that with base pages.
+type Line = (AnonRow, Option<f64>);
+
+const COLUMNS: [Column<Line>; 8] = [
+    Left("", |(r, _)| r.policy.to_string()),
+    Left("on", |(r, _)| r.on.to_string()),
+    Right("ops/s", |(r, _)| {
+        number(r.ops_per_s, if r.ops_per_s < Some(100.0) { 2 } else { 0 })
+    }),
+    Right("of base", |(_, of_base)| number(*of_base, 2)),
+    Right("faults", |(r, _)| r.faults.to_string()),
+    Right("pages/fault", |(r, _)| number(r.pages_per_fault, 1)),
+    Right("memory", |(r, _)| human(r.peak_bytes)),
+    Right("amplif.", |(r, _)| number(r.amplification, 2)),
+];
+
+/// A panel for each workload, a bar for each row: speed where a side has one, else pages for each
+/// fault. The scale is logarithmic.
+pub(super) fn plot(rows: &[AnonRow]) -> Option<String> {
+    const COLOURS: [&str; 3] = ["#0a6", "#555", "#38c"];
+    let speed = rows.iter().any(|r| r.ops_per_s.is_some());
+    let value = |r: &AnonRow| {
+        if speed {
+            r.ops_per_s
+        } else {
+            r.pages_per_fault
+        }
+    };
+    let panel = |workload: Workload| {
+        let of = rows.iter().filter(|r| r.workload == workload);
+        let values: Vec<(&AnonRow, f64)> = of
+            .filter_map(|r| Some((r, value(r).filter(|v| *v > 0.0)?)))
+            .collect();
+        let least = values.iter().map(|v| v.1).fold(f64::INFINITY, f64::min);
+        let most = values.iter().map(|v| v.1).fold(0.0, f64::max);
+        // A bar of the smallest value is still seen.
+        let scale = (most / least).ln().max(0.7);
+        let bar = |(r, value): &(&AnonRow, f64)| {
+            let high = 0.05 + 0.95 * (value / least).ln() / scale;
+            Bar {
+                name: ["4k", "64k", "ad", "2M"][r.policy as usize].into(),
+                value: format!("{:.1}", value / least),
+                parts: vec![(high, COLOURS[r.on as usize])],
+            }
         };
-        serde_json::to_string(&json).unwrap_or_else(|e| format!("{{\"error\":\"{e}\"}}"))
-    }
+        let bars: Vec<Bar> = values.iter().map(bar).collect();
+        let title = workload.to_string();
+        (!bars.is_empty()).then_some(Panel { title, bars })
+    };
+    let panels = Workload::ALL.into_iter().filter_map(panel).collect();
+    let what = if speed {
+        "Operations per second"
+    } else {
+        "Pages for each fault"
+    };
+    let title = format!("{what}, logarithmic; in each panel the smallest is 1");
+    let legend = Side::ALL.map(|on| (on.name(), COLOURS[on as usize]));
+    (!rows.is_empty()).then(|| bars(&title, &legend, &[panels]))
+}
 
-    /// The report as tables.
-    pub fn to_text(&self) -> String {
+impl Tell for AnonFolio {
+    const NAME: &'static str = "anon-folio";
+    type Row = AnonRow;
+    type More = ();
+    type Of = All;
+
+    fn text(report: &Report<Self>) -> String {
         let mut text = String::from(
             "anon-folio: anonymous memory in folios of one page (base), up to 64 KiB, adaptive, \
              and 2 MiB (pmd)\n",
         );
+        let all = &report.rows;
         for workload in Workload::ALL {
-            let rows: Vec<&AnonRow> = (self.rows.iter())
-                .filter(|r| r.workload == workload.name())
-                .collect();
-            if rows.is_empty() {
+            let line = |r: &AnonRow| {
+                let base = row(all, r.on, workload, Policy::Base);
+                (
+                    r.clone(),
+                    base.and_then(|b| Some(r.ops_per_s? / b.ops_per_s?)),
+                )
+            };
+            let of = all.iter().filter(|r| r.workload == workload);
+            let lines: Vec<Line> = of.map(line).collect();
+            if lines.is_empty() {
                 continue;
             }
-            let _ = writeln!(
-                text,
-                "\n{:<12} {:<7} {:>12} {:>9} {:>9} {:>12} {:>10} {:>7}",
-                workload.name(),
-                "on",
-                "ops/s",
-                "of base",
-                "faults",
-                "pages/fault",
-                "memory",
-                "amplif."
-            );
-            for r in rows {
-                let base = self.row(r.on, r.workload, Policy::Base);
-                let of_base = base.and_then(|b| Some(r.ops_per_s? / b.ops_per_s?));
-                let _ = writeln!(
+            let _ = writeln!(text, "\n{workload}");
+            table(&mut text, 2, &COLUMNS, &lines, |_| None);
+            for p in published().iter().filter(|p| p.workload == workload) {
+                let _ = write!(
                     text,
-                    "  {:<10} {:<7} {:>12} {:>9} {:>9} {:>12} {:>10} {:>7}",
-                    r.policy.name(),
-                    r.on,
-                    number(r.ops_per_s, if r.ops_per_s < Some(100.0) { 2 } else { 0 }),
-                    number(of_base, 2),
-                    r.faults,
-                    number(r.pages_per_fault, 1),
-                    size::human(r.peak_bytes),
-                    number(r.amplification, 2),
+                    "  64 KiB against base, published: {} {:+.1} %",
+                    p.what, p.change_pct
                 );
-            }
-            for (_, what, change) in PUBLISHED.iter().filter(|(w, _, _)| *w == workload) {
-                let ours: String = [Side::Live, Side::Kernel]
-                    .into_iter()
-                    .filter_map(|on| Some((on, self.change(on, workload)?)))
-                    .map(|(on, change)| format!(", here {on} {change:+.1} %"))
-                    .collect();
-                let _ = writeln!(
-                    text,
-                    "  64 KiB against base, published: {what} {change:+.1} %{ours}"
-                );
+                for on in [Side::Live, Side::Kernel] {
+                    let of = |policy| row(all, on, workload, policy)?.ops_per_s;
+                    if let (Some(large), Some(base)) = (of(Policy::K64), of(Policy::Base)) {
+                        let change = (large / base - 1.0) * 100.0;
+                        let _ = write!(text, ", here {on} {change:+.1} %");
+                    }
+                }
+                text.push('\n');
             }
         }
-        if self.rows.iter().any(|r| r.on == Side::Model) {
+        if all.iter().any(|r| r.on == Side::Model) {
             text.push_str(
                 "\nmodel: no speed; fork there is with the child's memory, and compile is a \
                  pattern (see docs/fault-order.md)\n",
             );
         }
-        let line = |t: Target| {
-            let bound = wanted::bound(t.at_least);
-            (
-                t.holds,
-                format!("{:<62} {bound} {:>6}", t.what, t.want),
-                t.found,
-            )
-        };
-        wanted::write(&mut text, "wanted", self.targets().into_iter().map(line));
         text
     }
 
-    /// By how many percent 64 KiB is faster than base pages.
-    fn change(&self, on: Side, workload: Workload) -> Option<f64> {
-        let of = |policy| self.row(on, workload.name(), policy)?.ops_per_s;
-        Some((of(Policy::K64)? / of(Policy::Base)? - 1.0) * 100.0)
+    fn json(report: &Report<Self>, json: Json) -> Json {
+        json.with("rows", &report.rows)
+            .with("targets", &report.targets())
+            .with("published", &published())
     }
 
-    /// A picture: speed where a side has one, else pages for each fault.
-    ///
-    /// # Errors
-    /// No rows.
-    pub fn to_svg(&self) -> Result<String, LabError> {
-        match self.rows.is_empty() {
-            true => Err(LabError::Option("nothing was run: no picture".into())),
-            false => Ok(plot::svg(&self.rows)),
-        }
+    fn targets(report: &Report<Self>) -> Vec<Target<All>> {
+        targets(&report.rows)
     }
-}
 
-/// A number, or a dash.
-fn number(n: Option<f64>, digits: usize) -> String {
-    n.map_or("-".into(), |n| format!("{n:.digits$}"))
+    fn plot(report: &Report<Self>) -> Option<String> {
+        plot(&report.rows)
+    }
 }
 
 #[cfg(test)]
@@ -342,14 +316,29 @@ mod tests {
         }
     }
 
-    fn report() -> AnonReport {
-        let mut report = AnonReport::default();
+    fn of_rows(rows: impl IntoIterator<Item = Option<AnonRow>>) -> Report<AnonFolio> {
+        let mut rows: Vec<AnonRow> = rows.into_iter().flatten().collect();
+        finish(&mut rows);
+        let options = AnonFolio {
+            sides: vec![Side::Live],
+            workloads: Workload::ALL.to_vec(),
+            policies: Policy::ALL.to_vec(),
+            runs: 3,
+        };
+        Report {
+            options,
+            rows,
+            more: (),
+        }
+    }
+
+    fn report() -> Report<AnonFolio> {
         let w = Workload::Fill;
         let runs = vec![figures(64, 64), figures(32, 32), figures(640, 640)];
-        report.add(Side::Live, w, Policy::Base, runs, None);
-        report.add(Side::Live, w, Policy::K64, vec![figures(64, 4)], Some(4096));
-        report.finish();
-        report
+        of_rows([
+            AnonRow::new(Side::Live, w, Policy::Base, runs, None),
+            AnonRow::new(Side::Live, w, Policy::K64, vec![figures(64, 4)], Some(4096)),
+        ])
     }
 
     #[test]
@@ -379,7 +368,6 @@ mod tests {
 
     #[test]
     fn r150_pages_of_a_compiler_are_those_of_base_pages() {
-        let mut report = AnonReport::default();
         let unknown = |faults| Figures {
             pages: 0,
             used: 0,
@@ -387,10 +375,38 @@ mod tests {
             ..figures(1, faults)
         };
         let w = Workload::Compile;
-        report.add(Side::Kernel, w, Policy::Base, vec![unknown(900)], Some(1));
-        report.add(Side::Kernel, w, Policy::Pmd, vec![unknown(300)], Some(1));
-        report.finish();
-        assert_eq!(report.rows[1].pages_per_fault, Some(3.0));
-        assert_eq!(report.rows[1].amplification, None);
+        let rows = of_rows([
+            AnonRow::new(Side::Kernel, w, Policy::Base, vec![unknown(900)], Some(1)),
+            AnonRow::new(Side::Kernel, w, Policy::Pmd, vec![unknown(300)], Some(1)),
+        ])
+        .rows;
+        assert_eq!(rows[1].pages_per_fault, Some(3.0));
+        assert_eq!(rows[1].amplification, None);
+    }
+
+    #[test]
+    fn r150_the_picture_has_a_bar_for_each_row_and_no_empty_panel() {
+        let row = |workload, policy, ops_per_s| AnonRow {
+            ops_per_s,
+            pages_per_fault: Some(16.0),
+            ..AnonRow::new(Side::Live, workload, policy, vec![figures(1, 1)], None).unwrap()
+        };
+        let rows = [
+            row(Workload::Fill, Policy::Base, Some(10.0)),
+            row(Workload::Fill, Policy::Pmd, Some(80.0)),
+            row(Workload::Sparse, Policy::Base, None),
+        ];
+        let picture = plot(&rows).unwrap();
+        assert!(picture.starts_with("<svg ") && picture.ends_with("</svg>\n"));
+        assert!(
+            picture.contains("Operations") && picture.contains(">8.0<"),
+            "{picture}"
+        );
+        assert!(
+            !picture.contains("sparse") && !picture.contains("NaN"),
+            "{picture}"
+        );
+        let faults = plot(&rows[2..]).unwrap();
+        assert!(faults.contains("Pages for each") && faults.contains("sparse"));
     }
 }

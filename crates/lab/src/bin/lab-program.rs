@@ -33,7 +33,7 @@ fn hold() -> Result<(), LabError> {
         max_ptes_none: 123,
         shrink_underused: false,
     }
-    .set(&mut guard)?;
+    .set(&mut guard, "always")?;
     zram::swap_on(&mut guard, 16 << 20)?;
     let cgroup = Cgroup::new(&mut guard, "hold")?;
     cgroup.limit_without_swap(64 << 20)?;

@@ -2,11 +2,11 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use deckle_mm::frame::CapturePolicy;
-use deckle_model::{Job, cpu};
+use deckle_model::{self, cpu};
 
 use super::load::{Area, Oldest, Taker};
 use super::stage::Stage;
+use super::{Job, Outcome};
 use crate::LabError;
 
 /// Of 100 pages of memory, those that are faulted.
@@ -18,90 +18,60 @@ const FILES_PCT: u64 = 150;
 /// Rounds of reclaim for a huge page.
 const ROUNDS: u32 = 1;
 
-/// What one run is.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Faults {
-    /// CPUs that fault.
-    pub threads: usize,
-    pub pages: u64,
-    pub order: u8,
-    pub policy: CapturePolicy,
-    pub seed: u64,
-}
-
-/// What came of it.
-#[derive(Clone, Default, Debug)]
-pub(super) struct Outcome {
-    /// Blocks faulted as a whole, and with single pages.
-    pub huge: u64,
-    pub base: u64,
-    /// Steps until each block was there.
-    pub latency: Vec<u64>,
-}
-
-impl Outcome {
-    pub fn huge_pct(&self) -> f64 {
-        100.0 * self.huge as f64 / (self.huge + self.base).max(1) as f64
+pub(super) fn run(job: &Job) -> Result<Outcome, LabError> {
+    let stage = job.stage(READERS)?;
+    let (blocks, threads) = (stage.blocks() * REGION_PCT / 100, job.threads as u64);
+    let left = AtomicUsize::new(job.threads);
+    let mut parts: Vec<Part> = (0..threads)
+        .map(|i| Part {
+            blocks: blocks * (i + 1) / threads - blocks * i / threads,
+            ..Part::default()
+        })
+        .collect();
+    let mut readers: Vec<Taker> = (0..READERS as u64)
+        .map(|i| Taker::new(&stage, stage.seed_of_cpu(i)))
+        .collect();
+    let (stage_, left_) = (&stage, &left);
+    let mut jobs: Vec<deckle_model::Job<'_>> = Vec::new();
+    for part in &mut parts {
+        jobs.push(cpu(move || {
+            part.fault(stage_);
+            left_.fetch_sub(1, Relaxed);
+        }));
     }
-}
-
-impl Faults {
-    pub fn run(&self) -> Result<Outcome, LabError> {
-        let cpus = self.threads + READERS;
-        let stage = Stage::new(cpus, self.pages, self.order, self.seed)?;
-        stage.zone().set_capture(&stage.machine, self.policy);
-        let blocks = stage.blocks() * REGION_PCT / 100;
-        let left = AtomicUsize::new(self.threads);
-        let mut parts: Vec<Part> = (0..self.threads as u64)
-            .map(|i| Part {
-                blocks: blocks * (i + 1) / self.threads as u64 - blocks * i / self.threads as u64,
-                ..Part::default()
-            })
-            .collect();
-        let mut readers: Vec<Taker> = (0..READERS as u64)
-            .map(|i| Taker::new(&stage, stage.seed_of_cpu(i)))
-            .collect();
-        let (stage_, left_) = (&stage, &left);
-        let mut jobs: Vec<Job<'_>> = Vec::new();
-        for part in &mut parts {
-            jobs.push(cpu(move || {
-                part.fault(stage_);
-                left_.fetch_sub(1, Relaxed);
-            }));
-        }
-        let files = self.pages * FILES_PCT / 100 / READERS as u64;
-        for reader in &mut readers {
-            jobs.push(cpu(move || {
-                for _ in 0..files {
-                    if left_.load(Relaxed) == 0 {
-                        break;
-                    }
-                    reader.take();
-                }
-            }));
-        }
-        stage
-            .machine
-            .run(jobs)
-            .map_err(|e| LabError::Model(e.to_string()))?;
-        let wrong = readers.into_iter().filter_map(|r| r.wrong);
-        let short = parts.iter().filter_map(|p| p.wrong.clone());
-        stage.end(wrong.chain(short).next())?;
-        let mut outcome = Outcome::default();
-        for part in parts {
-            outcome.huge += part.outcome.huge;
-            outcome.base += part.outcome.base;
-            outcome.latency.extend(part.outcome.latency);
-        }
-        Ok(outcome)
+    let files = job.pages * FILES_PCT / 100 / READERS as u64;
+    for reader in &mut readers {
+        jobs.push(cpu(move || {
+            for _ in (0..files).take_while(|_| left_.load(Relaxed) > 0) {
+                reader.take();
+            }
+        }));
     }
+    stage.play(jobs)?;
+    let wrong = readers.into_iter().filter_map(|r| r.wrong);
+    let short = parts.iter().filter_map(|p| p.wrong.clone());
+    stage.end(wrong.chain(short).next())?;
+    let mut outcome = Outcome::default();
+    let mut base = 0;
+    for part in parts {
+        outcome.blocks += part.huge;
+        base += part.base;
+        outcome.latency.extend(part.latency);
+    }
+    let all = (outcome.blocks + base).max(1);
+    outcome.success_pct = 100.0 * outcome.blocks as f64 / all as f64;
+    Ok(outcome)
 }
 
 /// The part of the region that one CPU faults.
 #[derive(Default)]
 struct Part {
     blocks: u64,
-    outcome: Outcome,
+    /// Blocks faulted as a whole, and with single pages.
+    huge: u64,
+    base: u64,
+    /// Steps until each block was there.
+    latency: Vec<u64>,
     wrong: Option<String>,
 }
 
@@ -112,7 +82,7 @@ impl Part {
         for block in 0..self.blocks {
             let start = stage.machine.steps();
             if area.block().is_some() {
-                self.outcome.huge += 1;
+                self.huge += 1;
             } else {
                 for page in 0..stage.block_pages() {
                     let Some(pfn) = oldest.page() else {
@@ -123,9 +93,9 @@ impl Part {
                     // Memory of programs: it can be swapped.
                     stage.make_reclaimable(pfn);
                 }
-                self.outcome.base += 1;
+                self.base += 1;
             }
-            self.outcome.latency.push(stage.machine.steps() - start);
+            self.latency.push(stage.machine.steps() - start);
         }
     }
 }

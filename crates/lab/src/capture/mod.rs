@@ -6,7 +6,7 @@
 //! - `load`: CPUs that take single pages, the two ways of reclaim, and their pace.
 //! - `stream`: one CPU asks for blocks until no more are to be had.
 //! - `faults`: huge page faults beside a cache.
-//! - `report`, `plot`: what is said about it.
+//! - `report`: what is said about it.
 
 use std::num::NonZero;
 use std::sync::Mutex;
@@ -14,23 +14,20 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use deckle_mm::MAX_ORDER;
 use deckle_mm::frame::CapturePolicy;
-use serde::Serialize;
 
 use crate::LabError;
+use crate::experiment::{Experiment, Lab, Tell, bad, once};
 use crate::host;
 use crate::program::fill::progress;
-use crate::size::{self, PAGE};
+use crate::size::{self, PAGE, human};
 
 mod faults;
 mod load;
-mod plot;
 mod report;
 mod stage;
 mod stream;
 
-use faults::Faults;
-pub use report::{CaptureReport, CaptureRow, FaultRow, Gain};
-use stream::Stream;
+pub use report::{CaptureRow, FaultRow, Gain, More};
 
 /// Quarters of a page taken for each page reclaimed: 0.25, 1 and 4 pages.
 const RATES: [u64; 3] = [1, 4, 16];
@@ -43,74 +40,66 @@ const MOST_THREADS: usize = 64;
 /// Bytes of this process for each page of the zone: metadata, and lists while it is laid out.
 const PER_PAGE: u64 = 64;
 
-/// Whether pages are captured, and with which parts.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Variant {
-    /// Not at all.
-    Off,
-    /// As designed.
-    On,
-    /// Without merging with free buddies.
-    NoAbsorption,
-    /// Without what others free.
-    NoOthers,
+named! {
+    /// Whether pages are captured, and with which parts.
+    pub enum Variant {
+        /// Not at all.
+        Off = "off",
+        /// As designed.
+        On = "on",
+        /// Without merging with free buddies.
+        NoAbsorption = "no-absorption",
+        /// Without what others free.
+        NoOthers = "no-others",
+    }
 }
 
 impl Variant {
-    /// All of them, in the order of reports.
-    pub const ALL: [Self; 4] = [Self::Off, Self::On, Self::NoAbsorption, Self::NoOthers];
-
-    /// The name in options and reports.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Off => "off",
-            Self::On => "on",
-            Self::NoAbsorption => "no-absorption",
-            Self::NoOthers => "no-others",
-        }
-    }
-
     /// Whether anything is captured.
     pub const fn captures(self) -> bool {
         !matches!(self, Self::Off)
     }
 
-    const fn policy(self) -> CapturePolicy {
-        match self {
-            Self::Off => CapturePolicy::OFF,
-            Self::On => CapturePolicy::ON,
-            Self::NoAbsorption => CapturePolicy {
-                absorb_free: false,
-                ..CapturePolicy::ON
-            },
-            Self::NoOthers => CapturePolicy {
-                from_others: false,
-                ..CapturePolicy::ON
-            },
-        }
+    fn policy(self) -> CapturePolicy {
+        let mut policy = if self.captures() {
+            CapturePolicy::ON
+        } else {
+            CapturePolicy::OFF
+        };
+        policy.absorb_free &= self != Self::NoAbsorption;
+        policy.from_others &= self != Self::NoOthers;
+        policy
     }
 }
 
-/// What to run.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct CaptureOptions {
-    /// Numbers of CPUs that take single pages; of the second shape, that fault.
+/// The experiment; by default as it was fixed.
+#[derive(Clone, PartialEq, Eq, Debug, clap::Args)]
+pub struct Capture {
+    /// CPUs that take single pages (1 to 64), several separated by commas; of the second shape,
+    /// that fault.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "4")]
     pub threads: Vec<usize>,
-    /// Bytes of the zone; a multiple of the block that is asked for.
+    /// Size of the zone, a multiple of the block that is asked for.
+    #[arg(long, value_name = "SIZE", default_value = "1G")]
+    #[arg(value_parser = |text: &str| size::parse(text).map(|bytes| bytes as u64))]
     pub memory: u64,
-    /// Order asked for, 1 to 10.
+    /// Order of the blocks that are asked for, 1 to 10.
+    #[arg(long, value_name = "N", default_value_t = 9)]
     pub order: u8,
-    /// With capture, without, or both, and the ablations.
+    /// With capture, without, or with a part of it left out, separated by commas.
+    #[arg(long = "capture", value_delimiter = ',')]
+    #[arg(default_values_t = Variant::ALL)]
     pub variants: Vec<Variant>,
     /// The first seed.
+    #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
-    /// How many seeds.
+    /// How many seeds, one after the other.
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=1000))]
     pub seeds: u64,
 }
 
-impl Default for CaptureOptions {
-    /// The experiment as it was fixed.
+impl Default for Capture {
     fn default() -> Self {
         Self {
             threads: vec![4],
@@ -123,7 +112,43 @@ impl Default for CaptureOptions {
     }
 }
 
-impl CaptureOptions {
+impl Experiment for Capture {
+    /// Does as many runs at once as there are CPUs. A zone whose books are wrong after one is an
+    /// error.
+    fn measure(&self, _: &Lab) -> Result<(Vec<CaptureRow>, More), LabError> {
+        self.check()?;
+        let jobs = self.jobs();
+        let bar = progress(jobs.len() as u64, Self::NAME);
+        let next = AtomicUsize::new(0);
+        let done: Vec<Mutex<Option<Result<Outcome, LabError>>>> =
+            jobs.iter().map(|_| Mutex::new(None)).collect();
+        let workers = std::thread::available_parallelism().map_or(1, NonZero::get);
+        std::thread::scope(|scope| {
+            for _ in 0..workers.min(jobs.len()) {
+                scope.spawn(|| {
+                    while let Some(i) = Some(next.fetch_add(1, Ordering::Relaxed))
+                        && let (Some(job), Some(slot)) = (jobs.get(i), done.get(i))
+                    {
+                        let result = job.run();
+                        if let Ok(mut slot) = slot.lock() {
+                            *slot = Some(result);
+                        }
+                        bar.inc(1);
+                    }
+                });
+            }
+        });
+        bar.finish_and_clear();
+        let mut all = Vec::new();
+        for (job, slot) in jobs.into_iter().zip(done) {
+            let none = || Err(LabError::Model("a run ended without a result".into()));
+            all.push((job, slot.into_inner().ok().flatten().unwrap_or_else(none)?));
+        }
+        Ok(report::rows(self, &all))
+    }
+}
+
+impl Capture {
     fn pages(&self) -> u64 {
         self.memory / PAGE as u64
     }
@@ -141,28 +166,24 @@ impl CaptureOptions {
     }
 
     fn check(&self) -> Result<(), LabError> {
-        let bad = |why: String| Err(LabError::Option(why));
-        if !(1..=MAX_ORDER).contains(&self.order) {
+        let (order, zone) = (self.order, human(self.memory));
+        if !(1..=MAX_ORDER).contains(&order) {
             return bad(format!(
-                "--order {}: blocks have orders 1 to {MAX_ORDER}, and pages are captured for \
-                 orders above 3",
-                self.order
+                "--order {order}: blocks have orders 1 to {MAX_ORDER}, and pages are captured for \
+                 orders above 3"
             ));
         }
-        let block = (PAGE as u64) << self.order;
-        let least = FEWEST_BLOCKS * block;
+        let block = (PAGE as u64) << order;
+        let (least, named) = (FEWEST_BLOCKS * block, human(block));
         if self.memory < least {
+            let least = human(least);
             return bad(format!(
-                "--memory: {} are too little for blocks of {}: at least {}",
-                size::human(self.memory),
-                size::human(block),
-                size::human(least)
+                "--memory: {zone} are too little for blocks of {named}: at least {least}"
             ));
         }
         if !self.memory.is_multiple_of(block) {
             return bad(format!(
-                "--memory: must be a multiple of the block, {}",
-                size::human(block)
+                "--memory: must be a multiple of the block, {named}"
             ));
         }
         let (need, have) = (
@@ -170,16 +191,14 @@ impl CaptureOptions {
             host::mem_available()?,
         );
         if self.pages() >= u64::from(u32::MAX) || need > have {
+            let (need, have) = (human(need), human(have));
             return bad(format!(
-                "--memory: a zone of {} needs {} for its metadata, and {} are available on this \
-                 host",
-                size::human(self.memory),
-                size::human(need),
-                size::human(have)
+                "--memory: a zone of {zone} needs {need} for its metadata, and {have} are \
+                 available on this host"
             ));
         }
         if self.threads.is_empty() || self.variants.is_empty() || self.seeds == 0 {
-            return bad("nothing to run: at least one thread, variant and seed are needed".into());
+            return bad("nothing to run: at least one thread, variant and seed are needed");
         }
         if let Some(n) = self
             .threads
@@ -190,122 +209,88 @@ impl CaptureOptions {
                 "--threads {n}: from 1 to {MOST_THREADS} are possible"
             ));
         }
-        twice("--threads", &self.threads, |n| n.to_string())?;
-        twice("--capture", &self.variants, |v| v.name().to_owned())
+        once("--threads", &self.threads)?;
+        once("--capture", &self.variants)
     }
-}
 
-fn twice<T: PartialEq>(
-    option: &str,
-    all: &[T],
-    name: impl Fn(&T) -> String,
-) -> Result<(), LabError> {
-    match (1..all.len()).find(|&i| all[..i].contains(&all[i])) {
-        Some(i) => Err(LabError::Option(format!(
-            "{option}: {} is named twice",
-            name(&all[i])
-        ))),
-        None => Ok(()),
-    }
-}
-
-/// One run of one shape.
-enum Job {
-    Stream(Variant, Stream),
-    Faults(Variant, Faults),
-}
-
-/// What it came to.
-enum Done {
-    Stream(Variant, Stream, stream::Outcome),
-    Faults(Variant, Faults, faults::Outcome),
-}
-
-/// Runs the experiment, as many runs at once as there are CPUs.
-///
-/// # Errors
-/// Options that make no sense, and a zone whose books are wrong after a run.
-pub fn run(options: &CaptureOptions) -> Result<CaptureReport, LabError> {
-    options.check()?;
-    let jobs = jobs(options);
-    let bar = progress(jobs.len() as u64, "capture");
-    let next = AtomicUsize::new(0);
-    let done: Vec<Mutex<Option<Result<Done, LabError>>>> =
-        jobs.iter().map(|_| Mutex::new(None)).collect();
-    let workers = std::thread::available_parallelism().map_or(1, NonZero::get);
-    std::thread::scope(|scope| {
-        for _ in 0..workers.min(jobs.len()) {
-            scope.spawn(|| {
-                while let Some(i) = Some(next.fetch_add(1, Ordering::Relaxed))
-                    && let (Some(job), Some(slot)) = (jobs.get(i), done.get(i))
-                {
-                    let result = match *job {
-                        Job::Stream(v, s) => s.run().map(|o| Done::Stream(v, s, o)),
-                        Job::Faults(v, f) => f.run().map(|o| Done::Faults(v, f, o)),
-                    };
-                    if let Ok(mut slot) = slot.lock() {
-                        *slot = Some(result);
-                    }
-                    bar.inc(1);
+    /// All runs, the longest kind first.
+    fn jobs(&self) -> Vec<Job> {
+        let seeds = |n: u64| (0..n).map(|i| self.seed.wrapping_add(i));
+        let job = |threads, variant, quarters, seed| Job {
+            variant,
+            threads,
+            pages: self.pages(),
+            order: self.order,
+            quarters,
+            seed,
+        };
+        let mut jobs = Vec::new();
+        for &quarters in RATES.iter().rev() {
+            for &threads in &self.threads {
+                for &variant in &self.variants {
+                    let quarters = Some(quarters);
+                    jobs.extend(seeds(self.seeds).map(|s| job(threads, variant, quarters, s)));
                 }
-            });
-        }
-    });
-    bar.finish_and_clear();
-    let (mut streams, mut faults) = (Vec::new(), Vec::new());
-    for slot in done {
-        match slot.into_inner().ok().flatten() {
-            Some(Ok(Done::Stream(v, s, o))) => streams.push((v, s, o)),
-            Some(Ok(Done::Faults(v, f, o))) => faults.push((v, f, o)),
-            Some(Err(e)) => return Err(e),
-            None => return Err(LabError::Model("a run ended without a result".into())),
-        }
-    }
-    Ok(CaptureReport::new(options, &streams, &faults))
-}
-
-/// All runs, the longest kind first.
-fn jobs(options: &CaptureOptions) -> Vec<Job> {
-    let (pages, order) = (options.pages(), options.order);
-    let seeds = |n: u64| (0..n).map(|i| options.seed.wrapping_add(i));
-    let mut jobs = Vec::new();
-    for &quarters in RATES.iter().rev() {
-        for &threads in &options.threads {
-            for &variant in &options.variants {
-                jobs.extend(seeds(options.seeds).map(|seed| {
-                    let policy = variant.policy();
-                    Job::Stream(
-                        variant,
-                        Stream {
-                            threads,
-                            pages,
-                            order,
-                            quarters,
-                            policy,
-                            seed,
-                        },
-                    )
-                }));
             }
         }
+        let whole = [Variant::Off, Variant::On];
+        for &threads in &self.threads {
+            for variant in whole.into_iter().filter(|v| self.variants.contains(v)) {
+                let seeds = seeds(self.seeds.min(FAULT_SEEDS));
+                jobs.extend(seeds.map(|s| job(threads, variant, None, s)));
+            }
+        }
+        jobs
     }
-    let whole = [Variant::Off, Variant::On];
-    for &threads in &options.threads {
-        for variant in whole.into_iter().filter(|v| options.variants.contains(v)) {
-            jobs.extend(seeds(options.seeds.min(FAULT_SEEDS)).map(|seed| {
-                let policy = variant.policy();
-                Job::Faults(
-                    variant,
-                    Faults {
-                        threads,
-                        pages,
-                        order,
-                        policy,
-                        seed,
-                    },
-                )
-            }));
+}
+
+/// One run.
+#[derive(Clone, Copy, Debug)]
+struct Job {
+    variant: Variant,
+    /// CPUs that take single pages; of the second shape, that fault.
+    threads: usize,
+    pages: u64,
+    order: u8,
+    /// Of the stream, quarters of a page that they take for each page reclaimed; none of the
+    /// second shape.
+    quarters: Option<u64>,
+    seed: u64,
+}
+
+/// What came of it.
+#[derive(Clone, Default, Debug)]
+struct Outcome {
+    /// Blocks obtained, and those of them that came from the capture list.
+    blocks: u64,
+    from_capture: u64,
+    /// Percent of the memory that they are; of the second shape, of the blocks faulted.
+    success_pct: f64,
+    /// Steps until each request, or each fault of a block, was served.
+    latency: Vec<u64>,
+    /// How whole the free memory was after each request, 0 to 1, averaged.
+    fragmentation: f64,
+    /// Pages reclaimed by who asks for blocks.
+    reclaimed: u64,
+    capture: deckle_mm::frame::CaptureStats,
+    /// Steps and percent of memory obtained, after each request.
+    progress: Vec<(u64, f64)>,
+}
+
+impl Job {
+    fn run(&self) -> Result<Outcome, LabError> {
+        match self.quarters {
+            Some(quarters) => stream::run(self, quarters),
+            None => faults::run(self),
         }
     }
-    jobs
+
+    /// The zone of this run, with so many CPUs beside those that take pages.
+    fn stage(&self, others: usize) -> Result<stage::Stage, LabError> {
+        let stage = stage::Stage::new(self.threads + others, self.pages, self.order, self.seed)?;
+        stage
+            .zone()
+            .set_capture(&stage.machine, self.variant.policy());
+        Ok(stage)
+    }
 }

@@ -6,7 +6,7 @@ use deckle_mm::frame::{Flags, FrameLookup, Link, List, Zone, ZoneConfig, Zonelis
 use deckle_mm::platform::FrameSpan;
 use deckle_mm::sync::Lock;
 use deckle_mm::{LockClass, Pfn};
-use deckle_model::{ModelMachine, Rng};
+use deckle_model::{Job, ModelMachine, Rng};
 
 use crate::LabError;
 
@@ -184,6 +184,12 @@ impl Stage {
     /// A seed for what CPU `cpu` draws.
     pub fn seed_of_cpu(&self, cpu: u64) -> u64 {
         Rng::new(self.seed ^ (cpu << 32)).next_u64()
+    }
+
+    /// Runs simulated CPUs to their end.
+    pub fn play(&self, cpus: Vec<Job<'_>>) -> Result<(), LabError> {
+        let done = self.machine.run(cpus);
+        done.map(|_| ()).map_err(|e| LabError::Model(e.to_string()))
     }
 
     /// After a run: that nothing went wrong, and that the zone's books are right.

@@ -1,10 +1,10 @@
 //! The stream: one CPU asks for large blocks while others take single pages.
 
-use deckle_mm::frame::{CapturePolicy, CaptureStats};
-use deckle_model::{Job, cpu};
+use deckle_model::{self, cpu};
 
 use super::load::{Area, Pace, Taker};
 use super::stage::Stage;
+use super::{Job, Outcome};
 use crate::LabError;
 
 /// Requests that must fail in a row before the stream ends.
@@ -12,63 +12,25 @@ pub const FAILURES: u32 = 3;
 /// Rounds of reclaim for each request.
 pub const ROUNDS: u32 = 5;
 
-/// What one run of the stream is.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Stream {
-    /// CPUs that take single pages.
-    pub threads: usize,
-    pub pages: u64,
-    pub order: u8,
-    /// Quarters of a page that they take for each page reclaimed.
-    pub quarters: u64,
-    pub policy: CapturePolicy,
-    pub seed: u64,
-}
-
-/// What came of it.
-#[derive(Clone, Default, Debug)]
-pub(super) struct Outcome {
-    /// Blocks obtained, and those of them that came from the capture list.
-    pub blocks: u64,
-    pub from_capture: u64,
-    /// Percent of the memory that they are.
-    pub success_pct: f64,
-    /// Steps that each request took.
-    pub latency: Vec<u64>,
-    /// How whole the free memory was after each request, 0 to 1, averaged.
-    pub fragmentation: f64,
-    /// Pages reclaimed by who asks for blocks.
-    pub reclaimed: u64,
-    pub capture: CaptureStats,
-    /// Steps and percent of memory obtained, after each request.
-    pub progress: Vec<(u64, f64)>,
-}
-
-impl Stream {
-    pub fn run(&self) -> Result<Outcome, LabError> {
-        let stage = Stage::new(self.threads + 1, self.pages, self.order, self.seed)?;
-        stage.zone().set_capture(&stage.machine, self.policy);
-        let pace = Pace::new(self.threads, self.quarters);
-        let mut takers: Vec<Taker> = (0..self.threads as u64)
-            .map(|i| Taker::new(&stage, stage.seed_of_cpu(i + 1)))
-            .collect();
-        let mut outcome = Outcome::default();
-        let (outcome_, pace_, stage_) = (&mut outcome, &pace, &stage);
-        let mut jobs: Vec<Job<'_>> = vec![cpu(move || {
-            ask(stage_, pace_, outcome_);
-            pace_.end(&stage_.machine);
-        })];
-        for (i, taker) in takers.iter_mut().enumerate() {
-            jobs.push(cpu(move || taker.keep_pace(pace_, i)));
-        }
-        stage
-            .machine
-            .run(jobs)
-            .map_err(|e| LabError::Model(e.to_string()))?;
-        stage.end(takers.into_iter().filter_map(|t| t.wrong).next())?;
-        outcome.capture = stage.zone().capture_stats(&stage.machine);
-        Ok(outcome)
+pub(super) fn run(job: &Job, quarters: u64) -> Result<Outcome, LabError> {
+    let stage = job.stage(1)?;
+    let pace = Pace::new(job.threads, quarters);
+    let mut takers: Vec<Taker> = (0..job.threads as u64)
+        .map(|i| Taker::new(&stage, stage.seed_of_cpu(i + 1)))
+        .collect();
+    let mut outcome = Outcome::default();
+    let (outcome_, pace_, stage_) = (&mut outcome, &pace, &stage);
+    let mut jobs: Vec<deckle_model::Job<'_>> = vec![cpu(move || {
+        ask(stage_, pace_, outcome_);
+        pace_.end(&stage_.machine);
+    })];
+    for (i, taker) in takers.iter_mut().enumerate() {
+        jobs.push(cpu(move || taker.keep_pace(pace_, i)));
     }
+    stage.play(jobs)?;
+    stage.end(takers.into_iter().filter_map(|t| t.wrong).next())?;
+    outcome.capture = stage.zone().capture_stats(&stage.machine);
+    Ok(outcome)
 }
 
 /// Asks for blocks until no more are to be had.

@@ -1,14 +1,17 @@
-//! The report of the experiment on faults, as text and as JSON.
+//! The report of the experiment on faults.
 
 use std::fmt::Write;
 
 use serde::Serialize;
 
-use super::FaultsOptions;
+use super::Faults;
+use crate::experiment::{All, Json, Report, Tell};
 use crate::program::walk::faults::Told;
 use crate::program::walk::faults::clock::Part;
 use crate::program::walk::{Pattern, RATIO};
 use crate::size::human;
+use crate::table::Column::{self, Left, Right};
+use crate::table::{number, or_dash, table};
 
 /// What a stage costs.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -31,7 +34,7 @@ pub struct StageRow {
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct FaultsRow {
     /// In which order records were accessed.
-    pub pattern: &'static str,
+    pub pattern: Pattern,
     /// By how many threads.
     pub threads: usize,
     /// Accesses a second while nothing was timed; the median of the runs.
@@ -63,24 +66,6 @@ pub struct FaultsRow {
 const FAULT: &str = "fault";
 const PAGE: &str = "evicted page";
 
-/// Stages in the order of the table, with what they belong to.
-const STAGES: [(Part, &str, &str); Part::ALL.len()] = [
-    (Part::Message, "read the message", FAULT),
-    (Part::Aside, "wait while pages are unmapped", FAULT),
-    (Part::LookUp, "look up (core)", FAULT),
-    (Part::Late, "look up, wait for room (worker)", FAULT),
-    (Part::ReadBack, "read back", FAULT),
-    (Part::Look, "discarded meanwhile?", FAULT),
-    (Part::Install, "install and wake", FAULT),
-    (Part::Forget, "free the slot", FAULT),
-    (Part::Pick, "pick (core)", PAGE),
-    (Part::Unmap, "unmap", PAGE),
-    (Part::Scan, "look for zeros", PAGE),
-    (Part::Compress, "compress", PAGE),
-    (Part::Keep, "store", PAGE),
-    (Part::Free, "free the page", PAGE),
-];
-
 fn us(ns: f64, of: u64) -> f64 {
     ns / 1000.0 / of.max(1) as f64
 }
@@ -105,7 +90,8 @@ impl FaultsRow {
         let mut stages = vec![program("the program's side", told.cpu_in_faults, FAULT)];
         let mut rest =
             (told.cpu).saturating_sub(told.cpu_in_faults + told.cpu_beside + told.clocks);
-        for (part, stage, of) in STAGES {
+        for part in Part::ALL {
+            let of = if part < Part::Pick { FAULT } else { PAGE };
             let sum = told.part(part);
             rest = rest.saturating_sub(sum.cpu);
             let number = if of == FAULT {
@@ -114,7 +100,7 @@ impl FaultsRow {
                 told.evicted
             };
             stages.push(StageRow {
-                stage,
+                stage: part.name(),
                 of,
                 calls: Some(sum.calls),
                 us: (part != Part::Message).then(|| us(sum.wall as f64, number)),
@@ -126,7 +112,7 @@ impl FaultsRow {
         let per_fault = |n: u64| n as f64 / told.faults.max(1) as f64;
         let [delivery_us, service_us, wake_us] = told.latency.map(|ns| ns / 1000.0);
         Self {
-            pattern: pattern.name(),
+            pattern,
             threads,
             ops_per_s,
             ops_per_s_timed,
@@ -145,110 +131,75 @@ impl FaultsRow {
             stages,
         }
     }
-
-    fn text(&self, text: &mut String) {
-        let _ = writeln!(
-            text,
-            "\n{}, threads {}: {:.0} accesses a second ({:.0} while timed), {:.2} faults an \
-             access, each reads {:.2} pages and has {:.2} evicted",
-            self.pattern,
-            self.threads,
-            self.ops_per_s,
-            self.ops_per_s_timed,
-            self.faults_per_op,
-            self.read_per_fault,
-            self.evicted_per_fault,
-        );
-        let _ = writeln!(
-            text,
-            "a fault takes {:.1} us: delivery {:.1}, service {:.1}, installing and waking {:.1} \
-             (median {:.1}, 99 % {:.1}), and {:.1} us of CPU time with its evictions",
-            self.delivery_us + self.service_us + self.wake_us,
-            self.delivery_us,
-            self.service_us,
-            self.wake_us,
-            self.median_us,
-            self.p99_us,
-            self.cpu_us_per_fault,
-        );
-        text.push_str(
-            "  stage                            for each         us     CPU  waiting  \
-             of all CPU   calls\n",
-        );
-        for s in &self.stages {
-            let number = |n: Option<f64>| n.map_or("-".into(), |n| format!("{n:.2}"));
-            let _ = writeln!(
-                text,
-                "  {:31}  {:12} {:>6}  {:6.2}  {:>7}  {:8.1} %  {:>6}",
-                s.stage,
-                s.of,
-                number(s.us),
-                s.cpu_us,
-                number(s.us.map(|us| (us - s.cpu_us).max(0.0))),
-                100.0 * s.cpu_share,
-                s.calls.map_or("-".into(), |n| n.to_string()),
-            );
-        }
-    }
 }
 
-/// All rows.
-#[derive(Clone, Debug)]
-pub struct FaultsReport {
-    /// Bytes of the working set.
-    pub size_bytes: u64,
-    /// RAM that the pager may use, in bytes.
-    pub memory_bytes: u64,
-    /// One row for each pattern and number of threads.
-    pub rows: Vec<FaultsRow>,
-}
+const COLUMNS: [Column<StageRow>; 7] = [
+    Left("stage", |s| s.stage.into()),
+    Left("for each", |s| s.of.into()),
+    Right("us", |s| number(s.us, 2)),
+    Right("CPU", |s| format!("{:.2}", s.cpu_us)),
+    Right("waiting", |s| {
+        number(s.us.map(|us| (us - s.cpu_us).max(0.0)), 2)
+    }),
+    Right("of all CPU", |s| format!("{:.1} %", 100.0 * s.cpu_share)),
+    Right("calls", |s| or_dash(s.calls)),
+];
 
-#[derive(Serialize)]
-struct Json<'a> {
-    schema: u32,
-    experiment: &'static str,
-    size_bytes: u64,
-    memory_bytes: u64,
-    rows: &'a [FaultsRow],
-}
+impl Tell for Faults {
+    const NAME: &'static str = "faults";
+    type Row = FaultsRow;
+    type More = ();
+    type Of = All;
 
-impl FaultsReport {
-    pub(super) fn new(options: &FaultsOptions) -> Self {
-        Self {
-            size_bytes: options.size,
-            memory_bytes: options.memory(),
-            rows: Vec::new(),
-        }
-    }
-
-    /// The report as JSON, schema 1.
-    pub fn to_json(&self) -> String {
-        let json = Json {
-            schema: 1,
-            experiment: "faults",
-            size_bytes: self.size_bytes,
-            memory_bytes: self.memory_bytes,
-            rows: &self.rows,
-        };
-        serde_json::to_string(&json).unwrap_or_else(|e| format!("{{\"error\":\"{e}\"}}"))
-    }
-
-    /// The report as tables.
-    pub fn to_text(&self) -> String {
+    fn text(report: &Report<Self>) -> String {
+        let set = report.options.set;
         let mut text = format!(
             "faults: a working set of {} ({RATIO}:1) in {} of RAM, every access verified, a \
              quarter writes\n",
-            human(self.size_bytes),
-            human(self.memory_bytes),
+            human(set.size),
+            human(set.memory()),
         );
-        self.rows.iter().for_each(|row| row.text(&mut text));
+        for r in &report.rows {
+            let _ = writeln!(
+                text,
+                "\n{}, threads {}: {:.0} accesses a second ({:.0} while timed), {:.2} faults an \
+                 access, each reads {:.2} pages and has {:.2} evicted",
+                r.pattern,
+                r.threads,
+                r.ops_per_s,
+                r.ops_per_s_timed,
+                r.faults_per_op,
+                r.read_per_fault,
+                r.evicted_per_fault,
+            );
+            let _ = writeln!(
+                text,
+                "a fault takes {:.1} us: delivery {:.1}, service {:.1}, installing and waking \
+                 {:.1} (median {:.1}, 99 % {:.1}), and {:.1} us of CPU time with its evictions",
+                r.delivery_us + r.service_us + r.wake_us,
+                r.delivery_us,
+                r.service_us,
+                r.wake_us,
+                r.median_us,
+                r.p99_us,
+                r.cpu_us_per_fault,
+            );
+            table(&mut text, 2, &COLUMNS, &r.stages, |_| None);
+        }
         text
+    }
+
+    fn json(report: &Report<Self>, json: Json) -> Json {
+        json.with("size_bytes", &report.options.set.size)
+            .with("memory_bytes", &report.options.set.memory())
+            .with("rows", &report.rows)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::working_set::WorkingSet;
 
     fn told() -> Told {
         let mut parts = vec![[0; 3]; Part::ALL.len()];
@@ -287,21 +238,29 @@ mod tests {
         // What the accesses themselves take is in no row.
         assert!((shares - 270.0 / 400.0).abs() < 1e-9, "{shares}");
         assert_eq!((row.faults_per_op, row.evicted_per_fault), (0.25, 2.0));
-        for part in Part::ALL {
-            assert_eq!(STAGES.iter().filter(|s| s.0 == part).count(), 1, "{part:?}");
-        }
     }
 
     #[test]
     fn r150_the_table_of_faults_has_every_stage() {
-        let report = FaultsReport {
-            size_bytes: 64 << 20,
-            memory_bytes: 32 << 20,
+        let set = WorkingSet {
+            size: 64 << 20,
+            ratio: 0.5,
+            seconds: 1.0,
+        };
+        let options = Faults {
+            set,
+            patterns: vec![Pattern::Zipf],
+            threads: vec![2],
+            runs: 1,
+        };
+        let report = Report {
+            options,
             rows: vec![FaultsRow::new(Pattern::Zipf, 2, 50.0, 40.0, &told())],
+            more: (),
         };
         let text = report.to_text();
-        for (_, stage, _) in STAGES {
-            assert!(text.contains(stage), "{stage}: {text}");
+        for part in Part::ALL {
+            assert!(text.contains(part.name()), "{part:?}: {text}");
         }
         assert!(
             text.contains("a fault takes 12.0 us: delivery 5.0"),

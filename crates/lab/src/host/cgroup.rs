@@ -5,7 +5,7 @@ use std::fs::{self, File, OpenOptions};
 use std::path::{Path, PathBuf};
 
 use super::journal::Undo;
-use super::{Guard, read, refused, write};
+use super::{Guard, field, lacks, read, refused, write};
 use crate::LabError;
 
 /// A cgroup of our own, with no process in it at first.
@@ -44,11 +44,13 @@ impl Cgroup {
                 cpu,
             });
         }
-        let root = mount_v2(&mounts).ok_or_else(no_controller)?;
+        let Some(root) = mount_v2(&mounts) else {
+            return no_controller();
+        };
         let subtree = root.join("cgroup.subtree_control");
         let has = |text: String| text.split_whitespace().any(|c| c == "memory");
         if !has(read(&root.join("cgroup.controllers"))?) {
-            return Err(no_controller());
+            return no_controller();
         }
         if !has(read(&subtree)?) {
             guard.note(Undo::Write {
@@ -86,12 +88,9 @@ impl Cgroup {
     /// # Errors
     /// If the kernel refuses.
     pub fn limit(&self, bytes: Option<u64>) -> Result<(), LabError> {
-        let (file, none) = match self.version {
-            Version::One => ("memory.limit_in_bytes", "-1"),
-            Version::Two => ("memory.max", "max"),
-        };
-        let bytes = bytes.map_or(none.into(), |bytes| bytes.to_string());
-        self.write(file, &bytes)
+        let none = || self.either("-1", "max").into();
+        let bytes = bytes.map_or_else(none, |bytes| bytes.to_string());
+        self.write(self.either("memory.limit_in_bytes", "memory.max"), &bytes)
     }
 
     /// Limits the memory of the cgroup to `bytes`, and its swap to nothing.
@@ -99,24 +98,19 @@ impl Cgroup {
     /// # Errors
     /// If the kernel refuses.
     pub fn limit_without_swap(&self, bytes: usize) -> Result<(), LabError> {
+        self.limit(Some(bytes as u64))?;
         let bytes = bytes.to_string();
-        match self.version {
-            Version::One => {
-                self.write("memory.limit_in_bytes", &bytes)?;
-                self.write("memory.swappiness", "0")?;
-                // Present only where swap is accounted.
-                if self.memory.join("memory.memsw.limit_in_bytes").exists() {
-                    self.write("memory.memsw.limit_in_bytes", &bytes)?;
-                }
-                Ok(())
-            }
-            Version::Two => {
-                self.write("memory.max", &bytes)?;
-                if self.memory.join("memory.swap.max").exists() {
-                    self.write("memory.swap.max", "0")?;
-                }
-                Ok(())
-            }
+        let (file, value) = match self.version {
+            Version::One => ("memory.memsw.limit_in_bytes", bytes.as_str()),
+            Version::Two => ("memory.swap.max", "0"),
+        };
+        if self.version == Version::One {
+            self.write("memory.swappiness", "0")?;
+        }
+        // Present only where swap is accounted.
+        match self.memory.join(file).exists() {
+            true => self.write(file, value),
+            false => Ok(()),
         }
     }
 
@@ -141,14 +135,7 @@ impl Cgroup {
     /// # Errors
     /// If the statistics cannot be read.
     pub fn anon(&self) -> Result<u64, LabError> {
-        self.field(
-            "memory.stat",
-            if self.version == Version::One {
-                "rss"
-            } else {
-                "anon"
-            },
-        )
+        self.field("memory.stat", self.either("rss", "anon"))
     }
 
     /// Memory that the cgroup is charged for now without page cache and kernel memory, in bytes.
@@ -157,13 +144,9 @@ impl Cgroup {
     /// # Errors
     /// If the statistics cannot be read.
     pub fn held(&self) -> Result<u64, LabError> {
-        let (file, cache) = match self.version {
-            Version::One => ("memory.usage_in_bytes", "cache"),
-            Version::Two => ("memory.current", "file"),
-        };
-        let path = self.memory.join(file);
-        let all: u64 = (read(&path)?.trim().parse()).map_err(|_| unexpected(&path))?;
-        let rest = self.field("memory.stat", cache)? + self.kernel_memory()?;
+        let all = self.field(self.either("memory.usage_in_bytes", "memory.current"), "")?;
+        let cache = self.field("memory.stat", self.either("cache", "file"))?;
+        let rest = cache + self.kernel_memory()?;
         Ok(all.saturating_sub(rest))
     }
 
@@ -190,12 +173,10 @@ impl Cgroup {
     /// # Errors
     /// If the statistics cannot be read.
     pub fn kernel_memory(&self) -> Result<u64, LabError> {
-        if self.version == Version::Two {
-            return self.field("memory.stat", "kernel");
+        match self.version {
+            Version::One => self.field("memory.kmem.usage_in_bytes", ""),
+            Version::Two => self.field("memory.stat", "kernel"),
         }
-        let path = self.memory.join("memory.kmem.usage_in_bytes");
-        let text = read(&path)?;
-        text.trim().parse().map_err(|_| unexpected(&path))
     }
 
     /// Processes that the kernel killed in the cgroup for lack of memory.
@@ -203,13 +184,8 @@ impl Cgroup {
     /// # Errors
     /// If the statistics cannot be read.
     pub fn oom_kills(&self) -> Result<u64, LabError> {
-        let one = self.version == Version::One;
         self.field(
-            if one {
-                "memory.oom_control"
-            } else {
-                "memory.events"
-            },
+            self.either("memory.oom_control", "memory.events"),
             "oom_kill",
         )
     }
@@ -222,17 +198,19 @@ impl Cgroup {
         let Some(dir) = &self.cpu else {
             return Ok(None);
         };
-        if self.version == Version::Two {
-            return Ok(Some(
-                field(&dir.join("cpu.stat"), "usage_usec")? as f64 / 1e6,
-            ));
+        let used = match self.version {
+            Version::One => field(&dir.join("cpuacct.usage"), "")? as f64 / 1e9,
+            Version::Two => field(&dir.join("cpu.stat"), "usage_usec")? as f64 / 1e6,
+        };
+        Ok(Some(used))
+    }
+
+    /// What it is called in version 1, or in version 2.
+    fn either(&self, one: &'static str, two: &'static str) -> &'static str {
+        match self.version {
+            Version::One => one,
+            Version::Two => two,
         }
-        let path = dir.join("cpuacct.usage");
-        let ns = read(&path)?
-            .trim()
-            .parse::<u64>()
-            .map_err(|_| unexpected(&path))?;
-        Ok(Some(ns as f64 / 1e9))
     }
 
     fn field(&self, file: &str, name: &str) -> Result<u64, LabError> {
@@ -250,27 +228,11 @@ fn make(guard: &mut Guard, dir: PathBuf) -> Result<PathBuf, LabError> {
     Ok(dir)
 }
 
-fn field(path: &Path, name: &str) -> Result<u64, LabError> {
-    read(path)?
-        .lines()
-        .filter_map(|line| line.split_once(' '))
-        .find(|(key, _)| *key == name)
-        .and_then(|(_, value)| value.trim().parse().ok())
-        .ok_or_else(|| unexpected(path))
-}
-
-fn unexpected(path: &Path) -> LabError {
-    let e = std::io::Error::new(std::io::ErrorKind::InvalidData, "unexpected content");
-    LabError::file("reading", path, e)
-}
-
-fn no_controller() -> LabError {
-    LabError::Host {
-        what: "this host gives us no memory cgroup".into(),
-        remedy: "run outside of a container or with a writable cgroup file system, or leave the \
-                 kernel side out with --on"
-            .into(),
-    }
+fn no_controller<T>() -> Result<T, LabError> {
+    lacks(
+        "this host gives us no memory cgroup",
+        "run outside of a container or with a writable cgroup file system",
+    )
 }
 
 /// Mount point of a version 1 hierarchy with this controller.

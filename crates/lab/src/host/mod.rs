@@ -15,6 +15,8 @@ use std::io;
 use std::path::Path;
 
 use crate::LabError;
+use crate::experiment::bad;
+use crate::size::human;
 
 /// Reads a system file as text.
 ///
@@ -45,6 +47,14 @@ fn refused(what: &str, path: &Path, e: io::Error) -> LabError {
     }
 }
 
+/// This host lacks something that the kernel's rows need.
+fn lacks<T>(what: impl Into<String>, remedy: &str) -> Result<T, LabError> {
+    Err(LabError::Host {
+        what: what.into(),
+        remedy: format!("{remedy}, or leave the kernel side out with --on"),
+    })
+}
+
 /// True if this process is root, which every change of the host needs.
 pub fn is_root() -> bool {
     // SAFETY: geteuid takes nothing and cannot fail.
@@ -56,15 +66,37 @@ pub fn is_root() -> bool {
 /// # Errors
 /// If /proc/meminfo cannot be read or does not say.
 pub fn mem_available() -> Result<u64, LabError> {
-    let path = Path::new("/proc/meminfo");
-    let kib = read(path)?.lines().find_map(|line| {
-        let value = line.strip_prefix("MemAvailable:")?;
-        value.trim().strip_suffix(" kB")?.parse::<u64>().ok()
-    });
-    kib.map(|kib| kib << 10).ok_or_else(|| {
-        let e = io::Error::new(io::ErrorKind::InvalidData, "no MemAvailable");
-        LabError::file("reading", path, e)
-    })
+    Ok(field(Path::new("/proc/meminfo"), "MemAvailable")? << 10)
+}
+
+/// Refuses a mapping of `size` bytes for which the host does not have `need` bytes.
+pub(crate) fn fits(size: u64, need: u64) -> Result<(), LabError> {
+    let have = mem_available()?;
+    if need <= have {
+        return Ok(());
+    }
+    let (size, have) = (human(size), human(have));
+    bad(format!(
+        "--size: {size} do not fit into memory, of which {have} can be had: give a smaller size"
+    ))
+}
+
+/// A number in a system file, on the line or after the word that `name` is; none: all there is.
+pub(crate) fn field(path: &Path, name: &str) -> Result<u64, LabError> {
+    let text = read(path)?;
+    let mut lines = text.lines().filter_map(|line| line.split_once([' ', ':']));
+    let value = match name {
+        "" => Some(text.as_str()),
+        _ => lines.find(|(key, _)| *key == name).map(|(_, value)| value),
+    };
+    let number = value.and_then(|value| value.trim().trim_end_matches(" kB").parse().ok());
+    number.ok_or_else(|| unexpected(path))
+}
+
+/// A system file does not hold what was expected.
+fn unexpected(path: &Path) -> LabError {
+    let e = io::Error::new(io::ErrorKind::InvalidData, "unexpected content");
+    LabError::file("reading", path, e)
 }
 
 /// A counter of /proc/vmstat; 0 if this kernel does not have it.
@@ -72,11 +104,8 @@ pub fn mem_available() -> Result<u64, LabError> {
 /// # Errors
 /// If the file cannot be read.
 pub fn vmstat(name: &str) -> Result<u64, LabError> {
-    let text = read(Path::new("/proc/vmstat"))?;
-    Ok(text
-        .lines()
-        .filter_map(|line| line.split_once(' '))
-        .find(|(key, _)| *key == name)
-        .and_then(|(_, value)| value.parse().ok())
-        .unwrap_or(0))
+    match field(Path::new("/proc/vmstat"), name) {
+        Err(LabError::Io { source, .. }) if source.kind() == io::ErrorKind::InvalidData => Ok(0),
+        other => other,
+    }
 }

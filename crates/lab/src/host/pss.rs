@@ -18,7 +18,7 @@ const KCMP_VM: libc::c_int = 1;
 /// # Errors
 /// If /proc cannot be read.
 pub fn anon_of_tree(root: u32) -> Result<u64, LabError> {
-    of_tree(root, "Pss_Anon:")
+    of_tree(root, "Pss_Anon")
 }
 
 /// The same of AnonHugePages: what huge mappings of anonymous memory cover.
@@ -26,7 +26,7 @@ pub fn anon_of_tree(root: u32) -> Result<u64, LabError> {
 /// # Errors
 /// If /proc cannot be read.
 pub fn huge_of_tree(root: u32) -> Result<u64, LabError> {
-    of_tree(root, "AnonHugePages:")
+    of_tree(root, "AnonHugePages")
 }
 
 fn of_tree(root: u32, field: &str) -> Result<u64, LabError> {
@@ -36,10 +36,9 @@ fn of_tree(root: u32, field: &str) -> Result<u64, LabError> {
         if counted.iter().any(|other| same_memory(*other, pid)) {
             continue;
         }
-        if let Ok(text) = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")) {
-            let line = text.lines().find_map(|l| l.strip_prefix(field));
-            let kib = line.and_then(|l| l.trim().strip_suffix(" kB")?.parse::<u64>().ok());
-            bytes += kib.unwrap_or(0) << 10;
+        let path = format!("/proc/{pid}/smaps_rollup");
+        if let Ok(kib) = super::field(Path::new(&path), field) {
+            bytes += kib << 10;
             counted.push(pid);
         }
     }

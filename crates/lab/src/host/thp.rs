@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{Guard, guard, read};
+use super::{Guard, guard, lacks, read};
 use crate::LabError;
 
 const DIR: &str = "/sys/kernel/mm/transparent_hugepage";
@@ -25,39 +25,22 @@ pub struct Thp {
 }
 
 impl Thp {
-    /// Sets `enabled` to always, `defrag` to madvise (its default) and the two values, until the
-    /// guard goes.
+    /// Sets `enabled`, `defrag` to madvise (its default) and the two values, until the guard goes.
     ///
     /// # Errors
     /// A kernel without huge pages or without the shrinker (before 6.12), or a refused value.
-    pub fn set(self, guard: &mut Guard) -> Result<(), LabError> {
-        self.set_with(guard, "always")
-    }
-
-    /// The same with another `enabled`.
-    ///
-    /// # Errors
-    /// As there.
-    pub fn set_with(self, guard: &mut Guard, enabled: &str) -> Result<(), LabError> {
+    pub fn set(self, guard: &mut Guard, enabled: &str) -> Result<(), LabError> {
         let dir = Path::new(DIR);
         if !dir.join("shrink_underused").exists() {
-            return Err(LabError::Host {
-                what: "this kernel has no shrinker for underused huge pages".into(),
-                remedy: "use Linux 6.12 or later with CONFIG_TRANSPARENT_HUGEPAGE, or leave the \
-                         kernel side out with --on"
-                    .into(),
-            });
+            return lacks(
+                "this kernel has no shrinker for underused huge pages",
+                "use Linux 6.12 or later with CONFIG_TRANSPARENT_HUGEPAGE",
+            );
         }
-        guard.set(&dir.join("enabled"), enabled)?;
-        guard.set(&dir.join("defrag"), "madvise")?;
-        guard.set(
-            &dir.join("khugepaged/max_ptes_none"),
-            &self.max_ptes_none.to_string(),
-        )?;
-        guard.set(
-            &dir.join("shrink_underused"),
-            if self.shrink_underused { "1" } else { "0" },
-        )
+        let none = self.max_ptes_none.to_string();
+        let shrink = if self.shrink_underused { "1" } else { "0" };
+        let values = [enabled, "madvise", &none, shrink];
+        (files().iter().zip(values)).try_for_each(|(file, value)| guard.set(file, value))
     }
 }
 
@@ -69,12 +52,10 @@ impl Thp {
 pub fn set_sizes(guard: &mut Guard, enabled: &str, sizes: &[(u32, &str)]) -> Result<(), LabError> {
     let dir = Path::new(DIR);
     if !dir.join("hugepages-64kB").exists() {
-        return Err(LabError::Host {
-            what: "this kernel has no anonymous folios of 64 KiB".into(),
-            remedy: "use Linux 6.8 or later with CONFIG_TRANSPARENT_HUGEPAGE, or leave the \
-                     kernel side out with --on"
-                .into(),
-        });
+        return lacks(
+            "this kernel has no anonymous folios of 64 KiB",
+            "use Linux 6.8 or later with CONFIG_TRANSPARENT_HUGEPAGE",
+        );
     }
     let entries = std::fs::read_dir(dir).map_err(|e| LabError::file("reading", dir, e))?;
     for entry in entries {

@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use super::journal::Undo;
-use super::{Guard, read, refused, write};
+use super::{Guard, lacks, read, refused, unexpected, write};
 use crate::LabError;
 use crate::size::PAGE;
 
@@ -26,17 +26,6 @@ pub struct Stored {
     pub bytes: u64,
 }
 
-impl Stored {
-    /// What came in addition to `before`.
-    pub fn since(self, before: Self) -> Self {
-        Self {
-            pages: self.pages.saturating_sub(before.pages),
-            same_filled: self.same_filled.saturating_sub(before.same_filled),
-            bytes: self.bytes.saturating_sub(before.bytes),
-        }
-    }
-}
-
 /// Makes zram0, with lz4, the only swap of the host, until the guard goes.
 ///
 /// # Errors
@@ -45,24 +34,15 @@ pub fn swap_on(guard: &mut Guard, bytes: usize) -> Result<(), LabError> {
     let sys = Path::new(SYS);
     let swaps = read(Path::new("/proc/swaps"))?;
     if swaps.lines().count() > 1 {
-        return Err(LabError::Host {
-            what: "the host already swaps, which would mix into the figures".into(),
-            remedy: "use a host without swap, or leave the kernel side out with --on".into(),
-        });
+        let what = "the host already swaps, which would mix into the figures";
+        return lacks(what, "use a host without swap");
     }
     if !sys.exists() {
-        return Err(LabError::Host {
-            what: "there is no zram device".into(),
-            remedy: "run 'modprobe zram', or leave the kernel side out with --on".into(),
-        });
+        return lacks("there is no zram device", "run 'modprobe zram'");
     }
     if read(&sys.join("disksize"))?.trim() != "0" {
-        return Err(LabError::Host {
-            what: "zram0 is in use".into(),
-            remedy: "free it with 'zramctl --reset /dev/zram0' if it is yours, or leave the \
-                     kernel side out with --on"
-                .into(),
-        });
+        let remedy = "free it with 'zramctl --reset /dev/zram0' if it is yours";
+        return lacks("zram0 is in use", remedy);
     }
     guard
         .set(&sys.join("comp_algorithm"), ALGORITHM)
@@ -94,13 +74,7 @@ pub fn swap_on(guard: &mut Guard, bytes: usize) -> Result<(), LabError> {
 /// # Errors
 /// If its statistics cannot be read.
 pub fn used() -> Result<u64, LabError> {
-    let path = Path::new(SYS).join("mm_stat");
-    // orig_data_size compr_data_size mem_used_total ...
-    let used = read(&path)?.split_whitespace().nth(2).map(str::parse);
-    used.and_then(Result::ok).ok_or_else(|| {
-        let e = io::Error::new(io::ErrorKind::InvalidData, "no third number");
-        LabError::file("reading", path, e)
-    })
+    Ok(statistics()?[2])
 }
 
 /// What zram0 holds now.
@@ -108,25 +82,21 @@ pub fn used() -> Result<u64, LabError> {
 /// # Errors
 /// If its statistics cannot be read.
 pub fn stored() -> Result<Stored, LabError> {
+    let [original, bytes, .., same_filled] = statistics()?;
+    Ok(Stored {
+        pages: (original / PAGE as u64).saturating_sub(same_filled),
+        same_filled,
+        bytes,
+    })
+}
+
+/// Its orig_data_size, compr_data_size, mem_used_total, mem_limit, mem_used_max, and same_pages.
+fn statistics() -> Result<[u64; 6], LabError> {
     let path = Path::new(SYS).join("mm_stat");
     let text = read(&path)?;
-    // orig_data_size compr_data_size mem_used_total mem_limit mem_used_max same_pages ...
-    let fields: Vec<u64> = text
-        .split_whitespace()
-        .filter_map(|f| f.parse().ok())
-        .collect();
-    let (Some(original), Some(bytes), Some(same_filled)) =
-        (fields.first(), fields.get(1), fields.get(5))
-    else {
-        let e = io::Error::new(io::ErrorKind::InvalidData, "fewer than six numbers");
-        return Err(LabError::file("reading", path, e));
-    };
-    let all = original / PAGE as u64;
-    Ok(Stored {
-        pages: all.saturating_sub(*same_filled),
-        same_filled: *same_filled,
-        bytes: *bytes,
-    })
+    let numbers = text.split_whitespace().map_while(|n| n.parse().ok());
+    let numbers: Vec<u64> = numbers.take(6).collect();
+    numbers.try_into().map_err(|_| unexpected(&path))
 }
 
 /// A swap header, version 1: what mkswap writes.

@@ -6,18 +6,14 @@ use deckle_mm::{Item, Tunables};
 use deckle_model::{ModelCharge, RamCoreCow};
 use deckle_store::Disabled;
 
-use super::process::{Death, Process};
+use super::process::Process;
+use super::{PER_PAGE, fits};
 use crate::LabError;
-use crate::anon::Counts;
-use crate::host;
-use crate::program::anon::{Accesses, FORK_EACH, Workload, compiler, round};
-use crate::size::{self, PAGE};
+use crate::program::anon::{Accesses, FORK_EACH, Figures, Workload, pattern, round};
+use crate::size::PAGE;
 
 /// RAM beside the mappings.
 const SPARE: u64 = 16 << 20;
-/// Bytes of this process for each page of the machine's RAM, besides the page.
-const PER_PAGE: u64 = 128;
-
 /// Requests that the server serves.
 const REQUESTS: u64 = 4;
 
@@ -45,18 +41,15 @@ impl Accesses for Memory {
     }
 
     fn write(&mut self, map: &mut Map, page: usize) -> Result<(), LabError> {
-        let written = self.0.write(map.0 + page * PAGE, &[1]);
-        written.map_err(Death::into_error)
+        Ok(self.0.write(map.0 + page * PAGE, &[1])?)
     }
 
     fn fill(&mut self, map: &mut Map, page: usize) -> Result<(), LabError> {
-        let written = self.0.write(map.0 + page * PAGE, &[0x5a; PAGE]);
-        written.map_err(Death::into_error)
+        Ok(self.0.write(map.0 + page * PAGE, &[0x5a; PAGE])?)
     }
 
     fn read(&mut self, map: &mut Map, page: usize) -> Result<(), LabError> {
-        let read = self.0.read(map.0 + page * PAGE, &mut [0]);
-        read.map_err(Death::into_error)
+        Ok(self.0.read(map.0 + page * PAGE, &mut [0])?)
     }
 
     fn clear(&mut self, map: &mut Map) -> Result<(), LabError> {
@@ -64,56 +57,51 @@ impl Accesses for Memory {
     }
 }
 
-/// One round of a workload under `tunables`; `None` for one that the machine cannot run.
-pub(super) fn run(workload: Workload, tunables: Tunables) -> Result<Option<Counts>, LabError> {
+/// One round of a workload under `tunables`; of its figures operations and time are left out.
+///
+/// # Errors
+/// [`LabError::Model`]: an access that is not served, or books that do not add up.
+pub fn run(workload: Workload, tunables: Tunables) -> Result<Figures, LabError> {
     // The child of a server that forks may copy all that its parent has.
     let copies = if workload == Workload::Fork { 2 } else { 1 };
     let bytes = copies * workload.bytes() as u64;
     let ram = bytes + SPARE;
-    let (need, have) = (ram + ram / PAGE as u64 * PER_PAGE, host::mem_available()?);
-    if need > have {
-        return Err(LabError::Model(format!(
-            "the machine's memory for {} is memory of this process: it needs {}, and {} are \
-             available on this host",
-            workload.name(),
-            size::human(need),
-            size::human(have),
-        )));
-    }
+    fits(workload.name(), ram + ram / PAGE as u64 * PER_PAGE)?;
     // Twice: what is mapped, and holes between mappings.
     let window = 2 * workload.bytes() + (4 << 20);
     let charge = ModelCharge::unlimited();
     if workload == Workload::Fork {
-        let server = Process::bare(ram, charge, Disabled, tunables, window)?;
-        return serve(&server).map(Some);
+        let server = Process::<_, RamCoreCow>::new(ram, charge, Disabled, tunables, window)?;
+        return serve(&server);
     }
-    let mut memory = Memory(Process::unmapped(ram, charge, Disabled, tunables, window)?);
-    let (mut peak_bytes, mut touched_bytes) = (0, 0);
+    let mut memory = Memory(Process::new(ram, charge, Disabled, tunables, window)?);
+    let (mut used, mut touched) = (0, 0);
     let mut peak = |m: &mut Memory, pages: u64| {
-        peak_bytes = m.0.count(Item::NrAnon) * PAGE as u64;
-        touched_bytes = pages * PAGE as u64;
+        used = m.0.count(Item::NrAnon) * PAGE as u64;
+        touched = pages * PAGE as u64;
     };
     let pages = match workload {
-        Workload::Compile => compiler::run(&mut memory, &mut peak)?,
+        Workload::Compile => pattern::run(&mut memory, &mut peak)?,
         _ => round(workload, &mut memory, &mut peak)?.pages,
     };
     let faults = memory.0.count(Item::Pgfault);
     memory.0.verify(true)?;
-    Ok(Some(Counts {
+    Ok(Figures {
         faults,
         pages,
-        peak_bytes,
-        touched_bytes,
-    }))
+        used,
+        touched,
+        ..Figures::default()
+    })
 }
 
 /// The server: it has written all its memory, and serves one request more than is counted. Memory
 /// is what both processes hold when the child has written.
-fn serve(server: &Process<Disabled, RamCoreCow>) -> Result<Counts, LabError> {
+fn serve(server: &Process<Disabled, RamCoreCow>) -> Result<Figures, LabError> {
     let bytes = Workload::Fork.bytes();
     let at = server.map(bytes)?;
     for page in (0..bytes).step_by(PAGE) {
-        server.write(at + page, &[1]).map_err(Death::into_error)?;
+        server.write(at + page, &[1])?;
     }
     let (mut before, mut peak) = (0, 0);
     for request in 0..=REQUESTS {
@@ -122,8 +110,7 @@ fn serve(server: &Process<Disabled, RamCoreCow>) -> Result<Counts, LabError> {
         }
         let child = server.fork()?;
         for page in (0..bytes).step_by(FORK_EACH * PAGE) {
-            let written = server.write_in(child, at + page, &[2]);
-            written.map_err(Death::into_error)?;
+            server.write_in(child, at + page, &[2])?;
         }
         peak = peak.max(server.charged());
         server.end(child)?;
@@ -131,10 +118,11 @@ fn serve(server: &Process<Disabled, RamCoreCow>) -> Result<Counts, LabError> {
     server.verify(true)?;
     let pages = (bytes / PAGE) as u64;
     let written = pages / FORK_EACH as u64;
-    Ok(Counts {
+    Ok(Figures {
         faults: server.count(Item::Pgfault) - before,
         pages: REQUESTS * written,
-        peak_bytes: peak * PAGE as u64,
-        touched_bytes: (pages + written) * PAGE as u64,
+        used: peak * PAGE as u64,
+        touched: (pages + written) * PAGE as u64,
+        ..Figures::default()
     })
 }

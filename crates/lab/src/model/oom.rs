@@ -42,7 +42,7 @@ pub fn run(case: &OomCase, process: u64) -> Result<Outcome, LabError> {
         shrink_underused: case.shrink_underused,
         ..Tunables::of_profile(Profile::Linux)
     };
-    let program = Process::new(RAM, charge.clone(), Disabled, tunables, SIZE)?;
+    let program = Process::new(RAM, charge.clone(), Disabled, tunables, SIZE)?.mapped()?;
     let outcome = match touch_and_check(&program, &charge, case.blocks == Blocks::Zeros) {
         Ok(()) => Outcome::Survived,
         Err(Death::Oom(_)) => Outcome::Killed,

@@ -7,39 +7,39 @@ use deckle_mm::{Advice, Item, Store, Tunables};
 use deckle_model::ModelCharge;
 use deckle_store::{Algorithm, Ram};
 
-use super::ModelPageout;
-use super::process::{Death, Process};
+use super::process::Process;
+use super::{PER_PAGE, fits};
 use crate::LabError;
-use crate::host;
-use crate::pageout::{Case, LEFT};
+use crate::pageout::{Case, LEFT, Stored};
 use crate::program::pageout::Content;
-use crate::size::{self, BLOCK, PAGE};
+use crate::size::{BLOCK, PAGE, human};
 
 /// RAM beside the mapping: room for what is split or read back in larger steps.
 const SPARE: u64 = 64 << 20;
-/// What the machine and the manager keep for each page of RAM, in bytes: their record of a frame
-/// (16 and 64), entries of page tables and of the manager's.
-const PER_PAGE: u64 = 128;
 
-/// One run over `size` bytes. The whole RAM of the machine is memory of this process, so it is
-/// asked first whether the host has that much.
-pub(super) fn run(case: Case, size: usize) -> Result<ModelPageout, LabError> {
+/// What the model says about one pageout run.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct ModelPageout {
+    /// Real time the simulation took, in seconds (not the time of the simulated machine).
+    pub wall_s: f64,
+    /// CPU time the simulation took, in seconds.
+    pub cpu_s: f64,
+    /// What became of the pages.
+    pub stored: Stored,
+}
+
+/// One run over `size` bytes: fills as `case` says, pages out, reads back and checks.
+///
+/// # Errors
+/// [`LabError::Model`], also if a byte came back wrong.
+pub fn run(case: Case, size: usize) -> Result<ModelPageout, LabError> {
     let ram = size as u64 + SPARE;
     // The store's bytes come on top, at most the size again for what does not compress.
     let need = ram + ram / PAGE as u64 * PER_PAGE + size as u64 / 2;
-    let have = host::mem_available()?;
-    if need > have {
-        return Err(LabError::Model(format!(
-            "the machine's memory for {} is memory of this process: it needs {}, and {} are \
-             available on this host; ask for less with --size",
-            size::human(size as u64),
-            size::human(need),
-            size::human(have),
-        )));
-    }
+    fits(&human(size as u64), need)?;
     let store = Ram::new(Algorithm::Lz4);
     let charge = ModelCharge::unlimited();
-    let program = Process::new(ram, charge, store, Tunables::default(), size)?;
+    let program = Process::new(ram, charge, store, Tunables::default(), size)?.mapped()?;
     let content = Pages::new(case)?;
 
     let (started, cpu) = (Instant::now(), cpu_seconds()?);
@@ -51,9 +51,7 @@ pub(super) fn run(case: Case, size: usize) -> Result<ModelPageout, LabError> {
     let mut wall_s = started.elapsed().as_secs_f64();
     let mut cpu_s = cpu_seconds()? - cpu;
 
-    let result = ModelPageout {
-        wall_s: 0.0,
-        cpu_s: 0.0,
+    let stored = Stored {
         zero_pages: program.count(Item::SwpoutZero),
         stored_pages: program.count(Item::Pswpout),
         stored_bytes: program.store().ram_bytes(),
@@ -62,7 +60,7 @@ pub(super) fn run(case: Case, size: usize) -> Result<ModelPageout, LabError> {
     if left as f64 > size as f64 * LEFT {
         return Err(LabError::Model(format!(
             "after MADV_PAGEOUT {} of the mapping are still resident",
-            size::human(left)
+            human(left)
         )));
     }
     content.check(&program, size / PAGE)?;
@@ -76,7 +74,7 @@ pub(super) fn run(case: Case, size: usize) -> Result<ModelPageout, LabError> {
     Ok(ModelPageout {
         wall_s,
         cpu_s,
-        ..result
+        stored,
     })
 }
 
@@ -121,8 +119,7 @@ impl Pages {
                 }
                 Content::Text => (0, &page[..]),
             };
-            let written = program.write(n * PAGE + at, bytes);
-            written.map_err(Death::into_error)?;
+            program.write(n * PAGE + at, bytes)?;
         }
         Ok(())
     }
@@ -130,9 +127,7 @@ impl Pages {
     fn check(&self, program: &Process<Ram>, pages: usize) -> Result<(), LabError> {
         let (mut page, mut want) = ([0; PAGE], [0; PAGE]);
         for n in 0..pages {
-            program
-                .read(n * PAGE, &mut page)
-                .map_err(Death::into_error)?;
+            program.read(n * PAGE, &mut page)?;
             self.content.page(&self.templates, n, &mut want);
             if page != want {
                 let why = format!("page {n} does not hold what was written");

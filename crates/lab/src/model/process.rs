@@ -41,10 +41,10 @@ pub(super) enum Death {
     Failed(LabError),
 }
 
-impl Death {
+impl From<Death> for LabError {
     /// The error of a run that has no limit to die at.
-    pub fn into_error(self) -> LabError {
-        match self {
+    fn from(death: Death) -> Self {
+        match death {
             Death::Oom(report) => LabError::Model(format!("out of memory: {report}")),
             Death::Failed(e) => e,
         }
@@ -61,47 +61,7 @@ pub(super) struct Process<S: Store + 'static, P: Profile = RamKernelCow> {
     pages: u64,
 }
 
-impl<S: Store + 'static> Process<S> {
-    /// A program that has mapped `len` bytes, a multiple of a page, on a machine with `ram`
-    /// bytes.
-    pub fn new(
-        ram: u64,
-        charge: ModelCharge,
-        store: S,
-        tunables: Tunables,
-        len: usize,
-    ) -> Result<Self, LabError> {
-        let program = Self::unmapped(ram, charge, store, tunables, len)?;
-        program.map(len)?;
-        Ok(program)
-    }
-
-    /// A program that has mapped nothing yet, with `len` bytes of address space.
-    pub fn unmapped(
-        ram: u64,
-        charge: ModelCharge,
-        store: S,
-        tunables: Tunables,
-        len: usize,
-    ) -> Result<Self, LabError> {
-        Self::of(Model::new(ram, CPUS, SEED), charge, store, tunables, len)
-    }
-}
-
 impl<S: Store + 'static> Process<S, RamCoreCow> {
-    /// A program on bare hardware that has mapped nothing yet, with `len` bytes of address
-    /// space.
-    pub fn bare(
-        ram: u64,
-        charge: ModelCharge,
-        store: S,
-        tunables: Tunables,
-        len: usize,
-    ) -> Result<Self, LabError> {
-        let model = Model::of(ram, CPUS, SEED);
-        Self::of(model, charge, store, tunables, len)
-    }
-
     /// Forks; the child.
     pub fn fork(&self) -> Result<SpaceId, LabError> {
         self.mm.fork(self.space).map_err(|e| odd("fork", &e))
@@ -119,13 +79,16 @@ impl<S: Store + 'static> Process<S, RamCoreCow> {
 }
 
 impl<S: Store + 'static, P: Profile> Process<S, P> {
-    fn of(
-        model: Model<P>,
+    /// A program that has mapped nothing yet, with `len` bytes of address space, a multiple of a
+    /// page, on a machine with `ram` bytes.
+    pub fn new(
+        ram: u64,
         charge: ModelCharge,
         store: S,
         tunables: Tunables,
         len: usize,
     ) -> Result<Self, LabError> {
+        let model = Model::of(ram, CPUS, SEED);
         let machine = ModelMachine::single();
         model.attach(&machine);
         let pages = (len / PAGE) as u64;
@@ -142,6 +105,12 @@ impl<S: Store + 'static, P: Profile> Process<S, P> {
             space,
             pages,
         })
+    }
+
+    /// The same with all of it mapped.
+    pub fn mapped(self) -> Result<Self, LabError> {
+        self.map(self.pages as usize * PAGE)?;
+        Ok(self)
     }
 
     /// Maps `len` bytes; at which byte of the address space.

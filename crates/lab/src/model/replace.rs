@@ -4,43 +4,39 @@ use deckle_mm::{Item, Tunables};
 use deckle_model::ModelCharge;
 use deckle_store::{Algorithm, Ram};
 
-use super::process::{Death, Process};
+use super::process::Process;
+use super::{PER_PAGE, fits};
 use crate::LabError;
-use crate::host;
 use crate::overcommit::{Case, Trace};
 use crate::program::walk::{Picker, Records};
-use crate::size::{self, PAGE};
+use crate::size::{PAGE, human};
 
 /// RAM of the machine beside the limit: frames of huge pages while they are taken apart.
 const SPARE: u64 = 64 << 20;
-/// What machine and manager keep for each page, in bytes, and the version of each small record.
-const PER_PAGE: u64 = 160;
+/// The version of each small record of a page, in bytes.
+const VERSIONS: u64 = 32;
 /// The accesses that do not count, and those that do, for each page of the working set.
 const WARM: usize = 2;
 const COUNTED: usize = 4;
 /// Between two looks at how much is resident.
 const LOOK: usize = 1000;
 
-/// Runs a case over `size` bytes within `memory` bytes.
-pub(super) fn run(case: Case, size: u64, memory: u64, reach: u64) -> Result<Trace, LabError> {
-    let need = 2 * memory + SPARE + size / PAGE as u64 * PER_PAGE;
-    let have = host::mem_available()?;
-    if need > have {
-        return Err(LabError::Model(format!(
-            "the machine's memory for {} is memory of this process: it needs {}, and {} are \
-             available on this host; ask for less with --size",
-            size::human(size),
-            size::human(need),
-            size::human(have),
-        )));
-    }
+/// Runs a case, by one thread, over `size` bytes within `memory` bytes; a loop covers `reach`
+/// bytes.
+///
+/// # Errors
+/// [`LabError::Model`]: a wrong byte, an access that is not served, or books that do not add up.
+pub fn run(case: Case, size: u64, memory: u64, reach: u64) -> Result<Trace, LabError> {
+    let need = 2 * memory + SPARE + size / PAGE as u64 * (PER_PAGE + VERSIONS);
+    fits(&human(size), need)?;
     let charge = ModelCharge::new(memory / PAGE as u64);
     // As deckle run has it by default, but for the 4 MiB that it leaves at least: the one CPU
     // reclaims before it goes on, and in a small limit nothing that it has just read would stay.
     charge.set_high((memory - memory / 64) / PAGE as u64);
     let store = Ram::new(Algorithm::Lz4);
     let len = size as usize;
-    let program = Process::new(memory + SPARE, charge, store, Tunables::default(), len)?;
+    let program =
+        Process::new(memory + SPARE, charge, store, Tunables::default(), len)?.mapped()?;
     let records = Records::new(case.record)?;
     let pages = len / PAGE;
     let count = pages * records.in_page();
@@ -111,15 +107,13 @@ impl Walk {
         let version = self.versions[record].wrapping_add(1);
         self.versions[record] = version;
         self.records.write(&mut self.page, record as u64, version);
-        let written = self.program.write(at, &self.page);
-        written.map_err(Death::into_error)
+        Ok(self.program.write(at, &self.page)?)
     }
 
     fn check(&mut self, record: usize) -> Result<(), LabError> {
         let at = self.records.at(record);
         self.trace.pages.push((at / PAGE) as u32);
-        let read = self.program.read(at, &mut self.page);
-        read.map_err(Death::into_error)?;
+        self.program.read(at, &mut self.page)?;
         let wrong = self
             .records
             .wrong(&self.page, record as u64, self.versions[record]);

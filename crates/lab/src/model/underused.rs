@@ -53,8 +53,12 @@ fn by_page(
     Ok(())
 }
 
-/// One run with pressure above `high` bytes; `None` for a program that the machine cannot run.
-pub(super) fn run(
+/// One run, without swap and with background reclaim above `high` bytes; `None` for a program that
+/// the machine cannot run.
+///
+/// # Errors
+/// [`LabError::Model`]: a wrong byte, an access that is not served, or books that do not add up.
+pub fn run(
     program: Program,
     tunables: Tunables,
     high: Option<u64>,
@@ -69,7 +73,7 @@ pub(super) fn run(
         charge.set_high(high / PAGE as u64);
     }
     let ram = bytes as u64 + SPARE;
-    let mut process = Process::new(ram, charge.clone(), Disabled, tunables, bytes)?;
+    let mut process = Process::new(ram, charge.clone(), Disabled, tunables, bytes)?.mapped()?;
     let mut settled = (0, 0);
     let mut settle = |process: &mut Process<Disabled>| {
         process.reclaim();
@@ -79,8 +83,7 @@ pub(super) fn run(
     match program {
         Program::Sparse => sparse(&mut process, &mut settle),
         _ => churn(&mut process, &mut settle),
-    }
-    .map_err(Death::into_error)?;
+    }?;
     process.verify(true)?;
     Ok(Some(Run {
         time_s: None,

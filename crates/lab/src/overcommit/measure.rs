@@ -1,14 +1,17 @@
 //! Warmed runs of the program, on either side.
 
-use std::ffi::OsString;
+use std::os::unix::process::ExitStatusExt;
 use std::time::Duration;
 
 use super::equal::{self, Found};
-use super::{Case, OvercommitOptions};
-use crate::child::{Finished, Running, warm};
-use crate::host::{cgroup::Cgroup, vmstat, zram};
-use crate::live_stats::{LiveStats, StatsFile};
-use crate::program::walk::{FIGURES_LINE, SETTLED_LINE, WALKED_LINE, Walked};
+use super::{Case, Overcommit};
+use crate::child::{Finished, Running};
+use crate::experiment::words;
+use crate::host::cgroup::Cgroup;
+use crate::host::{vmstat, zram};
+use crate::live_stats::{LiveStats, TempFile};
+use crate::machines::Machines;
+use crate::program::walk::{SETTLED_LINE, WALKED_LINE, Walked};
 use crate::{LabError, Side};
 
 /// A run that was killed for lack of memory is repeated so often.
@@ -51,16 +54,16 @@ pub struct Run {
 }
 
 /// One case on both sides.
-pub(super) struct Bench<'a, 'o> {
-    pub options: &'a OvercommitOptions<'o>,
+pub(super) struct Bench<'a> {
+    pub options: &'a Overcommit,
     pub case: Case,
-    pub cgroup: Option<&'a Cgroup>,
+    pub machines: &'a Machines<'a>,
 }
 
-impl Bench<'_, '_> {
+impl Bench<'_> {
     /// Looks for the kernel's limit, beginning with `limit`; counts what is killed.
     pub fn find_limit(&self, limit: u64, killed: &mut usize) -> Result<Found, LabError> {
-        equal::search(self.options.memory(), limit, |limit| {
+        equal::search(self.options.set.memory(), limit, |limit| {
             let run = self.run(Side::Kernel, limit, SHORT, killed)?;
             Ok(run.map(|run| run.store))
         })
@@ -73,7 +76,7 @@ impl Bench<'_, '_> {
         limit: u64,
         killed: &mut usize,
     ) -> Result<Option<Run>, LabError> {
-        let seconds = self.options.seconds;
+        let seconds = self.options.set.seconds;
         self.run(side, limit, (seconds, seconds / 4.0), killed)
     }
 
@@ -86,8 +89,8 @@ impl Bench<'_, '_> {
         killed: &mut usize,
     ) -> Result<Option<Run>, LabError> {
         for _ in 0..=REPEATS {
-            let memory = self.options.memory() as usize;
-            warm(&self.options.program_cmd, memory + memory / 8)?;
+            let memory = self.options.set.memory() as usize;
+            self.machines.lab.warm(memory + memory / 8)?;
             match self.run_once(side, limit, seconds)? {
                 Some(run) => return Ok(Some(run)),
                 None => *killed += 1,
@@ -102,33 +105,35 @@ impl Bench<'_, '_> {
         limit: u64,
         seconds: (f64, f64),
     ) -> Result<Option<Run>, LabError> {
-        let kernel = side == Side::Kernel;
-        if let Some(cgroup) = self.cgroup {
+        let (kernel, machines) = (side == Side::Kernel, self.machines);
+        if let Some(cgroup) = &machines.cgroup {
             cgroup.limit(kernel.then_some(limit))?;
         }
-        let stats = StatsFile::new();
+        let stats = TempFile::new("stats.json");
         let before = (vmstat("pswpout")?, vmstat("pswpin")?);
         let zram = || if kernel { zram::used() } else { Ok(0) };
         let mut run = self.start(side, limit, seconds, &stats)?;
         if !run.wait_for(SETTLED_LINE)? {
             return early(run.finish()?);
         }
-        let (cpu_before, mut store) = (self.cpu()?, zram()?);
+        let (cpu_before, mut store) = (machines.cpu()?, zram()?);
         run.go_on()?;
         if !run.wait_for(WALKED_LINE)? {
             return early(run.finish()?);
         }
-        let cpu = self.cpu()?.zip(cpu_before).map(|(now, then)| now - then);
+        let cpu = machines
+            .cpu()?
+            .zip(cpu_before)
+            .map(|(now, then)| now - then);
         let used = zram()?;
         store = store.max(used);
-        let held = self.cgroup.map(Cgroup::held).transpose()?;
+        let held = machines.cgroup.as_ref().map(Cgroup::held).transpose()?;
         run.go_on()?;
         let end = run.finish()?;
         if !end.status.success() {
             return early(end);
         }
-        let walked = end.line(FIGURES_LINE).and_then(Walked::parse);
-        let walked = walked.ok_or_else(|| end.failure("did not print its figures"))?;
+        let walked: Walked = end.figures()?;
         let mut run = Run {
             ops: walked.ops,
             sum_per_s: walked.ops as f64 / walked.seconds,
@@ -145,8 +150,8 @@ impl Bench<'_, '_> {
         };
         if !kernel {
             let live = LiveStats::read(stats.path())?;
-            (run.stored, run.read) = (live.stored_pages, live.read_pages);
-            (run.store, run.ram) = (live.stored_bytes, live.memory_bytes);
+            (run.stored, run.read) = (live.counters.pswpout, live.counters.pswpin);
+            (run.store, run.ram) = (live.peak.stored_bytes, live.peak.memory_bytes);
         }
         Ok(Some(run))
     }
@@ -156,52 +161,28 @@ impl Bench<'_, '_> {
         side: Side,
         limit: u64,
         (count, settle): (f64, f64),
-        stats: &StatsFile,
+        stats: &TempFile,
     ) -> Result<Running, LabError> {
-        let mut command: Vec<OsString> = Vec::new();
-        if side == Side::Live {
-            command.push(self.options.deckle.clone().into());
-            command.extend(["run", "--quiet", "--memory-max"].map(OsString::from));
-            let limit = limit.to_string().into();
-            command.extend([limit, "--stats".into(), stats.path().into(), "--".into()]);
-        }
-        command.extend(self.options.program_cmd.iter().cloned());
         let Case {
             pattern,
             threads,
             record,
         } = self.case;
-        let mib = |bytes: u64| (bytes >> 20).to_string();
-        let words = [
-            "walk".to_owned(),
-            mib(self.options.size),
-            pattern.name().into(),
-            threads.to_string(),
-            "--steps".into(),
-            "--record".into(),
-            record.to_string(),
-            "--reach".into(),
-            mib(self.options.reach()),
-            "--seconds".into(),
-            count.to_string(),
-            "--settle".into(),
-            settle.to_string(),
-        ];
-        command.extend(words.map(OsString::from));
-        let doors = self.cgroup.map_or(Ok(Vec::new()), Cgroup::doors)?;
-        let what = format!("{} on {side}", self.case);
-        Ok(Running::start(&what, &command, doors)?.within(DEADLINE))
-    }
-
-    fn cpu(&self) -> Result<Option<f64>, LabError> {
-        self.cgroup.map_or(Ok(None), Cgroup::cpu_seconds)
+        let (size, reach) = (self.options.set.size >> 20, self.options.reach() >> 20);
+        let program = format!(
+            "walk {size} {pattern} {threads} --steps --record {record} --reach {reach} --seconds \
+             {count} --settle {settle}"
+        );
+        let options = format!("--quiet --memory-max {limit}");
+        let (what, live, stats) = (self.case.to_string(), words(&options), Some(stats.path()));
+        let run = self.machines.start(&what, side, live, stats, &program)?;
+        Ok(run.within(DEADLINE))
     }
 }
 
 /// A run that ended before it should: none if it was killed, by the kernel or by the manager at
 /// its limit.
 fn early(end: Finished) -> Result<Option<Run>, LabError> {
-    use std::os::unix::process::ExitStatusExt;
     let killed = end.status.signal() == Some(libc::SIGKILL);
     match killed || end.status.code() == Some(128 + libc::SIGKILL) {
         true => Ok(None),

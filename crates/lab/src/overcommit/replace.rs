@@ -6,12 +6,13 @@ use std::collections::{BTreeSet, HashMap};
 use serde::Serialize;
 
 use super::Case;
+use crate::program::walk::Pattern;
 
 /// What the accesses of one case came to. Misses are told for each access that counts.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Replacement {
     /// In which order records were accessed.
-    pub pattern: &'static str,
+    pub pattern: Pattern,
     /// Bytes of a record.
     pub record: usize,
     /// Accesses that count.
@@ -51,7 +52,7 @@ impl Replacement {
         let part = |n: u64| n as f64 / accesses.max(1) as f64;
         let room = trace.resident.max(1) as usize;
         Self {
-            pattern: case.pattern.name(),
+            pattern: case.pattern,
             record: case.record,
             accesses,
             resident_pages: trace.resident,

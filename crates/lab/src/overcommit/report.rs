@@ -1,27 +1,28 @@
-//! The report of the overcommit experiment, as text and as JSON.
+//! The report of the overcommit experiment.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use serde::Serialize;
 
-use super::{Case, OvercommitOptions, Replacement, Run, Target, plot};
+use super::{Case, More, Of, Overcommit, Replacement, Run, wanted};
+use crate::Side;
+use crate::experiment::{Json, Report, Target, Tell};
 use crate::figures::{Mean, median};
-use crate::host::thp;
-use crate::program::walk::RATIO;
+use crate::plot::{Bar, Panel, bars};
+use crate::program::walk::{Pattern, RATIO};
 use crate::size::{PAGE, human};
-use crate::{LabError, Side};
+use crate::table::Column::{self, Left, Right};
+use crate::table::{number, or_dash, table, with_error};
 
 /// One side of one case. Figures are medians of the runs.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct OvercommitRow {
     /// The side.
     pub on: Side,
-    /// In which order records were accessed.
-    pub pattern: &'static str,
-    /// By how many threads.
-    pub threads: usize,
-    /// Bytes of a record.
-    pub record: usize,
+    /// What was run.
+    #[serde(flatten)]
+    pub case: Case,
     /// Accesses a second of the slowest thread, times the number of threads; each was verified. A
     /// thread all of whose part is resident does not make up for one that waits.
     pub ops_per_s: f64,
@@ -64,9 +65,6 @@ pub struct OvercommitRow {
     cpu_per_fault: Option<f64>,
     #[serde(skip)]
     cpu_per_op: Option<f64>,
-    /// What was run.
-    #[serde(skip)]
-    pub(super) case: Case,
 }
 
 impl OvercommitRow {
@@ -87,9 +85,7 @@ impl OvercommitRow {
         let (ops, fill) = (all(|r| r.ops_per_s), all(|r| r.fill_s));
         Self {
             on,
-            pattern: case.pattern.name(),
-            threads: case.threads,
-            record: case.record,
+            case,
             ops_per_s: median(&ops),
             ops_error: error_of(&ops),
             sum_per_s: median(&all(|r| r.sum_per_s)),
@@ -108,7 +104,6 @@ impl OvercommitRow {
             error,
             cpu_per_fault: some(|r| Some(r.cpu_s? / r.faults.max(1) as f64)),
             cpu_per_op: some(|r| Some(r.cpu_s? / r.ops as f64)),
-            case,
         }
     }
 }
@@ -116,12 +111,9 @@ impl OvercommitRow {
 /// How the live side compares with the kernel in one case.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Ratio {
-    /// In which order records were accessed.
-    pub pattern: &'static str,
-    /// By how many threads.
-    pub threads: usize,
-    /// Bytes of a record.
-    pub record: usize,
+    /// What was run.
+    #[serde(flatten)]
+    pub case: Case,
     /// Accesses a second.
     pub ops: f64,
     /// Time of the fill.
@@ -135,51 +127,7 @@ pub struct Ratio {
     pub ram: f64,
 }
 
-/// All rows.
-#[derive(Clone, Debug)]
-pub struct OvercommitReport {
-    /// Bytes of the working set.
-    pub size_bytes: u64,
-    /// RAM that each side may use, in bytes.
-    pub memory_bytes: u64,
-    /// `enabled` of the host's transparent huge pages, which the experiment leaves alone.
-    pub thp: Option<String>,
-    /// One row for each case and side that has a speed.
-    pub rows: Vec<OvercommitRow>,
-    /// What was read back on the model, for each pattern and record.
-    pub replacement: Vec<Replacement>,
-}
-
-#[derive(Serialize)]
-struct Json<'a> {
-    schema: u32,
-    experiment: &'static str,
-    size_bytes: u64,
-    memory_bytes: u64,
-    thp: Option<&'a str>,
-    rows: &'a [OvercommitRow],
-    #[serde(skip_serializing_if = "<[_]>::is_empty")]
-    replacement: &'a [Replacement],
-    ratios: Vec<Ratio>,
-    targets: Vec<Target>,
-}
-
-impl OvercommitReport {
-    pub(super) fn new(options: &OvercommitOptions<'_>) -> Self {
-        Self {
-            size_bytes: options.size,
-            memory_bytes: options.memory(),
-            thp: thp::enabled(),
-            rows: Vec::new(),
-            replacement: Vec::new(),
-        }
-    }
-
-    /// True if a row does not count.
-    pub fn failed(&self) -> bool {
-        self.rows.iter().any(|row| row.error.is_some())
-    }
-
+impl Report<Overcommit> {
     /// Live against kernel, for each case of which both rows count.
     pub fn ratios(&self) -> Vec<Ratio> {
         let live = (self.rows.iter()).filter(|r| r.on == Side::Live && r.error.is_none());
@@ -187,9 +135,7 @@ impl OvercommitReport {
             let kernel = self.row(Side::Kernel, live.case)?;
             let of = |cpu: fn(&OvercommitRow) -> Option<f64>| Some(cpu(live)? / cpu(kernel)?);
             Some(Ratio {
-                pattern: live.pattern,
-                threads: live.threads,
-                record: live.record,
+                case: live.case,
                 ops: live.ops_per_s / kernel.ops_per_s,
                 fill: live.fill_s / kernel.fill_s,
                 cpu_per_op: of(|r| r.cpu_per_op),
@@ -205,151 +151,179 @@ impl OvercommitReport {
         let mut rows = self.rows.iter();
         rows.find(|r| r.on == on && r.case == case && r.error.is_none())
     }
-
-    /// The report as JSON, schema 1.
-    pub fn to_json(&self) -> String {
-        let json = Json {
-            schema: 1,
-            experiment: "overcommit",
-            size_bytes: self.size_bytes,
-            memory_bytes: self.memory_bytes,
-            thp: self.thp.as_deref(),
-            rows: &self.rows,
-            replacement: &self.replacement,
-            ratios: self.ratios(),
-            targets: self.targets(),
-        };
-        serde_json::to_string(&json).unwrap_or_else(|e| format!("{{\"error\":\"{e}\"}}"))
-    }
-
-    /// The picture: accesses a second of both sides, case by case.
-    ///
-    /// # Errors
-    /// Without a row that counts.
-    pub fn to_svg(&self) -> Result<String, LabError> {
-        let rows: Vec<&OvercommitRow> = self.rows.iter().filter(|r| r.error.is_none()).collect();
-        match rows.is_empty() {
-            true => Err(LabError::Option("--plot: no row to draw".into())),
-            false => Ok(plot::svg(&rows)),
-        }
-    }
-
-    fn replacement_text(&self, text: &mut String) {
-        for (i, r) in self.replacement.iter().enumerate() {
-            if i == 0 {
-                text.push_str(
-                    "on the model, for an access: those that waited for a page and pages read; \
-                     beside it FIFO, LRU and\nMIN (which knows what comes) with as many pages\n\
-                     pattern     record  accesses  resident MiB  waited    read    FIFO  \
-                     \x20  LRU     MIN\n",
-                );
-            }
-            let _ = writeln!(
-                text,
-                "{:10}  {:6}  {:8}  {:>12}  {:6.3}  {:6.3}  {:6.3}  {:6.3}  {:6.3}",
-                r.pattern,
-                r.record,
-                r.accesses,
-                mib(r.resident_pages * PAGE as u64),
-                r.deckle,
-                r.deckle_read,
-                r.fifo,
-                r.lru,
-                r.min
-            );
-        }
-        if !self.replacement.is_empty() {
-            text.push('\n');
-        }
-    }
-
-    /// The report as a table.
-    pub fn to_text(&self) -> String {
-        let mut text = format!(
-            "overcommit: a working set of {} ({RATIO}:1) in {} of RAM, every access verified, a \
-             quarter writes; huge pages of the host: {}\n\n",
-            human(self.size_bytes),
-            human(self.memory_bytes),
-            self.thp.as_deref().unwrap_or("none"),
-        );
-        self.replacement_text(&mut text);
-        if self.rows.is_empty() {
-            return text;
-        }
-        let head = "pattern     threads  record  on                  ops/s       sum/s  \
-                    \x20     fill s  cpu s  faults  stored    read  RAM MiB  \
-                    \x20  limit + store   held  killed\n";
-        text.push_str(head);
-        for row in &self.rows {
-            let with = |value: f64, error: Option<f64>, digits| {
-                let error = error.map_or(String::new(), |e| format!(" +- {e:.digits$}"));
-                format!("{value:.digits$}{error}")
-            };
-            let _ = write!(
-                text,
-                "{:10}  {:7}  {:6}  {:6}  {:>17}  {:>10.0}  {:>12}  {:>5}  {:>6}  {:>6}  \
-                 {:>6}  {:>7}  {:>16}  {:>5}  {:>6}",
-                row.pattern,
-                row.threads,
-                row.record,
-                row.on,
-                with(row.ops_per_s, row.ops_error, 0),
-                row.sum_per_s,
-                with(row.fill_s, row.fill_error, 2),
-                row.cpu_s.map_or("-".into(), |s| format!("{s:.2}")),
-                row.faults,
-                row.stored,
-                row.read,
-                mib(row.ram_bytes),
-                ram_of(row),
-                row.held_bytes.map_or("-".into(), mib),
-                row.killed,
-            );
-            text.push('\n');
-            if let Some(error) = &row.error {
-                let _ = writeln!(text, "            FAILED: {error}");
-            }
-        }
-        for (i, r) in self.ratios().iter().enumerate() {
-            if i == 0 {
-                text.push_str(
-                    "\nlive / kernel    threads  record   ops/s  fill  cpu/op  cpu/flt   RAM\n",
-                );
-            }
-            let cpu = |of: Option<f64>| of.map_or("-".into(), |c| format!("{c:.2}"));
-            let (op, fault) = (cpu(r.cpu_per_op), cpu(r.cpu_per_fault));
-            let _ = writeln!(
-                text,
-                "{:15}  {:7}  {:6}  {:6.2}  {:4.2}  {op:>6}  {fault:>7}  {:4.2}",
-                r.pattern, r.threads, r.record, r.ops, r.fill, r.ram
-            );
-        }
-        self.wanted_text(&mut text);
-        text
-    }
 }
+
+const COLUMNS: [Column<OvercommitRow>; 15] = [
+    Left("pattern", |r| r.case.pattern.to_string()),
+    Right("threads", |r| r.case.threads.to_string()),
+    Right("record", |r| r.case.record.to_string()),
+    Left("on", |r| r.on.to_string()),
+    Right("ops/s", |r| with_error(r.ops_per_s, r.ops_error, 0)),
+    Right("sum/s", |r| format!("{:.0}", r.sum_per_s)),
+    Right("fill s", |r| with_error(r.fill_s, r.fill_error, 2)),
+    Right("cpu s", |r| number(r.cpu_s, 2)),
+    Right("faults", |r| r.faults.to_string()),
+    Right("stored", |r| r.stored.to_string()),
+    Right("read", |r| r.read.to_string()),
+    Right("RAM MiB", |r| mib(r.ram_bytes)),
+    // The kernel's limit and zram, or the limit that holds both.
+    Right("limit + store", |r| {
+        let (limit, store) = (mib(r.limit_bytes), mib(r.store_bytes));
+        match r.on {
+            Side::Kernel => format!("{limit}    + {store}"),
+            _ => format!("{limit} with {store}"),
+        }
+    }),
+    Right("held", |r| or_dash(r.held_bytes.map(mib))),
+    Right("killed", |r| r.killed.to_string()),
+];
+
+const RATIOS: [Column<Ratio>; 8] = [
+    Left("live / kernel", |r| r.case.pattern.to_string()),
+    Right("threads", |r| r.case.threads.to_string()),
+    Right("record", |r| r.case.record.to_string()),
+    Right("ops/s", |r| format!("{:.2}", r.ops)),
+    Right("fill", |r| format!("{:.2}", r.fill)),
+    Right("cpu/op", |r| number(r.cpu_per_op, 2)),
+    Right("cpu/flt", |r| number(r.cpu_per_fault, 2)),
+    Right("RAM", |r| format!("{:.2}", r.ram)),
+];
+
+const REPLACEMENT: [Column<Replacement>; 9] = [
+    Left("pattern", |r| r.pattern.to_string()),
+    Right("record", |r| r.record.to_string()),
+    Right("accesses", |r| r.accesses.to_string()),
+    Right("resident MiB", |r| mib(r.resident_pages * PAGE as u64)),
+    Right("waited", |r| format!("{:.3}", r.deckle)),
+    Right("read", |r| format!("{:.3}", r.deckle_read)),
+    Right("FIFO", |r| format!("{:.3}", r.fifo)),
+    Right("LRU", |r| format!("{:.3}", r.lru)),
+    Right("MIN", |r| format!("{:.3}", r.min)),
+];
 
 fn mib(bytes: u64) -> String {
     format!("{:.1}", bytes as f64 / f64::from(1 << 20))
 }
 
-/// What RAM is made of: the kernel's limit and zram, or the limit that holds both.
-fn ram_of(row: &OvercommitRow) -> String {
-    let (limit, store) = (mib(row.limit_bytes), mib(row.store_bytes));
-    match row.on {
-        Side::Kernel => format!("{limit}    + {store}"),
-        _ => format!("{limit} with {store}"),
+/// A line for each length of records, in it a panel for each number of threads, in that for each
+/// pattern a bar of each side.
+pub(super) fn plot(rows: &[OvercommitRow]) -> Option<String> {
+    const SIDES: [(Side, &str); 2] = [(Side::Live, "#369"), (Side::Kernel, "#c93")];
+    let rows: Vec<&OvercommitRow> = rows.iter().filter(|r| r.error.is_none()).collect();
+    let panel = |record: usize, threads: usize| {
+        let of = |r: &&&OvercommitRow| (r.case.record, r.case.threads) == (record, threads);
+        let rows: Vec<&&OvercommitRow> = rows.iter().filter(of).collect();
+        let most = rows.iter().map(|r| r.ops_per_s).fold(1.0, f64::max);
+        let mut bars = Vec::new();
+        for pattern in Pattern::ALL {
+            let mut name = pattern.to_string();
+            for (side, colour) in SIDES {
+                let mut of = rows
+                    .iter()
+                    .filter(|r| (r.on, r.case.pattern) == (side, pattern));
+                bars.extend(of.next().map(|r| Bar {
+                    name: std::mem::take(&mut name),
+                    value: format!("{:.1}", r.ops_per_s / 1000.0),
+                    parts: vec![(r.ops_per_s / most, colour)],
+                }));
+            }
+            // Room before the next pattern, if this one is there.
+            if name.is_empty() {
+                bars.push(Bar {
+                    name,
+                    value: String::new(),
+                    parts: Vec::new(),
+                });
+            }
+        }
+        let title = format!("threads {threads}, records of {record} bytes");
+        Panel { title, bars }
+    };
+    let of = |r: &&OvercommitRow| (r.case.record, r.case.threads);
+    let all: BTreeSet<(usize, usize)> = rows.iter().map(of).collect();
+    let records: BTreeSet<usize> = all.iter().map(|(record, _)| *record).collect();
+    let line = |record| {
+        let of = all.iter().filter(|(r, _)| *r == record);
+        of.map(|(record, threads)| panel(*record, *threads))
+            .collect()
+    };
+    let lines: Vec<Vec<Panel>> = records.into_iter().map(line).collect();
+    let legend = SIDES.map(|(side, colour)| (side.name(), colour));
+    (!rows.is_empty()).then(|| bars("Accesses a second, thousands", &legend, &lines))
+}
+
+impl Tell for Overcommit {
+    const NAME: &'static str = "overcommit";
+    const WANTED: &'static str = "wanted, records of a page";
+    type Row = OvercommitRow;
+    type More = More;
+    type Of = Of;
+
+    fn text(report: &Report<Self>) -> String {
+        let set = report.options.set;
+        let mut text = format!(
+            "overcommit: a working set of {} ({RATIO}:1) in {} of RAM, every access verified, a \
+             quarter writes; huge pages of the host: {}\n\n",
+            human(set.size),
+            human(set.memory()),
+            report.more.thp.as_deref().unwrap_or("none"),
+        );
+        if !report.more.replacement.is_empty() {
+            text.push_str(
+                "on the model, for an access: those that waited for a page and pages read; beside \
+                 it FIFO, LRU and\nMIN (which knows what comes) with as many pages\n",
+            );
+            table(&mut text, 0, &REPLACEMENT, &report.more.replacement, |_| {
+                None
+            });
+            text.push('\n');
+        }
+        if report.rows.is_empty() {
+            return text;
+        }
+        let failed = |r: &OvercommitRow| r.error.as_ref().map(|error| format!("FAILED: {error}"));
+        table(&mut text, 0, &COLUMNS, &report.rows, failed);
+        let ratios = report.ratios();
+        if !ratios.is_empty() {
+            let _ = writeln!(text);
+            table(&mut text, 0, &RATIOS, &ratios, |_| None);
+        }
+        text
+    }
+
+    fn json(report: &Report<Self>, json: Json) -> Json {
+        json.with("size_bytes", &report.options.set.size)
+            .with("memory_bytes", &report.options.set.memory())
+            .with("thp", &report.more.thp)
+            .with("rows", &report.rows)
+            .with_some("replacement", &report.more.replacement)
+            .with("ratios", &report.ratios())
+            .with("targets", &report.targets())
+    }
+
+    fn targets(report: &Report<Self>) -> Vec<Target<Of>> {
+        wanted::targets(report)
+    }
+
+    /// True if a row does not count.
+    fn failed(report: &Report<Self>) -> bool {
+        report.rows.iter().any(|row| row.error.is_some())
+    }
+
+    fn plot(report: &Report<Self>) -> Option<String> {
+        plot(&report.rows)
     }
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+mod tests {
+    use super::super::More;
     use super::*;
-    use crate::program::walk::Pattern;
+    use crate::working_set::WorkingSet;
 
     const MIB: u64 = 1 << 20;
 
-    pub fn case(pattern: Pattern, threads: usize) -> Case {
+    fn case(pattern: Pattern, threads: usize) -> Case {
         Case {
             pattern,
             threads,
@@ -358,7 +332,7 @@ pub(super) mod tests {
     }
 
     /// A row of two runs with so many accesses a second, on average.
-    pub fn row(on: Side, case: Case, ops: f64) -> OvercommitRow {
+    fn row(on: Side, case: Case, ops: f64) -> OvercommitRow {
         let run = |ops| Run {
             ops_per_s: ops,
             ops: ops as u64,
@@ -376,13 +350,28 @@ pub(super) mod tests {
         OvercommitRow::new(on, case, &[run(ops - 10.0), run(ops + 10.0)], 0, None)
     }
 
-    pub fn report(rows: Vec<OvercommitRow>) -> OvercommitReport {
-        OvercommitReport {
-            size_bytes: 64 * MIB,
-            memory_bytes: 32 * MIB,
+    fn report(rows: Vec<OvercommitRow>) -> Report<Overcommit> {
+        let set = WorkingSet {
+            size: 64 * MIB,
+            ratio: 0.5,
+            seconds: 1.0,
+        };
+        let options = Overcommit {
+            set,
+            patterns: Pattern::ALL.to_vec(),
+            threads: Vec::new(),
+            records: vec![4096],
+            sides: vec![Side::Live, Side::Kernel],
+            runs: 2,
+        };
+        let more = More {
             thp: Some("always".into()),
-            rows,
             replacement: Vec::new(),
+        };
+        Report {
+            options,
+            rows,
+            more,
         }
     }
 
@@ -439,5 +428,68 @@ pub(super) mod tests {
         );
         assert!(text.contains("FAILED: killed 4 times"), "{text}");
         assert!(report.to_svg().is_ok());
+    }
+
+    #[test]
+    fn r150_what_is_wanted_is_judged_where_both_sides_were_run() {
+        let (one, two) = (case(Pattern::Uniform, 1), case(Pattern::Uniform, 2));
+        let mut rows = vec![
+            row(Side::Live, two, 210.0),
+            row(Side::Kernel, two, 200.0),
+            row(Side::Live, one, 100.0),
+        ];
+        let targets = report(rows.clone()).targets();
+        let found: Vec<_> = targets.iter().map(|t| (t.what, t.holds)).collect();
+        assert_eq!(
+            found,
+            [
+                ("of the kernel's accesses", true),
+                ("of its time to fill", false),
+                ("of its CPU time a fault", true)
+            ]
+        );
+        rows.push(row(Side::Kernel, one, 130.0));
+        let report = report(rows);
+        let targets = report.targets();
+        let last = targets.last().unwrap();
+        assert_eq!(
+            (last.what, last.holds),
+            ("of its own accesses with one", true)
+        );
+        let slow = targets.iter().find(|t| t.of.threads == 1).unwrap();
+        assert!(!slow.holds, "{slow:?}");
+        let text = report.to_text();
+        assert!(text.contains("NO  uniform    threads 1"), "{text}");
+    }
+
+    #[test]
+    fn r150_each_row_that_counts_has_a_bar() {
+        let (one, two) = (case(Pattern::Zipf, 1), case(Pattern::Loop, 2));
+        let report = report(vec![
+            row(Side::Live, one, 12_000.0),
+            row(Side::Kernel, one, 34_500.0),
+            row(Side::Live, two, 56_000.0),
+        ]);
+        let svg = report.to_svg().unwrap();
+        assert!(
+            svg.starts_with("<svg ") && svg.ends_with("</svg>\n"),
+            "{svg}"
+        );
+        for says in [
+            ">12.0<",
+            ">34.5<",
+            ">56.0<",
+            "threads 2",
+            ">zipf<",
+            ">loop<",
+        ] {
+            assert!(svg.contains(says), "{says} in {svg}");
+        }
+        assert!(!svg.contains("NaN"), "{svg}");
+        let none = Report {
+            rows: Vec::new(),
+            ..report
+        };
+        assert!(none.to_svg().is_err());
     }
 }

@@ -1,11 +1,11 @@
 //! Timed runs, warm or repeated, and the run that is checked and not timed.
 
-use std::ffi::OsString;
-
-use super::{Case, LEFT, PageoutOptions, PageoutRow};
-use crate::child::{Finished, Running, warm};
-use crate::host::{cgroup::Cgroup, pss, vmstat, zram};
-use crate::live_stats::{LiveStats, StatsFile};
+use super::{Case, LEFT, PageoutRow};
+use crate::child::{Finished, Running};
+use crate::experiment::words;
+use crate::host::{pss, vmstat, zram};
+use crate::live_stats::{LiveStats, TempFile};
+use crate::machines::Machines;
 use crate::program::pageout::{FAULTS_LINE, PAGED_OUT_LINE};
 use crate::program::warm::WARM_LINE;
 use crate::{LabError, Side};
@@ -27,42 +27,69 @@ pub(super) struct Measured {
     pub discarded: usize,
 }
 
+/// What became of the pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Stored {
+    /// Zero-filled pages that were dropped.
+    pub zero_pages: u64,
+    /// Pages that were compressed and kept.
+    pub stored_pages: u64,
+    /// Their size in the store, in bytes.
+    pub stored_bytes: u64,
+}
+
+impl Stored {
+    /// What the kernel has counted until now. The device holds its swap header from the start.
+    fn of_kernel() -> Result<Self, LabError> {
+        let zram = zram::stored()?;
+        Ok(Self {
+            zero_pages: vmstat("swpout_zero")? + zram.same_filled,
+            stored_pages: zram.pages,
+            stored_bytes: zram.bytes,
+        })
+    }
+
+    fn since(self, before: Self) -> Self {
+        Self {
+            zero_pages: self.zero_pages.saturating_sub(before.zero_pages),
+            stored_pages: self.stored_pages.saturating_sub(before.stored_pages),
+            stored_bytes: self.stored_bytes.saturating_sub(before.stored_bytes),
+        }
+    }
+
+    fn of_live(stats: &TempFile) -> Result<Self, LabError> {
+        let live = LiveStats::read(stats.path())?;
+        Ok(Self {
+            zero_pages: live.counters.swpout_zero,
+            stored_pages: live.counters.pswpout,
+            stored_bytes: live.peak.stored_bytes,
+        })
+    }
+}
+
 /// One case on the sides that run the real program.
-pub(super) struct Bench<'a, 'o> {
-    pub options: &'a PageoutOptions<'o>,
+pub(super) struct Bench<'a> {
+    pub size: usize,
     pub case: Case,
-    pub cgroup: Option<&'a Cgroup>,
+    pub machines: &'a Machines<'a>,
 }
 
-/// What a checked run found.
-struct Checked {
-    zero_pages: u64,
-    stored_pages: u64,
-    stored_bytes: u64,
-    /// Anonymous memory left beside the store.
-    left: u64,
-}
-
-impl Bench<'_, '_> {
+impl Bench<'_> {
     /// One timed run, repeated while it is cold.
     pub fn timed_run(&self, side: Side, measured: &mut Measured) -> Result<(), LabError> {
         let mut best_us = f64::INFINITY;
         for _ in 0..ATTEMPTS {
             let warm_us = self.warm()?;
-            let stats = StatsFile::new();
-            let cpu_before = self.cgroup_cpu()?;
-            let end = self.start(side, &stats, false)?.finish()?;
-            if !end.status.success() {
-                return Err(end.failure("failed"));
-            }
-            let fault_us = first_faults(&end)?;
+            let stats = TempFile::new("stats.json");
+            let before = self.machines.cpu()?;
+            let end = self.start(side, &stats, "")?.succeed()?;
+            let fault_us = end.told(FAULTS_LINE, |us| us.parse().ok())?;
             if fault_us <= warm_us {
                 measured.wall_s.push(end.wall_s);
-                let tree = self
-                    .cgroup_cpu()?
-                    .zip(cpu_before)
-                    .map(|(after, before)| after - before);
-                measured.cpu_s.push(tree.unwrap_or(end.cpu_s));
+                let tree = self.machines.cpu()?.zip(before);
+                measured
+                    .cpu_s
+                    .push(tree.map_or(end.cpu_s, |(after, before)| after - before));
                 return Ok(());
             }
             best_us = best_us.min(fault_us);
@@ -76,127 +103,65 @@ impl Bench<'_, '_> {
 
     /// The row, with the figures of one more run that is checked and not timed.
     pub fn checked_row(&self, side: Side, measured: Measured) -> Result<PageoutRow, LabError> {
-        let stats = StatsFile::new();
-        // The device holds its swap header already, and nothing else.
-        let before = match side {
-            Side::Kernel => Some((zram::stored()?, vmstat("swpout_zero")?)),
-            _ => None,
-        };
-        let mut run = self.start(side, &stats, true)?;
+        let stats = TempFile::new("stats.json");
+        let kernel = || (side == Side::Kernel).then(Stored::of_kernel).transpose();
+        let before = kernel()?;
+        let mut run = self.start(side, &stats, " --check")?;
         if !run.wait_for(PAGED_OUT_LINE)? {
-            return Err(run
-                .finish()?
-                .failure("ended before its memory was paged out"));
+            let end = run.finish()?;
+            return Err(end.failure("ended before its memory was paged out"));
         }
-        let anon = match self.cgroup {
+        let anon = match &self.machines.cgroup {
             Some(cgroup) => cgroup.anon()?,
             None => pss::anon_of_tree(run.pid())?,
         };
-        let kernel = match before {
-            Some((stored, zero)) => Some((
-                zram::stored()?.since(stored),
-                vmstat("swpout_zero")?.saturating_sub(zero),
-            )),
-            None => None,
-        };
+        let after = kernel()?;
         run.go_on()?;
         let end = run.finish()?;
-        let wrong = (!end.status.success() || end.line("checked: ").is_none())
-            .then(|| end.failure("the check after paging out failed").to_string());
-        let figures = match (kernel, wrong.is_some()) {
-            (Some((stored, zero)), _) => Checked {
-                zero_pages: zero + stored.same_filled,
-                stored_pages: stored.pages,
-                stored_bytes: stored.bytes,
-                left: anon,
-            },
+        let right = end.status.success() && end.line("checked: ").is_some();
+        let (stored, left) = match (after.zip(before), right) {
+            (Some((after, before)), _) => (after.since(before), anon),
             // A live run that failed may have written no statistics; its own error says more.
-            (None, true) => Checked {
-                zero_pages: 0,
-                stored_pages: 0,
-                stored_bytes: 0,
-                left: 0,
-            },
-            (None, false) => {
-                let live = LiveStats::read(stats.path())?;
-                Checked {
-                    zero_pages: live.zero_pages,
-                    stored_pages: live.stored_pages,
-                    stored_bytes: live.stored_bytes,
-                    left: anon.saturating_sub(live.stored_bytes),
-                }
+            (None, false) => (Stored::default(), 0),
+            (None, true) => {
+                let stored = Stored::of_live(&stats)?;
+                (stored, anon.saturating_sub(stored.stored_bytes))
             }
         };
-        let most = (self.options.size as f64 * LEFT) as u64;
-        let error = wrong.or_else(|| {
-            (figures.left > most).then(|| {
-                format!(
-                    "after MADV_PAGEOUT {} bytes of anonymous memory are left beside the store, \
-                     more than {most}",
-                    figures.left
-                )
-            })
-        });
-        let Checked {
-            zero_pages,
-            stored_pages,
-            stored_bytes,
-            ..
-        } = figures;
-        Ok(PageoutRow::new(
-            side,
-            self.case,
-            measured,
-            zero_pages,
-            stored_pages,
-            stored_bytes,
-            error,
-        ))
+        let error = self.wrong(&end, right, left);
+        Ok(PageoutRow::new(side, self.case, measured, stored, error))
+    }
+
+    /// Why a checked run does not count.
+    fn wrong(&self, end: &Finished, right: bool, left: u64) -> Option<String> {
+        let most = (self.size as f64 * LEFT) as u64;
+        if !right {
+            return Some(end.failure("the check after paging out failed").to_string());
+        }
+        (left > most).then(|| {
+            format!(
+                "after MADV_PAGEOUT {left} bytes of anonymous memory are left beside the store, \
+                 more than {most}"
+            )
+        })
     }
 
     /// Touches and frees as much memory as the run will use, so that the run finds it at hand.
     /// Returns what huge page faults may take, on average, in microseconds: twice what one takes
     /// in memory that was just freed, if that is more than [`WARM_US`].
     fn warm(&self) -> Result<f64, LabError> {
-        let size = self.options.size + self.options.size / 16;
-        let end = warm(&self.options.program_cmd, size)?;
-        let printed = end.line(WARM_LINE).and_then(|us| us.parse::<f64>().ok());
-        let best = printed.ok_or_else(|| end.failure("did not print how long a fault took"))?;
+        let end = self.machines.lab.warm(self.size + self.size / 16)?;
+        let best: f64 = end.told(WARM_LINE, |us| us.parse().ok())?;
         Ok(WARM_US.max(2.0 * best))
     }
 
-    fn start(&self, side: Side, stats: &StatsFile, check: bool) -> Result<Running, LabError> {
-        let mut command: Vec<OsString> = Vec::new();
-        if side == Side::Live {
-            command.push(self.options.deckle.clone().into());
-            // No limit, also where one would be taken from a container.
-            let fixed = ["run", "--memory-max", "max", "--thp", "always", "--stats"];
-            command.extend(fixed.map(OsString::from));
-            command.extend([stats.path().into(), "--".into()]);
-        }
-        command.extend(self.options.program_cmd.iter().cloned());
-        command.push("pageout".into());
-        command.push((self.options.size >> 20).to_string().into());
-        let words = self.case.content().words();
-        command.extend(words.into_iter().map(OsString::from));
-        if check {
-            command.push("--check".into());
-        }
-        let doors = self.cgroup.map_or(Ok(Vec::new()), Cgroup::doors)?;
-        Running::start(
-            &format!("pageout, {} on {side}", self.case.name()),
-            &command,
-            doors,
-        )
+    fn start(&self, side: Side, stats: &TempFile, check: &str) -> Result<Running, LabError> {
+        // No limit, also where one would be taken from a container.
+        let live = words("--memory-max max --thp always");
+        let (mib, content) = (self.size >> 20, self.case.content().words());
+        let program = format!("pageout {mib} {content}{check}");
+        let what = format!("pageout, {}", self.case);
+        self.machines
+            .start(&what, side, live, Some(stats.path()), &program)
     }
-
-    fn cgroup_cpu(&self) -> Result<Option<f64>, LabError> {
-        self.cgroup.map_or(Ok(None), Cgroup::cpu_seconds)
-    }
-}
-
-/// Average of the first huge page faults in microseconds, as the program printed it.
-fn first_faults(end: &Finished) -> Result<f64, LabError> {
-    let printed = end.line(FAULTS_LINE).and_then(|us| us.parse().ok());
-    printed.ok_or_else(|| end.failure("did not print how long its first faults took"))
 }

@@ -1,74 +1,55 @@
 //! The S000 experiment: how fast huge pages of which most is zero can be paged out, and what the
 //! zero scan costs where nothing is zero.
 
-use std::ffi::OsString;
-use std::path::PathBuf;
-
 use serde::Serialize;
 
-use crate::host::cgroup::Cgroup;
+use crate::experiment::{Experiment, Lab, Tell, bad, something};
+use crate::host;
 use crate::host::thp::Thp;
-use crate::host::{Guard, is_root, mem_available, zram};
-use crate::model::ModelSide;
+use crate::machines::Machines;
 use crate::program::fill::progress;
 use crate::program::pageout::Content;
-use crate::size::{BLOCK, human};
-use crate::{LabError, Side, floor};
+use crate::size::{self, BLOCK};
+use crate::{LabError, Side, floor, model};
 
 mod measure;
 mod report;
-mod wanted;
 
+pub use measure::Stored;
 use measure::{Bench, Measured};
-pub use report::{PageoutReport, PageoutRow, Ratio};
-pub use wanted::Target;
+pub use report::{PageoutRow, Ratio};
 
 /// Anonymous memory that may be left beside the store after paging out, as a part of the size.
 pub(crate) const LEFT: f64 = 0.02;
 
-/// What the pages hold.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Case {
-    /// One byte in the first page of each block; 511 pages are zero.
-    Best,
-    /// The last byte of every page; none is zero, and each is scanned to its end.
-    Worst,
-    /// One byte of every page, at a place in its two middle quarters that differs from page to
-    /// page: a scan that looks at the ends first cannot guess it. None is zero.
-    Middle,
-    /// Every page whole, at lz4 ratio 2.5:1.
-    Text,
+named! {
+    /// What the pages hold.
+    pub enum Case {
+        /// One byte in the first page of each block; 511 pages are zero.
+        Best = "best",
+        /// The last byte of every page; none is zero, and each is scanned to its end.
+        Worst = "worst",
+        /// One byte of every page, at a place in its two middle quarters that differs from page to
+        /// page: a scan that looks at the ends first cannot guess it. None is zero.
+        Middle = "middle",
+        /// Every page whole, at lz4 ratio 2.5:1.
+        Text = "text",
+    }
 }
 
 impl Case {
-    /// All of them.
-    pub const ALL: [Self; 4] = [Self::Best, Self::Worst, Self::Middle, Self::Text];
-
-    /// The name in options and reports.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Best => "best",
-            Self::Worst => "worst",
-            Self::Middle => "middle",
-            Self::Text => "text",
-        }
-    }
-
-    /// Parses `best`, `worst`, `middle`, `text` or `all`.
+    /// Parses a name, or `all`.
     ///
     /// # Errors
     /// [`LabError::Option`] for anything else.
-    pub fn parse(word: &str) -> Result<Vec<Self>, LabError> {
-        if word == "all" {
-            return Ok(Self::ALL.to_vec());
-        }
-        let case = Self::ALL.into_iter().find(|case| case.name() == word);
-        case.map(|case| vec![case]).ok_or_else(|| {
-            LabError::Option(format!(
+    pub fn parse(word: &str) -> Result<Cases, LabError> {
+        let of = |case: &Case| word == "all" || word == case.name();
+        match Self::ALL.into_iter().filter(of).collect::<Cases>() {
+            none if none.is_empty() => bad(format!(
                 "unknown case '{word}' (known: best, worst, middle, text, all)"
-            ))
-        })
+            )),
+            cases => Ok(cases),
+        }
     }
 
     /// What the program writes.
@@ -88,119 +69,105 @@ impl Case {
     }
 }
 
-/// What to run.
-pub struct PageoutOptions<'a> {
-    /// Size of the mapping in bytes; a multiple of 2 MiB.
+/// Some cases, in the order of the report. By this name, since clap splits what is a `Vec`.
+pub type Cases = Vec<Case>;
+
+/// The experiment. Live and kernel runs alternate.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Pageout {
+    /// Size of the mapping, a multiple of 2M.
+    #[arg(long, value_name = "SIZE", default_value = "4G", value_parser = size::parse)]
     pub size: usize,
-    /// The cases, in the order of the report.
-    pub cases: Vec<Case>,
-    /// The sides. Live and kernel runs alternate in this order.
+    /// Content of the pages: best, worst, middle, text or all.
+    #[arg(long = "case", value_name = "CASE", default_value = "all", value_parser = Case::parse)]
+    pub cases: Cases,
+    /// Where to run, separated by commas.
+    #[arg(long = "on", value_delimiter = ',', default_value = "live,kernel")]
     pub sides: Vec<Side>,
-    /// Timed runs of each case on each side.
-    pub runs: usize,
-    /// The `deckle` binary, for the live side.
-    pub deckle: PathBuf,
-    /// Command in front of a workload's name and arguments, e.g. `deckle lab program`.
-    pub program_cmd: Vec<OsString>,
-    /// The model, if its side is asked for.
-    pub model: Option<&'a mut dyn ModelSide>,
+    /// Timed runs on each side.
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub runs: u32,
 }
 
-/// Runs the experiment.
-///
-/// # Errors
-/// Options that make no sense, a side that cannot be run here, a workload that fails, a machine
-/// that is never warm, settings that were disturbed or could not be given back. A row whose
-/// memory was not given back or whose bytes were wrong is in the report, marked as failed.
-pub fn run(mut options: PageoutOptions<'_>) -> Result<PageoutReport, LabError> {
-    check(&options)?;
-    let mut model = options.model.take();
-    let machines: Vec<Side> = options
-        .sides
-        .iter()
-        .copied()
-        .filter(|side| *side != Side::Model)
-        .collect();
-    let kernel = machines.contains(&Side::Kernel);
+/// What a target is about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct Of {
+    /// The case.
+    pub case: Case,
+}
 
-    // As root, live runs are in a cgroup too: it counts the CPU time of the whole tree.
-    let mut guard = match !machines.is_empty() && (kernel || is_root()) {
-        true => Some(Guard::new(&options.program_cmd)?),
-        false => None,
-    };
-    let cgroup = Cgroup::if_any(guard.as_mut(), "pageout", kernel)?;
-    if let Some(guard) = guard.as_mut().filter(|_| kernel) {
-        // What the host has by default; the shrinker is not part of this experiment.
-        Thp {
-            max_ptes_none: 511,
-            shrink_underused: true,
-        }
-        .set(guard)?;
+impl std::fmt::Display for Of {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:<6} ", self.case)
+    }
+}
+
+impl Experiment for Pageout {
+    fn measure(&self, lab: &Lab) -> Result<(Vec<PageoutRow>, Vec<(Case, f64)>), LabError> {
+        self.check()?;
         // Same-filled and incompressible pages fit too.
-        zram::swap_on(guard, options.size + options.size / 4 + (64 << 20))?;
-    }
-
-    let steps = options.cases.len() * options.sides.len() * (options.runs + 1);
-    let bar = progress(steps as u64, "pageout");
-    let mut report = PageoutReport::new(options.size);
-    for &case in &options.cases {
-        let bench = Bench {
-            options: &options,
-            case,
-            cgroup: cgroup.as_ref(),
-        };
-        let mut timed: Vec<Measured> = machines.iter().map(|_| Measured::default()).collect();
-        for _ in 0..options.runs {
-            for (side, measured) in machines.iter().zip(&mut timed) {
-                bench.timed_run(*side, measured)?;
-                guard.as_ref().map_or(Ok(()), Guard::undisturbed)?;
+        let swap = self.size + self.size / 4 + (64 << 20);
+        let mut machines = Machines::new(lab, Self::NAME, &self.sides, Some(swap))?;
+        if let Some(guard) = machines.host() {
+            // What the host has by default; the shrinker is not part of this experiment.
+            let thp = Thp {
+                max_ptes_none: 511,
+                shrink_underused: true,
+            };
+            thp.set(guard, "always")?;
+        }
+        let steps = self.cases.len() * self.sides.len() * (self.runs as usize + 1);
+        let bar = progress(steps as u64, Self::NAME);
+        let (mut rows, mut floors) = (Vec::new(), Vec::new());
+        for &case in &self.cases {
+            let bench = Bench {
+                size: self.size,
+                case,
+                machines: &machines,
+            };
+            let mut timed: Vec<Measured> =
+                machines.sides.iter().map(|_| Measured::default()).collect();
+            for _ in 0..self.runs {
+                for (side, measured) in machines.sides.iter().zip(&mut timed) {
+                    bench.timed_run(*side, measured)?;
+                    machines.undisturbed()?;
+                    bar.inc(1);
+                }
+            }
+            for (side, measured) in machines.sides.iter().zip(timed) {
+                rows.push(bench.checked_row(*side, measured)?);
                 bar.inc(1);
             }
-        }
-        for (side, measured) in machines.iter().zip(timed) {
-            report.rows.push(bench.checked_row(*side, measured)?);
-            bar.inc(1);
-        }
-        if let (Some(model), true) = (&mut model, options.sides.contains(&Side::Model)) {
-            let mut runs = Vec::new();
-            for _ in 0..options.runs {
-                runs.push(model.pageout(case, options.size)?);
-                bar.inc(1);
+            if self.sides.contains(&Side::Model) {
+                let mut runs = Vec::new();
+                for _ in 0..self.runs {
+                    runs.push(model::pageout::run(case, self.size)?);
+                    bar.inc(1);
+                }
+                rows.extend(PageoutRow::of_model(case, &runs));
             }
-            report.rows.extend(PageoutRow::of_model(case, &runs));
+            floors.push((case, floor::measure(self.size, case.content())?));
         }
-        let floor = floor::measure(options.size, case.content())?;
-        report.floor.push((case, floor));
+        bar.finish_and_clear();
+        machines.finish()?;
+        Ok((rows, floors))
     }
-    bar.finish_and_clear();
-    guard.map_or(Ok(()), Guard::finish)?;
-    Ok(report)
 }
 
-fn check(options: &PageoutOptions<'_>) -> Result<(), LabError> {
-    let bad = |why: String| Err(LabError::Option(why));
-    if options.size == 0 || !options.size.is_multiple_of(BLOCK) {
-        return bad(format!(
-            "size of {} bytes: must be a multiple of 2 MiB",
-            options.size
-        ));
-    }
-    if options.sides.iter().any(|side| *side != Side::Model) {
-        // All of it is resident before it is paged out, and a little more while the host warms.
-        let (size, have) = (options.size as u64, mem_available()?);
-        if size.saturating_add(size / 16) > have {
+impl Pageout {
+    fn check(&self) -> Result<(), LabError> {
+        if self.size == 0 || !self.size.is_multiple_of(BLOCK) {
+            let bytes = self.size;
             return bad(format!(
-                "--size: {} do not fit into memory, of which {} can be had: give a smaller size",
-                human(size),
-                human(have)
+                "--size: {bytes} bytes are no multiple of 2M, the size of a huge page"
             ));
         }
+        if self.sides.iter().any(|side| *side != Side::Model) {
+            // All of it is resident before it is paged out, and a little more while the host warms.
+            let size = self.size as u64;
+            host::fits(size, size.saturating_add(size / 16))?;
+        }
+        something(self.runs, &self.sides, &[self.cases.len()])
     }
-    if options.runs == 0 || options.cases.is_empty() || options.sides.is_empty() {
-        return bad("nothing to run: at least one run, case and side are needed".into());
-    }
-    if options.sides.contains(&Side::Model) && options.model.is_none() {
-        return Err(LabError::Model("not part of this build".into()));
-    }
-    Ok(())
 }

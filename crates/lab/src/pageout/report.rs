@@ -1,20 +1,37 @@
-//! The report of the pageout experiment, as text and as JSON.
+//! The report of the pageout experiment, and what is wanted of the live side. The bounds are for
+//! `--size 4G`: what does not grow with the size weighs more in a smaller one.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use serde::Serialize;
 
-use super::Case;
-use super::measure::Measured;
-use super::wanted::Target;
+use super::measure::{Measured, Stored};
+use super::{Case, Of, Pageout};
 use crate::Side;
+use crate::experiment::{Json, Report, Target, Tell};
 use crate::figures::median;
-use crate::model::ModelPageout;
-use crate::size;
+use crate::model::pageout::ModelPageout;
+use crate::size::human;
+use crate::table::Column::{self, Left, Right};
+use crate::table::table;
 
 /// What the model's times are of.
 const SIMULATION: &str = "simulation";
+/// Most of the kernel's CPU time that the live side may take.
+const CPU: f64 = 1.0;
+/// How many times the floor's seconds the live side may take in the best case.
+const FLOOR: f64 = 1.6;
+
+/// Most of the kernel's wall time that the live side may take.
+const fn time(case: Case) -> f64 {
+    match case {
+        Case::Best => 0.4,
+        Case::Worst => 0.25,
+        Case::Middle => 0.3,
+        Case::Text => 0.6,
+    }
+}
 
 /// One side of one case.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -51,9 +68,7 @@ impl PageoutRow {
         on: Side,
         case: Case,
         measured: Measured,
-        zero_pages: u64,
-        stored_pages: u64,
-        stored_bytes: u64,
+        stored: Stored,
         error: Option<String>,
     ) -> Self {
         Self {
@@ -62,9 +77,9 @@ impl PageoutRow {
             median_s: median(&measured.wall_s),
             runs_s: measured.wall_s,
             cpu_s: median(&measured.cpu_s),
-            zero_pages,
-            stored_pages,
-            stored_bytes,
+            zero_pages: stored.zero_pages,
+            stored_pages: stored.stored_pages,
+            stored_bytes: stored.stored_bytes,
             discarded: measured.discarded,
             times_of: (on == Side::Model).then_some(SIMULATION),
             error,
@@ -73,27 +88,13 @@ impl PageoutRow {
 
     /// The model's row; none without a run.
     pub(super) fn of_model(case: Case, runs: &[ModelPageout]) -> Option<Self> {
-        let last = runs.last()?;
         let measured = Measured {
             wall_s: runs.iter().map(|run| run.wall_s).collect(),
             cpu_s: runs.iter().map(|run| run.cpu_s).collect(),
             discarded: 0,
         };
-        let ModelPageout {
-            zero_pages,
-            stored_pages,
-            stored_bytes,
-            ..
-        } = *last;
-        Some(Self::new(
-            Side::Model,
-            case,
-            measured,
-            zero_pages,
-            stored_pages,
-            stored_bytes,
-            None,
-        ))
+        let stored = runs.last()?.stored;
+        Some(Self::new(Side::Model, case, measured, stored, None))
     }
 }
 
@@ -106,138 +107,145 @@ pub struct Ratio {
     pub cpu_live_to_kernel: f64,
 }
 
-/// All rows.
-#[derive(Clone, Debug)]
-pub struct PageoutReport {
-    /// Size of the mapping in bytes.
-    pub size_bytes: usize,
-    /// One row for each case and side.
-    pub rows: Vec<PageoutRow>,
-    /// For each case, the seconds that zeroing and scanning alone take with all CPUs.
-    pub floor: Vec<(Case, f64)>,
+/// What is told of cases, by case.
+pub(super) fn by_case<T>(all: impl Iterator<Item = (Case, T)>) -> BTreeMap<Case, T> {
+    all.collect()
 }
 
-#[derive(Serialize)]
-struct Json<'a> {
-    schema: u32,
-    experiment: &'static str,
-    size_bytes: usize,
-    rows: &'a [PageoutRow],
-    ratios: BTreeMap<Case, Ratio>,
-    floor_s: BTreeMap<Case, f64>,
-    live_to_floor: BTreeMap<Case, f64>,
-    wanted: Vec<Target>,
-}
-
-impl PageoutReport {
-    pub(super) fn new(size_bytes: usize) -> Self {
-        Self {
-            size_bytes,
-            rows: Vec::new(),
-            floor: Vec::new(),
-        }
-    }
-
-    /// True if a row does not count.
-    pub fn failed(&self) -> bool {
-        self.rows.iter().any(|row| row.error.is_some())
+impl Report<Pageout> {
+    fn row(&self, on: Side, case: Case) -> Option<&PageoutRow> {
+        self.rows
+            .iter()
+            .find(|row| row.on == on && row.case == case)
     }
 
     /// Live against kernel, for each case that has both.
     pub fn ratios(&self) -> BTreeMap<Case, Ratio> {
-        let find = |on, case| {
-            self.rows
-                .iter()
-                .find(|row| row.on == on && row.case == case)
+        let ratio = |case| {
+            let (live, kernel) = (self.row(Side::Live, case)?, self.row(Side::Kernel, case)?);
+            let ratio = Ratio {
+                live_to_kernel: live.median_s / kernel.median_s,
+                cpu_live_to_kernel: live.cpu_s / kernel.cpu_s,
+            };
+            Some((case, ratio))
         };
-        Case::ALL
-            .into_iter()
-            .filter_map(|case| {
-                let (live, kernel) = (find(Side::Live, case)?, find(Side::Kernel, case)?);
-                let ratio = Ratio {
-                    live_to_kernel: live.median_s / kernel.median_s,
-                    cpu_live_to_kernel: live.cpu_s / kernel.cpu_s,
-                };
-                Some((case, ratio))
-            })
-            .collect()
+        by_case(Case::ALL.into_iter().filter_map(ratio))
     }
 
-    /// The report as JSON, schema 1.
-    pub fn to_json(&self) -> String {
-        let json = Json {
-            schema: 1,
-            experiment: "pageout",
-            size_bytes: self.size_bytes,
-            rows: &self.rows,
-            ratios: self.ratios(),
-            floor_s: self.floor.iter().copied().collect(),
-            live_to_floor: self.live_to_floor(),
-            wanted: self.targets(),
+    /// For each case how many times the floor's seconds the live side takes.
+    pub fn live_to_floor(&self) -> BTreeMap<Case, f64> {
+        let times = |&(case, floor): &(Case, f64)| {
+            let live = self.row(Side::Live, case)?;
+            Some((case, live.median_s / floor))
         };
-        serde_json::to_string(&json).unwrap_or_else(|e| format!("{{\"error\":\"{e}\"}}"))
+        by_case(self.more.iter().filter_map(times))
     }
+}
 
-    /// The report as a table.
-    pub fn to_text(&self) -> String {
+const COLUMNS: [Column<PageoutRow>; 8] = [
+    Left("case", |r| r.case.to_string()),
+    Left("on", |r| r.on.to_string()),
+    Right("median s", |r| format!("{:.3}", r.median_s)),
+    Right("cpu s", |r| format!("{:.3}", r.cpu_s)),
+    Right("zero pages", |r| r.zero_pages.to_string()),
+    Right("stored pages", |r| r.stored_pages.to_string()),
+    Right("stored", |r| human(r.stored_bytes)),
+    Left("runs s", |r| {
+        let mut runs: Vec<String> = r.runs_s.iter().map(|s| format!("{s:.3}")).collect();
+        runs.extend(
+            r.times_of
+                .map(|what| format!(" (times of the {what}, in no ratio)")),
+        );
+        if r.discarded > 0 {
+            runs.push(format!(" ({} cold runs repeated)", r.discarded));
+        }
+        runs.join(" ")
+    }),
+];
+
+impl Tell for Pageout {
+    const NAME: &'static str = "pageout";
+    const WANTED: &'static str = "wanted of live, at 4G";
+    type Row = PageoutRow;
+    /// For each case, the seconds that zeroing and scanning alone take with all CPUs.
+    type More = Vec<(Case, f64)>;
+    type Of = Of;
+
+    fn text(report: &Report<Self>) -> String {
         let mut text = format!(
             "pageout: {} in huge pages, MADV_PAGEOUT, unmap; best: 1 page of 512 holds a byte, \
-             worst: the last byte of each, middle: a byte in the middle half of each, \
-             text: lz4 2.5:1\n\n",
-            size::human(self.size_bytes as u64)
+             worst: the last byte of each, middle: a byte in the middle half of each, text: lz4 \
+             2.5:1\n\n",
+            human(report.options.size as u64)
         );
-        text.push_str(
-            "case    on        median s     cpu s  zero pages  stored pages      stored  runs s\n",
-        );
-        for row in &self.rows {
-            let runs: Vec<String> = row.runs_s.iter().map(|s| format!("{s:.3}")).collect();
-            let _ = write!(
-                text,
-                "{:6}  {:8}  {:8.3}  {:8.3}  {:10}  {:12}  {:>10}  {}",
-                row.case.name(),
-                row.on,
-                row.median_s,
-                row.cpu_s,
-                row.zero_pages,
-                row.stored_pages,
-                size::human(row.stored_bytes),
-                runs.join(" "),
-            );
-            if let Some(what) = row.times_of {
-                let _ = write!(text, "  (times of the {what}, in no ratio)");
-            }
-            if row.discarded > 0 {
-                let _ = write!(text, "  ({} cold runs repeated)", row.discarded);
-            }
-            text.push('\n');
-            if let Some(error) = &row.error {
-                let _ = writeln!(text, "        FAILED: {error}");
-            }
-        }
+        let failed = |r: &PageoutRow| r.error.as_ref().map(|error| format!("FAILED: {error}"));
+        table(&mut text, 0, &COLUMNS, &report.rows, failed);
         text.push('\n');
-        for (case, ratio) in self.ratios() {
+        for (case, ratio) in report.ratios() {
+            let (time, cpu) = (ratio.live_to_kernel, ratio.cpu_live_to_kernel);
             let _ = writeln!(
                 text,
-                "{:6}  live / kernel: {:.2} of the time, {:.2} of the CPU time",
-                case.name(),
-                ratio.live_to_kernel,
-                ratio.cpu_live_to_kernel
+                "{case:6}  live / kernel: {time:.2} of the time, {cpu:.2} of the CPU time"
             );
         }
-        let live = self.live_to_floor();
-        for (case, seconds) in &self.floor {
-            let _ = write!(
+        let live = report.live_to_floor();
+        for (case, seconds) in &report.more {
+            let live = live.get(case).map_or(String::new(), |times| {
+                format!("; live takes {times:.2} times as long")
+            });
+            let _ = writeln!(
                 text,
-                "{:6}  floor: {seconds:.3} s to zero and scan it once with all CPUs",
-                case.name()
+                "{case:6}  floor: {seconds:.3} s to zero and scan it once with all CPUs{live}"
             );
-            let _ = match live.get(case) {
-                Some(times) => writeln!(text, "; live takes {times:.2} times as long"),
-                None => writeln!(text),
-            };
         }
-        self.wanted_text(&mut text);
         text
+    }
+
+    fn json(report: &Report<Self>, json: Json) -> Json {
+        json.with("size_bytes", &report.options.size)
+            .with("rows", &report.rows)
+            .with("ratios", &report.ratios())
+            .with("floor_s", &by_case(report.more.iter().copied()))
+            .with("live_to_floor", &report.live_to_floor())
+            .with("wanted", &report.targets())
+    }
+
+    /// Beside the kernel the cases that have both sides, beside the floor those that have the live
+    /// one. Nothing holds where a row does not count.
+    fn targets(report: &Report<Self>) -> Vec<Target<Of>> {
+        let (ratios, floors) = (report.ratios(), report.live_to_floor());
+        let mut all = Vec::new();
+        for case in Case::ALL {
+            let counts = |sides: &[Side]| {
+                let mut of = report
+                    .rows
+                    .iter()
+                    .filter(|r| r.case == case && sides.contains(&r.on));
+                of.all(|r| r.error.is_none())
+            };
+            let mut most = |what, want, found, counts: bool| {
+                let target = Target::new(Of { case }, what, false, want, found);
+                all.push(Target {
+                    at_least: None,
+                    holds: target.holds && counts,
+                    ..target
+                });
+            };
+            if let Some(r) = ratios.get(&case) {
+                let both = counts(&[Side::Live, Side::Kernel]);
+                most("of the kernel's time", time(case), r.live_to_kernel, both);
+                most("of its CPU time", CPU, r.cpu_live_to_kernel, both);
+            }
+            if let (Some(times), Case::Best) = (floors.get(&case), case) {
+                most("of the floor", FLOOR, *times, counts(&[Side::Live]));
+            }
+        }
+        all
+    }
+
+    /// True if a row does not count.
+    fn failed(report: &Report<Self>) -> bool {
+        report.rows.iter().any(|row| row.error.is_some())
     }
 }
 
@@ -245,20 +253,41 @@ impl PageoutReport {
 mod tests {
     use super::*;
 
-    fn row(on: Side, wall_s: &[f64]) -> PageoutRow {
+    fn row(on: Side, case: Case, wall_s: &[f64], cpu_s: f64) -> PageoutRow {
         let measured = Measured {
             wall_s: wall_s.into(),
-            cpu_s: vec![2.0],
+            cpu_s: vec![cpu_s],
             discarded: 0,
         };
-        PageoutRow::new(on, Case::Best, measured, 511, 1, 20, None)
+        let stored = Stored {
+            zero_pages: 511,
+            stored_pages: 1,
+            stored_bytes: 20,
+        };
+        PageoutRow::new(on, case, measured, stored, None)
+    }
+
+    fn of_rows(rows: Vec<PageoutRow>, more: Vec<(Case, f64)>) -> Report<Pageout> {
+        let options = Pageout {
+            size: 2 << 20,
+            cases: Case::ALL.to_vec(),
+            sides: Side::ALL.to_vec(),
+            runs: 1,
+        };
+        Report {
+            options,
+            rows,
+            more,
+        }
     }
 
     #[test]
     fn r115_report_has_the_promised_shape() {
-        let mut report = PageoutReport::new(2 << 20);
-        report.rows = vec![row(Side::Live, &[2.0, 0.5, 1.0]), row(Side::Kernel, &[4.0])];
-        report.floor = vec![(Case::Best, 0.25)];
+        let rows = vec![
+            row(Side::Live, Case::Best, &[2.0, 0.5, 1.0], 2.0),
+            row(Side::Kernel, Case::Best, &[4.0], 2.0),
+        ];
+        let report = of_rows(rows, vec![(Case::Best, 0.25)]);
         assert_eq!(
             report.to_json(),
             r#"{"schema":1,"experiment":"pageout","size_bytes":2097152,"rows":["#.to_owned()
@@ -274,22 +303,101 @@ mod tests {
                 + r#""want":1.6,"found":4.0,"holds":false}]}"#
         );
         assert!(!report.failed());
-        assert!(
-            report.to_text().contains("live / kernel: 0.25"),
-            "{}",
-            report.to_text()
-        );
+        let text = report.to_text();
+        assert!(text.contains("live / kernel: 0.25"), "{text}");
     }
 
     #[test]
     fn r115_a_failed_row_is_told_in_both_forms() {
-        let mut report = PageoutReport::new(2 << 20);
-        report.rows = vec![row(Side::Live, &[1.0, 2.0])];
+        let rows = vec![row(Side::Live, Case::Best, &[1.0, 2.0], 2.0)];
+        let mut report = of_rows(rows, Vec::new());
         report.rows[0].error = Some("lost a byte".into());
         assert!(report.failed());
         assert!(report.to_json().contains(r#""error":"lost a byte""#));
         assert!(report.to_text().contains("FAILED: lost a byte"));
         assert!(report.ratios().is_empty());
         assert_eq!(report.rows[0].median_s, 1.5);
+    }
+
+    fn report() -> Report<Pageout> {
+        let rows = vec![
+            row(Side::Live, Case::Best, &[4.0], 10.5),
+            row(Side::Kernel, Case::Best, &[10.0], 10.0),
+            row(Side::Live, Case::Worst, &[2.6], 10.0),
+            row(Side::Kernel, Case::Worst, &[10.0], 10.0),
+            row(Side::Model, Case::Worst, &[900.0], 900.0),
+            row(Side::Live, Case::Middle, &[3.0], 9.0),
+            row(Side::Kernel, Case::Middle, &[10.0], 10.0),
+            row(Side::Live, Case::Text, &[6.0], 1.0),
+        ];
+        of_rows(rows, vec![(Case::Best, 2.0), (Case::Worst, 1.3)])
+    }
+
+    #[test]
+    fn r99_r115_what_is_wanted_is_judged_case_by_case() {
+        let report = report();
+        let targets = report.targets().into_iter();
+        let got: Vec<_> = targets
+            .map(|t| (t.of.case, t.want, t.found, t.holds))
+            .collect();
+        // No word on text: the kernel has not run it.
+        assert_eq!(
+            got,
+            [
+                (Case::Best, 0.4, 0.4, true),
+                (Case::Best, 1.0, 1.05, false),
+                (Case::Best, 1.6, 2.0, false),
+                (Case::Worst, 0.25, 0.26, false),
+                (Case::Worst, 1.0, 1.0, true),
+                (Case::Middle, 0.3, 0.3, true),
+                (Case::Middle, 1.0, 0.9, true),
+            ]
+        );
+        let floors: Vec<_> = report.live_to_floor().into_iter().collect();
+        assert_eq!(floors, [(Case::Best, 2.0), (Case::Worst, 2.0)]);
+        let text = report.to_text();
+        let yes = "  yes best   of the kernel's time  at most 0.40: 0.400\n";
+        assert!(text.contains(yes), "{text}");
+        assert!(text.contains("  NO  worst  of the kernel's time  at most 0.25: 0.260\n"));
+        let floor = "  NO  best   of the floor          at most 1.60: 2.000\n";
+        assert!(text.contains(floor), "{text}");
+        assert!(text.contains("live takes 2.00 times as long"), "{text}");
+        let json: serde_json::Value = serde_json::from_str(&report.to_json()).unwrap();
+        assert_eq!(json["wanted"][1]["holds"], false);
+        assert_eq!(json["wanted"][1]["found"], 1.05);
+        assert_eq!(json["live_to_floor"]["worst"], 2.0);
+    }
+
+    #[test]
+    fn r115_a_row_that_does_not_count_holds_nothing() {
+        let mut report = report();
+        report.rows[0].error = Some("lost a byte".into());
+        let holds = |case| {
+            let of = report.targets().into_iter().filter(|t| t.of.case == case);
+            of.map(|t| t.holds).collect::<Vec<_>>()
+        };
+        assert_eq!(holds(Case::Best), [false, false, false]);
+        assert_eq!(holds(Case::Worst), [false, true], "the others stand");
+        report.rows[0].median_s = f64::NAN;
+        report.rows[0].error = None;
+        assert!(!report.targets()[0].holds, "nor does what was not measured");
+        assert!(!report.targets()[2].holds, "beside the floor too");
+    }
+
+    #[test]
+    fn r99_r115_the_floor_asks_for_the_live_row_alone() {
+        let rows = vec![
+            row(Side::Live, Case::Best, &[3.2], 1.0),
+            row(Side::Live, Case::Worst, &[9.0], 1.0),
+            row(Side::Model, Case::Best, &[900.0], 900.0),
+        ];
+        let mut report = of_rows(rows, vec![(Case::Best, 2.0), (Case::Worst, 2.0)]);
+        let [best] = &report.targets()[..] else {
+            panic!("{:?}", report.targets());
+        };
+        assert_eq!((best.of.case, best.want), (Case::Best, 1.6));
+        assert_eq!((best.found, best.holds), (1.6, true));
+        report.rows[0].error = Some("lost a byte".into());
+        assert!(!report.targets()[0].holds);
     }
 }

@@ -3,8 +3,7 @@
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use super::{Failure, check, number, option, pages_of, say};
-use crate::LabError;
+use super::{Failure, check_all, pages_of, parse, say};
 use crate::content::{self, Recipe};
 use crate::region::Region;
 use crate::size::{self, PAGE};
@@ -14,14 +13,25 @@ const STEP: usize = 1024;
 /// Pages compressed to measure the content.
 const SAMPLES: u64 = 512;
 
+#[derive(clap::Parser)]
+#[command(name = "fill", no_binary_name = true)]
+struct Options {
+    #[arg(value_parser = pages_of)]
+    size: usize,
+    #[arg(long, default_value_t = 3.0)]
+    ratio: f64,
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
 pub(super) fn main(args: &[&str]) -> Result<(), Failure> {
-    let mut args = args.to_vec();
-    let ratio = option(&mut args, "--ratio")?.map_or(Ok(3.0), |t| number("--ratio", t))?;
-    let seed = option(&mut args, "--seed")?.map_or(Ok(1), |t| number("--seed", t))?;
-    let [size] = args[..] else {
-        return Err(LabError::Option("usage: fill SIZE [--ratio R] [--seed N]".into()).into());
-    };
-    run(pages_of(size)?, Recipe::new(ratio)?, seed, |_| ())
+    let options: Options = parse(args)?;
+    run(
+        options.size,
+        Recipe::new(options.ratio)?,
+        options.seed,
+        |_| (),
+    )
 }
 
 /// The workload; `meddle` gets the memory between filling and checking (tests spoil a byte there).
@@ -38,31 +48,20 @@ pub(crate) fn run(
         recipe.ratio(),
         measured(&recipe, seed, pages as u64),
     ))?;
-    let mut region = Region::new(bytes).map_err(|e| LabError::io("mapping memory", e))?;
-
-    let bar = progress(pages as u64, "filling");
-    for (n, page) in region.bytes_mut().chunks_exact_mut(PAGE).enumerate() {
-        recipe.page(seed, n as u64, page);
-        if n % STEP == 0 {
-            bar.set_position(n as u64);
-        }
-    }
-    bar.finish_and_clear();
-
+    let mut region = Region::new(bytes)?;
+    fill(region.bytes_mut(), &recipe, seed);
     meddle(region.bytes_mut());
+    check_all(region.bytes(), |n, want| recipe.page(seed, n as u64, want))
+}
 
-    let bar = progress(pages as u64, "checking");
-    let mut want = [0; PAGE];
-    for (n, page) in region.bytes().chunks_exact(PAGE).enumerate() {
-        recipe.page(seed, n as u64, &mut want);
-        check(n, page, &want)?;
-        if n % STEP == 0 {
-            bar.set_position(n as u64);
-        }
+/// Fills all pages.
+pub(super) fn fill(bytes: &mut [u8], recipe: &Recipe, seed: u64) {
+    let bar = progress((bytes.len() / PAGE) as u64, "filling");
+    for (n, page) in bytes.chunks_exact_mut(PAGE).enumerate() {
+        recipe.page(seed, n as u64, page);
+        step(&bar, n);
     }
     bar.finish_and_clear();
-    say(format_args!("checked: {pages} pages, every byte right"))?;
-    Ok(())
 }
 
 /// lz4 ratio of pages spread over the content, made aside: the workload's own memory is only
@@ -87,6 +86,13 @@ pub(crate) fn progress(length: u64, what: &'static str) -> ProgressBar {
     }
     bar.set_message(what);
     bar
+}
+
+/// So many pages are done.
+pub(super) fn step(bar: &ProgressBar, pages: usize) {
+    if pages.is_multiple_of(STEP) {
+        bar.set_position(pages as u64);
+    }
 }
 
 #[cfg(test)]

@@ -6,13 +6,19 @@
 
 use std::ffi::OsString;
 use std::fmt;
-use std::io::{self, Write};
+use std::io::{self, BufRead, Write};
+use std::panic::resume_unwind;
 use std::process::ExitCode;
+use std::thread;
+use std::time::Duration;
 
 use crate::LabError;
+use crate::experiment::bad;
+use crate::region::last_error;
 use crate::size::{self, PAGE};
 
 pub mod anon;
+mod compiler;
 pub mod fill;
 pub mod pageout;
 pub mod read_zero;
@@ -79,12 +85,11 @@ pub fn programs_main(args: &[OsString]) -> ExitCode {
         Some(["walk", rest @ ..]) => walk::main(rest),
         Some(["warm", rest @ ..]) => warm::main(rest),
         Some(["keeper"]) => return crate::host::keeper::main(),
-        _ => Err(LabError::Option(
+        _ => bad(
             "usage: program anon|faults|fill|pageout|oom-sparse|readzero-then-write|torture|\
-             underused|walk|warm ARGS"
-                .into(),
+             underused|walk|warm ARGS",
         )
-        .into()),
+        .map_err(Failure::Lab),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -107,16 +112,30 @@ pub(crate) fn say(line: fmt::Arguments<'_>) -> Result<(), LabError> {
         .map_err(|e| LabError::io("writing to stdout", e))
 }
 
+/// The first byte in which what was read differs from what was written.
+pub(crate) fn differs(found: &[u8], want: &[u8]) -> usize {
+    found
+        .iter()
+        .zip(want)
+        .position(|(a, b)| a != b)
+        .unwrap_or(0)
+}
+
+/// Starts the line with the figures of a program, as JSON.
+pub(crate) const FIGURES_LINE: &str = "figures: ";
+
+/// Prints the figures of a program.
+pub(crate) fn say_figures(figures: impl serde::Serialize) -> Result<(), Failure> {
+    let line = serde_json::to_string(&figures).map_err(|e| LabError::io("JSON", e.into()))?;
+    Ok(say(format_args!("{FIGURES_LINE}{line}"))?)
+}
+
 /// Compares one page with what it should hold.
 pub(crate) fn check(page_no: usize, found: &[u8], want: &[u8]) -> Result<(), Failure> {
     if found == want {
         return Ok(());
     }
-    let offset = found
-        .iter()
-        .zip(want)
-        .position(|(a, b)| a != b)
-        .unwrap_or(0);
+    let offset = differs(found, want);
     Err(Failure::Mismatch {
         page: page_no,
         offset,
@@ -131,42 +150,99 @@ pub(crate) fn check_all(
     mut want: impl FnMut(usize, &mut [u8; PAGE]),
 ) -> Result<(), Failure> {
     let mut page = [0; PAGE];
+    let pages = bytes.len() / PAGE;
+    let bar = fill::progress(pages as u64, "checking");
     for (n, found) in bytes.chunks_exact(PAGE).enumerate() {
         want(n, &mut page);
         check(n, found, &page)?;
+        fill::step(&bar, n);
     }
-    let pages = bytes.len() / PAGE;
+    bar.finish_and_clear();
     say(format_args!("checked: {pages} pages, every byte right"))?;
     Ok(())
 }
 
-/// Takes the value of `--name` out of `args`, if it is there.
-pub(crate) fn option<'a>(args: &mut Vec<&'a str>, name: &str) -> Result<Option<&'a str>, LabError> {
-    let Some(i) = args.iter().position(|a| *a == name) else {
-        return Ok(None);
-    };
-    if i + 1 == args.len() {
-        return Err(LabError::Option(format!("{name} needs a value")));
-    }
-    let value = args.remove(i + 1);
-    args.remove(i);
-    Ok(Some(value))
-}
-
-/// Takes the switch `--name` out of `args`; true if it was there.
-pub(crate) fn switch(args: &mut Vec<&str>, name: &str) -> bool {
-    let before = args.len();
-    args.retain(|a| *a != name);
-    args.len() != before
-}
-
-/// A number argument.
-pub(crate) fn number<T: std::str::FromStr>(what: &str, text: &str) -> Result<T, LabError> {
-    text.parse()
-        .map_err(|_| LabError::Option(format!("{what} '{text}': not a number")))
-}
-
 /// A size argument, in whole pages.
 pub(crate) fn pages_of(text: &str) -> Result<usize, LabError> {
-    Ok(size::parse(text)?.div_ceil(size::PAGE))
+    Ok(size::parse(text)?.div_ceil(PAGE))
+}
+
+/// An argument of seconds.
+pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
+    Duration::try_from_secs_f64(seconds).map_err(|e| e.to_string())
+}
+
+/// The options of a workload.
+pub(crate) fn parse<T: clap::Parser>(args: &[&str]) -> Result<T, LabError> {
+    T::try_parse_from(args).or_else(|e| {
+        if e.kind() == clap::error::ErrorKind::DisplayHelp {
+            e.exit();
+        }
+        let (text, usage) = (e.to_string(), T::command().render_usage());
+        let why = text.lines().next().unwrap_or_default();
+        bad(format!(
+            "{}; {usage}",
+            why.trim_start_matches("error: ").trim_end_matches(':')
+        ))
+    })
+}
+
+/// Waits for a line on stdin.
+pub(crate) fn wait_for_a_line() -> Result<(), LabError> {
+    let read = io::stdin().lock().read_line(&mut String::new());
+    read.map(|_| ())
+        .map_err(|e| LabError::io("waiting for a line on stdin", e))
+}
+
+/// Does `each` of the work in a thread of its own; what they return, in their order.
+pub(crate) fn in_threads<W: Send, T: Send>(
+    work: impl IntoIterator<Item = W>,
+    each: impl Fn(W) -> T + Sync,
+) -> Vec<T> {
+    thread::scope(|scope| {
+        let each = &each;
+        let threads = work.into_iter().map(|work| scope.spawn(move || each(work)));
+        let threads: Vec<_> = threads.collect();
+        let join = |thread: thread::ScopedJoinHandle<'_, T>| {
+            thread.join().unwrap_or_else(|panic| resume_unwind(panic))
+        };
+        threads.into_iter().map(join).collect()
+    })
+}
+
+/// Does `work` in a forked child, which has to say that it went well.
+pub(crate) fn in_child(work: impl FnOnce() -> bool) -> Result<(), LabError> {
+    // SAFETY: the child works on memory that it owns, and ends by _exit.
+    let pid = unsafe { libc::fork() };
+    if pid < 0 {
+        return Err(last_error("forking"));
+    }
+    if pid == 0 {
+        let well = work();
+        // SAFETY: ends the child at once, without the parent's exit handlers.
+        unsafe { libc::_exit(i32::from(!well)) };
+    }
+    let mut status = 0;
+    // SAFETY: our own child; status is a local.
+    if unsafe { libc::waitpid(pid, &mut status, 0) } == pid && status == 0 {
+        return Ok(());
+    }
+    let (what, how) = (
+        "a forked child".into(),
+        format!("ended with status {status:#x}"),
+    );
+    Err(LabError::Child { what, how })
+}
+
+/// Page faults until now, minor and major, of this process (`RUSAGE_SELF`) or of the children that
+/// it has waited for.
+pub(crate) fn faults(of: libc::c_int) -> Result<u64, LabError> {
+    // SAFETY: an all-zero rusage is a valid one.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: fills one rusage, which `usage` is.
+    match unsafe { libc::getrusage(of, &mut usage) } {
+        0 => Ok(usage.ru_minflt.cast_unsigned() + usage.ru_majflt.cast_unsigned()),
+        _ => Err(last_error("counting page faults")),
+    }
 }

@@ -10,12 +10,12 @@
 //! `--check` is for a run that is not timed: paged out, the program says so, waits for a line on
 //! stdin, and then reads every byte back.
 
-use std::io::{self, BufRead};
 use std::time::Instant;
 
-use super::{Failure, check_all, number, say, switch};
+use super::{Failure, check_all, parse, say, wait_for_a_line};
 use crate::LabError;
 use crate::content::{Recipe, mix};
+use crate::experiment::bad;
 use crate::region::Region;
 use crate::size::{BLOCK, PAGE};
 
@@ -71,13 +71,13 @@ impl Content {
     }
 
     /// The arguments of the program that say so, SIZE_MIB aside.
-    pub(crate) fn words(self) -> Vec<String> {
-        let (offset, pages) = (self.offset(0).to_string(), self.pages().to_string());
-        match self {
-            Self::Byte { .. } => vec![offset, pages],
-            Self::Middle => vec![offset, pages, "--middle".into()],
-            Self::Text => vec![offset, pages, "--text".into()],
-        }
+    pub(crate) fn words(self) -> String {
+        let option = match self {
+            Self::Byte { .. } => "",
+            Self::Middle => " --middle",
+            Self::Text => " --text",
+        };
+        format!("{} {}{option}", self.offset(0), self.pages())
     }
 
     /// Page `n` of the mapping as the program leaves it, whatever `page` held; `templates` are
@@ -106,45 +106,54 @@ impl Content {
     }
 }
 
+#[derive(clap::Parser)]
+#[command(name = "pageout", no_binary_name = true)]
+struct Options {
+    #[arg(value_name = "SIZE_MIB")]
+    mib: usize,
+    /// At most 4095.
+    offset: usize,
+    /// At most 512.
+    num_dirty: usize,
+    #[arg(long, conflicts_with = "text")]
+    middle: bool,
+    #[arg(long)]
+    text: bool,
+    #[arg(long)]
+    check: bool,
+}
+
 pub(super) fn main(args: &[&str]) -> Result<(), Failure> {
-    let mut args = args.to_vec();
-    let (text, wait) = (switch(&mut args, "--text"), switch(&mut args, "--check"));
-    let middle = switch(&mut args, "--middle");
-    let ([mib, offset, dirty], false) = (&args[..], text && middle) else {
-        let usage = "usage: pageout SIZE_MIB OFFSET NUM_DIRTY [--middle | --text] [--check]";
-        return Err(LabError::Option(usage.into()).into());
-    };
-    let mib: usize = number("SIZE_MIB", mib)?;
-    let offset: usize = number("OFFSET", offset)?;
-    let dirty: usize = number("NUM_DIRTY", dirty)?;
+    let options: Options = parse(args)?;
+    let (mib, offset, dirty) = (options.mib, options.offset, options.num_dirty);
     if mib == 0 || !mib.is_multiple_of(2) || mib > 1 << 26 {
-        return Err(LabError::Option(format!("SIZE_MIB {mib}: must be even and above 0")).into());
+        return bad(format!("SIZE_MIB {mib}: must be even and above 0")).map_err(Failure::Lab);
     }
     if offset >= PAGE || dirty > BLOCK / PAGE {
-        return Err(
-            LabError::Option("OFFSET is at most 4095, NUM_DIRTY at most 512".into()).into(),
-        );
+        let why = "OFFSET is at most 4095, NUM_DIRTY at most 512";
+        return bad(why).map_err(Failure::Lab);
     }
-    let content = match (text, middle) {
+    let content = match (options.text, options.middle) {
         (true, _) => Content::Text,
         (_, true) => Content::Middle,
         _ => Content::Byte { offset, dirty },
     };
-    let for_a_line = || io::stdin().lock().read_line(&mut String::new()).map(|_| ());
-    run(mib << 20, content, wait.then_some(&for_a_line), |_| ())
+    let wait: Option<Wait> = options.check.then_some(&wait_for_a_line);
+    run(mib << 20, content, wait, |_| ())
 }
+
+/// What is done when the memory is paged out, before it is checked.
+type Wait<'a> = &'a dyn Fn() -> Result<(), LabError>;
 
 pub(crate) fn run(
     len: usize,
     content: Content,
-    wait: Option<&dyn Fn() -> io::Result<()>>,
+    wait: Option<Wait<'_>>,
     meddle: impl FnOnce(&mut [u8]),
 ) -> Result<(), Failure> {
     let templates = content.templates()?;
-    let mut region = Region::new(len).map_err(|e| LabError::io("mapping memory", e))?;
-    region
-        .advise(libc::MADV_HUGEPAGE)
-        .map_err(|e| LabError::io("MADV_HUGEPAGE", e))?;
+    let mut region = Region::new(len)?;
+    region.advise(libc::MADV_HUGEPAGE)?;
 
     let blocks = len / BLOCK;
     let timed = blocks.min(TIMED_FAULTS);
@@ -165,12 +174,10 @@ pub(crate) fn run(
     }
     say(format_args!("{FAULTS_LINE}{:.1}", fault_us / timed as f64))?;
 
-    region
-        .advise(libc::MADV_PAGEOUT)
-        .map_err(|e| LabError::io("MADV_PAGEOUT", e))?;
+    region.advise(libc::MADV_PAGEOUT)?;
     let Some(wait) = wait else { return Ok(()) };
     say(format_args!("{PAGED_OUT_LINE}"))?;
-    wait().map_err(|e| LabError::io("waiting for a line on stdin", e))?;
+    wait()?;
     meddle(region.bytes_mut());
     check_all(region.bytes(), |n, want| content.page(&templates, n, want))
 }
@@ -265,10 +272,10 @@ mod tests {
         for case in Case::ALL {
             let words = case.content().words();
             let mut args = vec!["2"];
-            args.extend(words.iter().map(String::as_str));
+            args.extend(words.split(' '));
             main(&args).unwrap();
         }
-        assert_eq!(Content::Middle.words().last().unwrap(), "--middle");
+        assert!(Content::Middle.words().ends_with("--middle"));
     }
 
     #[test]

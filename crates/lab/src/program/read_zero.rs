@@ -1,43 +1,36 @@
 //! `readzero-then-write SIZE [--seed N]`: reads untouched memory, which costs nothing, and then
 //! writes all of it with bytes that do not compress. A limit must see the second step.
 
-use super::{Failure, check, number, option, pages_of, say};
-use crate::LabError;
+use super::{Failure, check, check_all, fill, pages_of, parse, say};
 use crate::content::Recipe;
 use crate::region::Region;
 use crate::size::{self, PAGE};
 
+#[derive(clap::Parser)]
+#[command(name = "readzero-then-write", no_binary_name = true)]
+struct Options {
+    #[arg(value_parser = pages_of)]
+    size: usize,
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
 pub(super) fn main(args: &[&str]) -> Result<(), Failure> {
-    let mut args = args.to_vec();
-    let seed = option(&mut args, "--seed")?.map_or(Ok(1), |t| number("--seed", t))?;
-    let [size] = args[..] else {
-        return Err(LabError::Option("usage: readzero-then-write SIZE [--seed N]".into()).into());
-    };
-    run(pages_of(size)?, seed)
+    let options: Options = parse(args)?;
+    run(options.size, options.seed)
 }
 
 fn run(pages: usize, seed: u64) -> Result<(), Failure> {
-    let mut region = Region::new(pages * PAGE).map_err(|e| LabError::io("mapping memory", e))?;
-    let zero = [0; PAGE];
+    let mut region = Region::new(pages * PAGE)?;
     for (n, page) in region.bytes().chunks_exact(PAGE).enumerate() {
-        check(n, page, &zero)?;
+        check(n, page, &[0; PAGE])?;
     }
-    say(format_args!(
-        "read: {} of zeros",
-        size::human((pages * PAGE) as u64)
-    ))?;
+    let all = size::human((pages * PAGE) as u64);
+    say(format_args!("read: {all} of zeros"))?;
     let recipe = Recipe::new(1.0)?;
-    for (n, page) in region.bytes_mut().chunks_exact_mut(PAGE).enumerate() {
-        recipe.page(seed, n as u64, page);
-    }
+    fill::fill(region.bytes_mut(), &recipe, seed);
     say(format_args!("wrote: the same with lz4 ratio 1:1"))?;
-    let mut want = [0; PAGE];
-    for (n, page) in region.bytes().chunks_exact(PAGE).enumerate() {
-        recipe.page(seed, n as u64, &mut want);
-        check(n, page, &want)?;
-    }
-    say(format_args!("checked: {pages} pages, every byte right"))?;
-    Ok(())
+    check_all(region.bytes(), |n, want| recipe.page(seed, n as u64, want))
 }
 
 #[cfg(test)]

@@ -8,24 +8,32 @@
 use std::thread;
 use std::time::Duration;
 
-use super::{Failure, check_all, option, pages_of, switch};
-use crate::LabError;
+use super::{Failure, check_all, pages_of, parse};
 use crate::region::Region;
 use crate::size::{self, PAGE};
 
 const BYTE: u8 = b'Z';
 const HOLD: Duration = Duration::from_millis(300);
 
+#[derive(clap::Parser)]
+#[command(name = "oom-sparse", no_binary_name = true)]
+struct Options {
+    #[arg(long, default_value = "40M", value_parser = pages_of)]
+    size: usize,
+    #[arg(long, default_value = "50K", value_parser = size::parse)]
+    stride: usize,
+    #[arg(long)]
+    zero_blocks: bool,
+}
+
 pub(super) fn main(args: &[&str]) -> Result<(), Failure> {
-    let mut args = args.to_vec();
-    let len = option(&mut args, "--size")?.map_or(Ok(40 << 8), pages_of)? * PAGE;
-    let stride = option(&mut args, "--stride")?.map_or(Ok(50 << 10), size::parse)?;
-    let zeros = switch(&mut args, "--zero-blocks");
-    if !args.is_empty() {
-        let usage = "usage: oom-sparse [--size SIZE] [--stride SIZE] [--zero-blocks]";
-        return Err(LabError::Option(usage.into()).into());
-    }
-    run(len, stride, zeros, |_| ())
+    let options: Options = parse(args)?;
+    run(
+        options.size * PAGE,
+        options.stride,
+        options.zero_blocks,
+        |_| (),
+    )
 }
 
 pub(crate) fn run(
@@ -34,7 +42,7 @@ pub(crate) fn run(
     zeros: bool,
     meddle: impl FnOnce(&mut [u8]),
 ) -> Result<(), Failure> {
-    let mut region = Region::new(len).map_err(|e| LabError::io("mapping memory", e))?;
+    let mut region = Region::new(len)?;
     for (at, byte) in touches(len, stride, zeros) {
         region.touch(at, byte);
     }

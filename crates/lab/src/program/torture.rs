@@ -8,74 +8,47 @@
 //! about 8:1. A forked child checks pages it shares with its parent, writes some of them, checks
 //! again, and ends; the parent's must not have changed.
 
-use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use super::{Failure, number, option, pages_of, say, switch};
-use crate::LabError;
-use crate::region::Region;
+use super::{Failure, in_child, in_threads, pages_of, parse, say, seconds};
+use crate::content::{mix, next};
+use crate::region::{Region, last_error};
 use crate::size::{self, PAGE};
 
 /// Words of a page that differ from page to page and from write to write; the rest repeats one.
 const NOISE: usize = 44;
 const WORDS: usize = PAGE / 8;
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, clap::Parser)]
+#[command(name = "torture", no_binary_name = true)]
 struct Plan {
+    #[arg(value_name = "SIZE", default_value = "512M", value_parser = pages_of)]
     pages: usize,
+    #[arg(long, default_value_t = 4)]
     threads: usize,
+    #[arg(long = "seconds", default_value = "10", value_parser = seconds)]
     time: Duration,
+    #[arg(long, default_value_t = 1)]
     seed: u64,
-    fork: bool,
+    #[arg(long)]
+    no_fork: bool,
+    #[arg(long, default_value = "0", value_parser = seconds)]
     rest: Duration,
 }
 
 pub(super) fn main(args: &[&str]) -> Result<(), Failure> {
-    let mut args = args.to_vec();
-    let threads = option(&mut args, "--threads")?.map_or(Ok(4), |t| number("--threads", t))?;
-    let seconds = option(&mut args, "--seconds")?.map_or(Ok(10), |t| number("--seconds", t))?;
-    let seed = option(&mut args, "--seed")?.map_or(Ok(1), |t| number("--seed", t))?;
-    let rest = option(&mut args, "--rest")?.map_or(Ok(0), |t| number("--rest", t))?;
-    let fork = !switch(&mut args, "--no-fork");
-    let size = match args[..] {
-        [] => "512M",
-        [size] => size,
-        _ => {
-            let usage = "usage: torture [SIZE] [--threads N] [--seconds S] [--seed N] [--no-fork] \
-                         [--rest S]";
-            return Err(LabError::Option(usage.into()).into());
-        }
-    };
-    let plan = Plan {
-        pages: pages_of(size)?,
-        threads: Ord::max(threads, 1),
-        time: Duration::from_secs(seconds),
-        seed,
-        fork,
-        rest: Duration::from_secs(rest),
-    };
+    let mut plan: Plan = parse(args)?;
+    plan.threads = plan.threads.max(1);
     run(plan)
 }
 
 fn run(plan: Plan) -> Result<(), Failure> {
-    let mut region = Region::new(plan.pages * PAGE).map_err(|e| LabError::io("mapping", e))?;
+    let mut region = Region::new(plan.pages * PAGE)?;
     let memory = Memory(region.bytes_mut().as_mut_ptr().cast());
     let counts = Counts::default();
-    let results: Vec<Result<(), Failure>> = std::thread::scope(|scope| {
-        let jobs: Vec<_> = (0..plan.threads)
-            .map(|t| {
-                let (memory, counts) = (&memory, &counts);
-                scope.spawn(move || Worker::new(plan, t, memory, counts).run())
-            })
-            .collect();
-        jobs.into_iter()
-            .map(|j| {
-                j.join()
-                    .unwrap_or(Err(LabError::Option("a thread panicked".into()).into()))
-            })
-            .collect()
-    });
+    let work = |thread| Worker::new(plan, thread, &memory, &counts).run();
+    let results = in_threads(0..plan.threads, work);
     results.into_iter().collect::<Result<Vec<()>, Failure>>()?;
     let n = |c: &AtomicU64| c.load(Ordering::Relaxed);
     say(format_args!(
@@ -107,32 +80,12 @@ struct Memory(*mut u64);
 // SAFETY: threads access disjoint pages (see Worker::page), through volatile accesses.
 unsafe impl Sync for Memory {}
 
-struct Rng(u64);
-
-impl Rng {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-    fn below(&mut self, n: usize) -> usize {
-        (self.next() % n as u64) as usize
-    }
-}
-
-fn mix(mut x: u64) -> u64 {
-    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
-}
-
 struct Worker<'a> {
     plan: Plan,
     thread: usize,
     memory: &'a Memory,
     counts: &'a Counts,
-    rng: Rng,
+    random: u64,
     /// Writes of each of our pages; 0: reads as zeros.
     versions: Vec<u32>,
 }
@@ -140,15 +93,19 @@ struct Worker<'a> {
 impl<'a> Worker<'a> {
     fn new(plan: Plan, thread: usize, memory: &'a Memory, counts: &'a Counts) -> Worker<'a> {
         let ours = (plan.pages - thread).div_ceil(plan.threads);
-        let rng = Rng(mix(plan.seed ^ (thread as u64 + 1) << 40) | 1);
+        let random = mix(plan.seed ^ (thread as u64 + 1) << 40);
         Worker {
             plan,
             thread,
             memory,
             counts,
-            rng,
+            random,
             versions: vec![0; ours],
         }
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        (next(&mut self.random) % n as u64) as usize
     }
 
     /// Our `i`-th page in the region.
@@ -208,15 +165,15 @@ impl<'a> Worker<'a> {
         let advices = [libc::MADV_COLD, libc::MADV_PAGEOUT, libc::MADV_WILLNEED];
         let page = self.page(i);
         // Advice that keeps the contents may cover the pages of the others too.
-        let (advice, pages) = match self.rng.below(4) {
+        let (advice, pages) = match self.below(4) {
             3 => (libc::MADV_DONTNEED, 1),
-            k => (advices[k], 1 + self.rng.below(600)),
+            k => (advices[k], 1 + self.below(600)),
         };
         let pages = pages.min(self.plan.pages - page);
         // SAFETY: the range is inside the region; DONTNEED covers only a page of ours.
         let rc = unsafe { libc::madvise(self.at(page, 0).cast(), pages * PAGE, advice) };
         if rc != 0 {
-            return Err(LabError::io("madvise", io::Error::last_os_error()).into());
+            return Err(last_error("madvise").into());
         }
         if advice == libc::MADV_DONTNEED {
             self.versions[i] = 0;
@@ -227,31 +184,17 @@ impl<'a> Worker<'a> {
 
     /// Forks; the child checks and writes a few pages and exits 0 if all were right.
     fn fork(&mut self) -> Result<(), Failure> {
-        let from = self.rng.below(self.versions.len());
-        // SAFETY: the child touches only the region and memory it owns, and ends by _exit.
-        let pid = unsafe { libc::fork() };
-        if pid < 0 {
-            return Err(LabError::io("fork", io::Error::last_os_error()).into());
-        }
-        if pid == 0 {
-            let mut right = true;
-            for k in 0..64 {
+        let from = self.below(self.versions.len());
+        in_child(|| {
+            (0..64).all(|k| {
                 let i = (from + k) % self.versions.len();
-                right &= self.check(i).is_ok();
+                let right = self.check(i).is_ok();
                 if k % 2 == 0 {
                     self.write(i);
-                    right &= self.check(i).is_ok();
                 }
-            }
-            // SAFETY: ends the child without running the parent's exit handlers.
-            unsafe { libc::_exit(if right { 0 } else { 1 }) };
-        }
-        let mut status = 0;
-        // SAFETY: waits for the child just made.
-        if unsafe { libc::waitpid(pid, &mut status, 0) } != pid || status != 0 {
-            let what = format!("a forked child found a wrong page (status {status:#x})");
-            return Err(LabError::Option(what).into());
-        }
+                right && self.check(i).is_ok()
+            })
+        })?;
         for k in 0..64 {
             self.check((from + k) % self.versions.len())?;
         }
@@ -266,14 +209,14 @@ impl<'a> Worker<'a> {
         let end = Instant::now() + self.plan.time;
         let mut steps = 0u64;
         while Instant::now() < end {
-            let i = self.rng.below(self.versions.len());
-            match self.rng.below(100) {
+            let i = self.below(self.versions.len());
+            match self.below(100) {
                 0..=39 => self.write(i),
                 40..=97 => self.check(i)?,
                 _ => self.advise(i)?,
             }
             steps += 1;
-            if self.plan.fork && steps.is_multiple_of(2000) {
+            if !self.plan.no_fork && steps.is_multiple_of(2000) {
                 self.fork()?;
             }
         }
@@ -293,7 +236,7 @@ mod tests {
             threads: 3,
             time,
             seed: 5,
-            fork: true,
+            no_fork: true,
             rest: Duration::ZERO,
         })
         .unwrap();
@@ -307,7 +250,7 @@ mod tests {
             threads: 1,
             time,
             seed: 5,
-            fork: false,
+            no_fork: true,
             rest: Duration::ZERO,
         };
         let mut region = Region::new(plan.pages * PAGE).unwrap();

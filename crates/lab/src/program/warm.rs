@@ -4,32 +4,26 @@
 use std::thread;
 use std::time::Instant;
 
-use super::{Failure, pages_of};
+use super::{Failure, in_threads, pages_of, parse, say};
 use crate::LabError;
 use crate::region::Region;
 use crate::size::{BLOCK, PAGE};
 
+#[derive(clap::Parser)]
+#[command(name = "warm", no_binary_name = true)]
+struct Options {
+    #[arg(value_parser = pages_of)]
+    size: usize,
+}
+
 pub(super) fn main(args: &[&str]) -> Result<(), Failure> {
-    let [size] = args[..] else {
-        return Err(LabError::Option("usage: warm SIZE".into()).into());
-    };
+    let options: Options = parse(args)?;
     let threads = thread::available_parallelism().map_or(1, |n| n.get());
-    let each = (pages_of(size)?.div_ceil(threads)) * PAGE;
-    thread::scope(|scope| {
-        let touchers: Vec<_> = (0..threads)
-            .map(|_| scope.spawn(move || touch(each)))
-            .collect();
-        // All parts must be held at once, or the second thread may get the first one's memory.
-        let held: Result<Vec<()>, LabError> = touchers
-            .into_iter()
-            .map(|t| {
-                t.join()
-                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-            })
-            .collect();
-        held.map(|_| ()).map_err(Failure::from)
-    })?;
-    println!("{WARM_LINE}{:.1}", just_freed()?);
+    let each = options.size.div_ceil(threads) * PAGE;
+    // All parts must be held at once, or the second thread may get the first one's memory.
+    let held = in_threads(0..threads, |_| touch(each));
+    held.into_iter().collect::<Result<(), LabError>>()?;
+    say(format_args!("{WARM_LINE}{:.1}", just_freed()?))?;
     Ok(())
 }
 
@@ -44,8 +38,7 @@ const ROUNDS: usize = 4;
 fn just_freed() -> Result<f64, LabError> {
     let mut best = f64::INFINITY;
     for _ in 0..ROUNDS {
-        let mut region =
-            Region::new(FAULTS * BLOCK).map_err(|e| LabError::io("mapping memory", e))?;
+        let mut region = Region::new(FAULTS * BLOCK)?;
         let _ = region.advise(libc::MADV_HUGEPAGE);
         let start = Instant::now();
         for at in 0..FAULTS {
@@ -57,7 +50,7 @@ fn just_freed() -> Result<f64, LabError> {
 }
 
 fn touch(len: usize) -> Result<(), LabError> {
-    let mut region = Region::new(len).map_err(|e| LabError::io("mapping memory", e))?;
+    let mut region = Region::new(len)?;
     // Refused where the kernel has no huge pages; small ones warm as well.
     let _ = region.advise(libc::MADV_HUGEPAGE);
     for at in (0..len).step_by(PAGE) {

@@ -1,14 +1,14 @@
 //! One run of a program on a side that runs the real one.
 
-use std::ffi::OsString;
 use std::thread;
 use std::time::Duration;
 
+use super::Setting;
 use super::pressure::Pressure;
-use super::{Setting, UnderusedOptions};
-use crate::child::{Running, warm};
-use crate::host::{cgroup::Cgroup, pss, vmstat};
-use crate::live_stats::{LiveStats, StatsFile};
+use crate::experiment::words;
+use crate::host::{pss, vmstat};
+use crate::live_stats::{LiveStats, TempFile};
+use crate::machines::Machines;
 use crate::program::underused::{Program, SETTLE_LINE, TOOK_LINE};
 use crate::{LabError, Side};
 
@@ -16,6 +16,8 @@ use crate::{LabError, Side};
 const SAMPLE: Duration = Duration::from_millis(5);
 /// From the pressure on waiting memory to the look at it.
 const PAUSE: Duration = Duration::from_millis(100);
+/// Counters of the host: huge pages split, and those split because they were underused.
+const SPLITS: [&str; 2] = ["thp_split_page", "thp_underused_split_page"];
 
 /// What one run came to.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -36,99 +38,57 @@ pub struct Run {
     pub retouches: Option<u64>,
 }
 
-pub(super) struct Bench<'a, 'o> {
-    pub options: &'a UnderusedOptions<'o>,
-    pub program: Program,
-    pub cgroup: Option<&'a Cgroup>,
-}
-
-impl Bench<'_, '_> {
-    /// One run, right after as much memory as it will use was touched and freed. There is
-    /// pressure whenever it holds more than `high` bytes.
-    pub fn run(&self, side: Side, setting: Setting, high: Option<u64>) -> Result<Run, LabError> {
-        warm(&self.options.program_cmd, self.program.bytes())?;
-        let stats = StatsFile::new();
-        let before = Splits::of_host()?;
-        let mut run = self.start(side, setting, &stats)?;
-        let mut pressure = Pressure::new(side, run.pid(), self.cgroup, high);
-        let mut peak = 0;
-        let mut settled = None;
-        while !run.listen(SAMPLE)? {
-            if settled.is_none() && run.has_said(SETTLE_LINE) {
-                pressure.settle()?;
-                thread::sleep(PAUSE);
-                settled = Some((pressure.held()?, pss::huge_of_tree(run.pid())?));
-                run.go_on()?;
-            }
-            peak = peak.max(pressure.look()?);
+/// One run, right after as much memory as it will use was touched and freed. There is pressure
+/// whenever it holds more than `high` bytes.
+pub(super) fn run(
+    machines: &Machines<'_>,
+    program: Program,
+    side: Side,
+    setting: Setting,
+    high: Option<u64>,
+) -> Result<Run, LabError> {
+    machines.lab.warm(program.bytes())?;
+    let stats = TempFile::new("stats.json");
+    let before = [vmstat(SPLITS[0])?, vmstat(SPLITS[1])?];
+    // Nothing but zero pages can be given back, as on a host without swap.
+    let fixed = words("--quiet --memory-max max --swap none");
+    let live = fixed.chain(setting.options().into_iter().map(Into::into));
+    let what = format!("{program}, {setting}");
+    let words = format!("underused {program}");
+    let mut run = machines.start(&what, side, live, Some(stats.path()), &words)?;
+    let mut pressure = Pressure::new(side, run.pid(), machines.cgroup.as_ref(), high);
+    let mut peak = 0;
+    let mut settled = None;
+    while !run.listen(SAMPLE)? {
+        if settled.is_none() && run.has_said(SETTLE_LINE) {
+            pressure.settle()?;
+            thread::sleep(PAUSE);
+            settled = Some((pressure.held()?, pss::huge_of_tree(run.pid())?));
+            run.go_on()?;
         }
-        let end = run.finish()?;
-        if !end.status.success() {
-            return Err(end.failure("failed"));
+        peak = peak.max(pressure.look()?);
+    }
+    let end = run.succeed()?;
+    let time_s = end.told(TOOK_LINE, |s| s.parse().ok())?;
+    let (settled, huge) = settled.ok_or_else(|| end.failure("did not wait to be looked at"))?;
+    let (splits, retouches) = match side {
+        Side::Kernel => {
+            let now = [vmstat(SPLITS[0])?, vmstat(SPLITS[1])?];
+            ([0, 1].map(|i| now[i].saturating_sub(before[i])), None)
         }
-        let took = end.line(TOOK_LINE).and_then(|s| s.parse().ok());
-        let (Some(time_s), Some((settled, huge))) = (took, settled) else {
-            return Err(end.failure("did not say how long it took"));
-        };
-        let (splits, retouches) = match side {
-            Side::Kernel => (Splits::of_host()?.since(before), None),
-            _ => {
-                let live = LiveStats::read(stats.path())?;
-                let splits = Splits {
-                    all: live.splits,
-                    underused: live.underused_splits,
-                };
-                (splits, Some(live.retouches))
-            }
-        };
-        Ok(Run {
-            time_s: Some(time_s),
-            peak: peak.max(settled),
-            settled,
-            huge,
-            splits: splits.all,
-            underused_splits: splits.underused,
-            retouches,
-        })
-    }
-
-    fn start(&self, side: Side, setting: Setting, stats: &StatsFile) -> Result<Running, LabError> {
-        let mut command: Vec<OsString> = Vec::new();
-        if side == Side::Live {
-            command.push(self.options.deckle.clone().into());
-            // Nothing but zero pages can be given back, as on a host without swap.
-            let fixed = ["run", "--quiet", "--memory-max", "max", "--swap", "none"];
-            command.extend(fixed.map(OsString::from));
-            command.extend(setting.options().into_iter().map(OsString::from));
-            command.extend(["--stats".into(), stats.path().into(), "--".into()]);
+        _ => {
+            let live = LiveStats::read(stats.path())?.counters;
+            let splits = [live.thp_split_page, live.thp_underused_split_page];
+            (splits, Some(live.thp_underused_retouch))
         }
-        command.extend(self.options.program_cmd.iter().cloned());
-        command.extend(["underused".into(), self.program.name().into()]);
-        let doors = self.cgroup.map_or(Ok(Vec::new()), Cgroup::doors)?;
-        let what = format!("{}, {} on {side}", self.program.name(), setting.name());
-        Running::start(&what, &command, doors)
-    }
-}
-
-/// Splits that the host has counted.
-#[derive(Clone, Copy)]
-struct Splits {
-    all: u64,
-    underused: u64,
-}
-
-impl Splits {
-    fn of_host() -> Result<Self, LabError> {
-        Ok(Self {
-            all: vmstat("thp_split_page")?,
-            underused: vmstat("thp_underused_split_page")?,
-        })
-    }
-
-    fn since(self, before: Self) -> Self {
-        Self {
-            all: self.all.saturating_sub(before.all),
-            underused: self.underused.saturating_sub(before.underused),
-        }
-    }
+    };
+    Ok(Run {
+        time_s: Some(time_s),
+        peak: peak.max(settled),
+        settled,
+        huge,
+        splits: splits[0],
+        underused_splits: splits[1],
+        retouches,
+    })
 }

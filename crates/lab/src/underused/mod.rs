@@ -1,48 +1,58 @@
 //! The S003 experiment: what huge pages everywhere bring and cost, and what is left of both when
-//! those that are mostly zeros are split under pressure.
-//!
-//! The series' three settings (huge pages on request, everywhere, everywhere with the shrinker)
-//! and a sweep over its threshold, on the live pager, on the host kernel and, for the programs
-//! that are accesses only, on the model. `docs/underused-experiment.md` has what is run and set.
+//! those that are mostly zeros are split under pressure. `docs/underused-experiment.md` has what
+//! is run and set.
 
-use std::ffi::OsString;
-use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use crate::host::cgroup::Cgroup;
-use crate::host::{Guard, is_root};
-use crate::model::ModelSide;
+use serde::Serialize;
+
+use crate::experiment::{Experiment, Lab, Tell, runs, something};
+use crate::machines::Machines;
 use crate::program::fill::progress;
 use crate::program::underused::Program;
-use crate::{LabError, Side};
+use crate::{LabError, Side, model};
 
 mod measure;
-mod plot;
 mod pressure;
 mod report;
 mod setting;
 
-use measure::Bench;
 pub use measure::Run;
-pub use report::{Target, UnderusedReport, UnderusedRow};
+pub use report::UnderusedRow;
 pub use setting::{META, Setting};
 
-/// What to run.
-pub struct UnderusedOptions<'a> {
-    /// The programs, in the order of the report.
-    pub programs: Vec<Program>,
-    /// The settings.
-    pub settings: Vec<Setting>,
-    /// The sides. Live and kernel runs alternate in this order.
+/// The experiment. Live and kernel runs alternate.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Underused {
+    /// Where to run it, separated by commas.
+    #[arg(long = "on", value_delimiter = ',', default_values_t = Side::ALL)]
     pub sides: Vec<Side>,
-    /// Runs of each setting whose time counts; of the others there is one.
-    pub runs: usize,
-    /// The `deckle` binary, for the live side.
-    pub deckle: PathBuf,
-    /// Command in front of a program's name, e.g. `deckle lab program`.
-    pub program_cmd: Vec<OsString>,
-    /// The model, if its side is asked for.
-    pub model: Option<&'a mut dyn ModelSide>,
+    /// Which programs, separated by commas.
+    #[arg(long = "program", value_name = "LIST", value_delimiter = ',')]
+    #[arg(default_values_t = Program::ALL)]
+    pub programs: Vec<Program>,
+    /// Which settings, separated by commas: madvise, always, shrink-N, deckle.
+    #[arg(long = "setting", value_name = "LIST", value_delimiter = ',')]
+    #[arg(value_parser = Setting::parse, default_values_t = Setting::ALL)]
+    pub settings: Vec<Setting>,
+    /// Runs of madvise, always, shrink-409 and deckle; of the others there is one.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = runs())]
+    pub runs: u32,
+}
+
+/// What a target is about.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct Of {
+    /// The program.
+    pub program: Program,
+    /// With which shrinker.
+    pub setting: Setting,
+}
+
+impl std::fmt::Display for Of {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:<8} {:<11} ", self.program, self.setting.to_string())
+    }
 }
 
 /// Memory above this is under pressure, where a program needs `madvise` bytes at its peak without
@@ -52,104 +62,123 @@ pub fn high(madvise: u64, always: u64) -> u64 {
     madvise + (always.saturating_sub(madvise) / 3).max(madvise / 32)
 }
 
-/// Runs the experiment. A program whose command is not on this system is left out, and named in
-/// the report and on stderr.
-///
-/// # Errors
-/// Options that make no sense, a side that cannot be run here, a program that fails, settings
-/// that were disturbed or could not be given back.
-pub fn run(mut options: UnderusedOptions<'_>) -> Result<UnderusedReport, LabError> {
-    if options.runs == 0
-        || options.programs.is_empty()
-        || options.settings.is_empty()
-        || options.sides.is_empty()
-    {
-        let why = "nothing to run: at least one run, program, setting and side are needed";
-        return Err(LabError::Option(why.into()));
-    }
-    let mut model = options.model.take();
-    if options.sides.contains(&Side::Model) && model.is_none() {
-        return Err(LabError::Model("not part of this build".into()));
-    }
-    let mut report = UnderusedReport::default();
-    let machines: Vec<Side> = (options.sides.iter().copied())
-        .filter(|side| *side != Side::Model)
-        .collect();
-    if !machines.is_empty() {
-        options.programs.retain(|program| match missing(*program) {
-            Some(command) => {
-                eprintln!("SKIPPED program {}: no {command} here", program.name());
-                report.skipped.push(program.name());
-                false
+impl Experiment for Underused {
+    fn measure(&self, lab: &Lab) -> Result<(Vec<UnderusedRow>, Vec<Program>), LabError> {
+        let lists = [self.programs.len(), self.settings.len()];
+        something(self.runs, &self.sides, &lists)?;
+        let mut machines = Machines::new(lab, Self::NAME, &self.sides, None)?;
+        let (mut programs, mut skipped) = (self.programs.clone(), Vec::new());
+        if !machines.sides.is_empty() {
+            programs.retain(|program| match missing(*program) {
+                Some(command) => {
+                    eprintln!("SKIPPED program {program}: no {command} here");
+                    skipped.push(*program);
+                    false
+                }
+                None => true,
+            });
+        }
+        let on_model = self.sides.contains(&Side::Model);
+        let bar = progress(self.steps(programs.len(), &machines.sides), Self::NAME);
+        let mut rows = Vec::new();
+        for program in programs {
+            rows.extend(self.on_machines(program, &mut machines, &|| bar.inc(1))?);
+            if on_model {
+                rows.extend(self.on_model(program, &|| bar.inc(1))?);
             }
-            None => true,
-        });
+        }
+        bar.finish_and_clear();
+        machines.finish()?;
+        Ok((rows, skipped))
     }
-    let kernel = machines.contains(&Side::Kernel);
-    let mut guard = match !machines.is_empty() && (kernel || is_root()) {
-        true => Some(Guard::new(&options.program_cmd)?),
-        false => None,
-    };
-    // It tells what a tree holds; without one, the processes are asked.
-    let cgroup = Cgroup::if_any(guard.as_mut(), "underused", kernel)?;
-    let bar = progress(steps(&options, &machines), "underused");
-    for &program in &options.programs {
-        let bench = Bench {
-            options: &options,
-            program,
-            cgroup: cgroup.as_ref(),
-        };
+}
+
+impl Underused {
+    /// Rows of one program on the sides that run it.
+    fn on_machines(
+        &self,
+        program: Program,
+        machines: &mut Machines<'_>,
+        step: &dyn Fn(),
+    ) -> Result<Vec<UnderusedRow>, LabError> {
         let mut one = |side: Side, setting: Setting, high: Option<u64>| {
-            if let (true, Some(guard)) = (kernel, guard.as_mut()) {
+            if let Some(guard) = machines.host() {
                 // A manager asks for huge pages itself, and gets them where that is allowed.
                 match side {
                     Side::Kernel => setting.set(guard)?,
                     _ => Setting::Madvise.set(guard)?,
                 }
             }
-            let run = bench.run(side, setting, high)?;
-            guard.as_ref().map_or(Ok(()), Guard::undisturbed)?;
-            bar.inc(1);
+            let run = measure::run(machines, program, side, setting, high)?;
+            machines.undisturbed()?;
+            step();
             Ok::<Run, LabError>(run)
         };
+        let sides = self.sides.iter().filter(|side| **side != Side::Model);
         let mut highs = Vec::new();
-        for &side in &machines {
+        for &side in sides {
             let madvise = one(side, Setting::Madvise, None)?.peak;
-            highs.push(high(madvise, one(side, Setting::Always, None)?.peak));
+            let always = one(side, Setting::Always, None)?.peak;
+            highs.push((side, high(madvise, always)));
         }
-        let mut runs = vec![vec![Vec::new(); options.settings.len()]; machines.len()];
-        for n in 0..options.runs {
-            for (k, &setting) in options.settings.iter().enumerate() {
-                for (i, &side) in machines.iter().enumerate() {
-                    if setting.is_on(side) && (n == 0 || setting.is_timed()) {
-                        runs[i][k].push(one(side, setting, Some(highs[i]))?);
-                    }
+        let mut rows: Vec<(Side, Setting, u64, Vec<Run>)> = Vec::new();
+        for &setting in &self.settings {
+            let has = highs.iter().filter(|(side, _)| setting.is_on(*side));
+            rows.extend(has.map(|(side, high)| (*side, setting, *high, Vec::new())));
+        }
+        for n in 0..self.runs {
+            for (side, setting, high, runs) in &mut rows {
+                if n == 0 || setting.is_timed() {
+                    runs.push(one(*side, *setting, Some(*high))?);
                 }
             }
         }
-        for (i, &side) in machines.iter().enumerate() {
-            for (&setting, runs) in options.settings.iter().zip(&runs[i]) {
-                report.add(side, program, setting, highs[i], runs);
-            }
-        }
-        if let (Some(model), true) = (&mut model, options.sides.contains(&Side::Model)) {
-            let mut one =
-                |setting: Setting, high| model.underused(program, setting.tunables(), high);
-            let needed = (one(Setting::Madvise, None)?, one(Setting::Always, None)?);
-            let (Some(madvise), Some(always)) = needed else {
-                continue;
-            };
-            let high = high(madvise.peak, always.peak);
-            for &setting in &options.settings {
-                let run = one(setting, Some(high))?;
-                report.add(Side::Model, program, setting, high, run.as_slice());
-                bar.inc(1);
-            }
-        }
+        rows.sort_by_key(|row| highs.iter().position(|(side, _)| *side == row.0));
+        let row = |(side, setting, high, runs): (_, _, _, Vec<Run>)| {
+            UnderusedRow::new(side, program, setting, high, &runs)
+        };
+        Ok(rows.into_iter().filter_map(row).collect())
     }
-    bar.finish_and_clear();
-    guard.map_or(Ok(()), Guard::finish)?;
-    Ok(report)
+
+    /// Rows of one program on the model; none of one that the machine cannot run.
+    fn on_model(&self, program: Program, step: &dyn Fn()) -> Result<Vec<UnderusedRow>, LabError> {
+        let one = |setting: Setting, high| model::underused::run(program, setting.tunables(), high);
+        let needed = (one(Setting::Madvise, None)?, one(Setting::Always, None)?);
+        let (Some(madvise), Some(always)) = needed else {
+            return Ok(Vec::new());
+        };
+        let high = high(madvise.peak, always.peak);
+        let mut rows = Vec::new();
+        for &setting in &self.settings {
+            let run = one(setting, Some(high))?;
+            rows.extend(UnderusedRow::new(
+                Side::Model,
+                program,
+                setting,
+                high,
+                run.as_slice(),
+            ));
+            step();
+        }
+        Ok(rows)
+    }
+
+    fn steps(&self, programs: usize, machines: &[Side]) -> u64 {
+        let runs = |setting: &Setting| {
+            if setting.is_timed() {
+                self.runs as usize
+            } else {
+                1
+            }
+        };
+        let on = |side: &Side| {
+            let has = self.settings.iter().filter(|setting| setting.is_on(*side));
+            2 + has.map(runs).sum::<usize>()
+        };
+        let modelled = self.sides.iter().filter(|s| **s == Side::Model).count();
+        let each = machines.iter().map(on).sum::<usize>() + modelled * self.settings.len();
+        (programs * each) as u64
+    }
 }
 
 /// The command that a program needs and that cannot be started here.
@@ -160,22 +189,4 @@ fn missing(program: Program) -> Option<&'static str> {
     version.stdout(Stdio::null()).stderr(Stdio::null());
     let works = version.status().is_ok_and(|status| status.success());
     (!works).then_some(command)
-}
-
-fn steps(options: &UnderusedOptions<'_>, machines: &[Side]) -> u64 {
-    let runs = |setting: &Setting, side: &Side| match (setting.is_on(*side), setting.is_timed()) {
-        (false, _) => 0,
-        (_, true) => options.runs,
-        (_, false) => 1,
-    };
-    let on = |side| {
-        1 + (options.settings.iter())
-            .map(|s| runs(s, side))
-            .sum::<usize>()
-    };
-    let modelled = match options.sides.contains(&Side::Model) {
-        true => options.settings.len(),
-        false => 0,
-    };
-    (options.programs.len() * (machines.iter().map(on).sum::<usize>() + modelled)) as u64
 }

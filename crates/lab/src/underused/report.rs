@@ -1,17 +1,39 @@
-//! The report of the underused experiment, as text and as JSON.
+//! The report of the underused experiment.
 
 use std::fmt::Write;
 
 use serde::Serialize;
 
-use super::{META, Run, Setting, plot};
+use super::{META, Of, Run, Setting, Underused};
+use crate::Side;
+use crate::experiment::{Json, Report, Target, Tell};
+use crate::figures::Mean;
+use crate::plot::{Bar, Panel, bars};
 use crate::program::underused::Program;
-use crate::size;
-use crate::{LabError, Side, wanted};
+use crate::size::human;
+use crate::table::Column::{self, Left, Right};
+use crate::table::{or_dash, table};
 
-/// What the series reported in 2024 of Meta's production machines, against huge pages on request:
-/// setting, speed and memory in percent.
-const PUBLISHED: [(Setting, f64, f64); 2] = [(Setting::Always, 1.8, 7.7), (META, 1.7, 2.4)];
+/// What the series reported in 2024 of Meta's production machines, against huge pages on request.
+#[derive(Clone, Copy, Serialize)]
+pub(super) struct Published {
+    setting: Setting,
+    speed_pct: f64,
+    memory_pct: f64,
+}
+
+pub(super) const PUBLISHED: [Published; 2] = [
+    Published {
+        setting: Setting::Always,
+        speed_pct: 1.8,
+        memory_pct: 7.7,
+    },
+    Published {
+        setting: META,
+        speed_pct: 1.7,
+        memory_pct: 2.4,
+    },
+];
 
 /// Of the extra memory of `always`, what the shrinker may leave.
 const KEPT_MEMORY: f64 = 1.0 / 3.0;
@@ -23,8 +45,8 @@ const ERRORS: f64 = 3.0;
 /// One setting of one program on one side.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct UnderusedRow {
-    /// The program's name.
-    pub program: &'static str,
+    /// The program.
+    pub program: Program,
     /// The setting.
     pub setting: Setting,
     /// Mean time of the runs, in seconds; none on the model, which has no speed.
@@ -53,78 +75,25 @@ pub struct UnderusedRow {
     pub on: Side,
 }
 
-/// Something that is wanted of the shrinker.
-#[derive(Clone, PartialEq, Debug, Serialize)]
-pub struct Target {
-    /// The program's name.
-    pub program: &'static str,
-    /// With which shrinker.
-    pub setting: Setting,
-    /// What.
-    pub what: &'static str,
-    /// At least so much, or at most.
-    pub at_least: bool,
-    /// How much.
-    pub want: f64,
-    /// What was measured.
-    pub found: f64,
-    /// Whether it is so.
-    pub holds: bool,
-}
-
-/// All rows.
-#[derive(Clone, PartialEq, Debug, Default)]
-pub struct UnderusedReport {
-    /// One row for each side, program and setting.
-    pub rows: Vec<UnderusedRow>,
-    /// Programs whose command is not on this system.
-    pub skipped: Vec<&'static str>,
-}
-
-#[derive(Serialize)]
-struct Published {
-    setting: Setting,
-    speed_pct: f64,
-    memory_pct: f64,
-}
-
-#[derive(Serialize)]
-struct Json<'a> {
-    schema: u32,
-    experiment: &'static str,
-    rows: &'a [UnderusedRow],
-    skipped: &'a [&'static str],
-    targets: Vec<Target>,
-    published: Vec<Published>,
-}
-
-impl UnderusedReport {
-    /// Adds a row of so many runs; none, none.
-    pub(super) fn add(
-        &mut self,
+impl UnderusedRow {
+    /// Of so many runs; none, none.
+    pub(super) fn new(
         on: Side,
         program: Program,
         setting: Setting,
-        high: u64,
+        high_bytes: u64,
         runs: &[Run],
-    ) {
+    ) -> Option<Self> {
         let mut by_settled = runs.to_vec();
         by_settled.sort_by_key(|run| run.settled);
-        let Some(middle) = by_settled.get(runs.len() / 2) else {
-            return;
-        };
+        let middle = by_settled.get(runs.len() / 2)?;
         let times: Vec<f64> = runs.iter().filter_map(|run| run.time_s).collect();
-        let n = times.len() as f64;
-        let mean = (!times.is_empty()).then(|| times.iter().sum::<f64>() / n);
-        let error = mean.filter(|_| n > 1.0).map(|mean| {
-            let squares: f64 = times.iter().map(|t| (t - mean) * (t - mean)).sum();
-            (squares / (n - 1.0) / n).sqrt()
-        });
-        self.rows.push(UnderusedRow {
-            program: program.name(),
+        let time = Mean::of(times.iter().copied());
+        Some(Self {
+            program,
             setting,
-            time_s: mean,
-            time_error_s: error,
+            time_s: (!times.is_empty()).then_some(time.mean),
+            time_error_s: time.error,
             runs_s: times,
             peak_bytes: middle.peak,
             settled_bytes: middle.settled,
@@ -132,188 +101,53 @@ impl UnderusedReport {
             splits: middle.splits,
             underused_splits: middle.underused_splits,
             retouches: middle.retouches,
-            high_bytes: high,
+            high_bytes,
             on,
-        });
+        })
     }
+}
 
-    fn row(&self, on: Side, program: &str, setting: Setting) -> Option<&UnderusedRow> {
-        let mut rows = self.rows.iter();
-        rows.find(|r| (r.on, r.program, r.setting) == (on, program, setting))
-    }
+fn row(
+    rows: &[UnderusedRow],
+    on: Side,
+    program: Program,
+    setting: Setting,
+) -> Option<&UnderusedRow> {
+    let mut rows = rows.iter();
+    rows.find(|r| (r.on, r.program, r.setting) == (on, program, setting))
+}
 
-    /// What is wanted of the live shrinker and can be told from these rows.
-    pub fn targets(&self) -> Vec<Target> {
-        let mut all = Vec::new();
-        for program in Program::ALL.map(Program::name) {
-            let of = |setting| self.row(Side::Live, program, setting);
-            let (Some(madvise), Some(always)) = (of(Setting::Madvise), of(Setting::Always)) else {
-                continue;
-            };
-            let over = |r: &UnderusedRow| r.settled_bytes as f64 - madvise.settled_bytes as f64;
-            for shrink in [META, Setting::Deckle].into_iter().filter_map(of) {
-                let mut add = |what, at_least, want, found: f64| {
-                    all.push(Target {
-                        program,
-                        setting: shrink.setting,
-                        what,
-                        at_least,
-                        want,
-                        found,
-                        holds: wanted::holds(at_least, want, found),
-                    });
-                };
-                if ["sparse", "churn"].contains(&program) && over(always) > 0.0 {
-                    let what = "of the extra memory of always, kept";
-                    add(what, false, KEPT_MEMORY, over(shrink) / over(always));
-                }
-                // Sparse gains only what its first faults cost less: judged on memory.
-                if let (Some(found), true) = (kept(madvise, always, shrink), program != "sparse") {
-                    add(
-                        "of the speed that always gains, kept",
-                        true,
-                        KEPT_GAIN,
-                        found,
-                    );
-                }
-            }
-        }
-        all
-    }
-
-    /// The report as JSON, schema 1.
-    pub fn to_json(&self) -> String {
-        let published = PUBLISHED.map(|(setting, speed_pct, memory_pct)| Published {
-            setting,
-            speed_pct,
-            memory_pct,
-        });
-        let json = Json {
-            schema: 1,
-            experiment: "underused",
-            rows: &self.rows,
-            skipped: &self.skipped,
-            targets: self.targets(),
-            published: published.into(),
+/// What is wanted of the live shrinker.
+pub(super) fn targets(rows: &[UnderusedRow]) -> Vec<Target<Of>> {
+    let mut all = Vec::new();
+    for program in Program::ALL {
+        let of = |setting| row(rows, Side::Live, program, setting);
+        let (Some(madvise), Some(always)) = (of(Setting::Madvise), of(Setting::Always)) else {
+            continue;
         };
-        serde_json::to_string(&json).unwrap_or_else(|e| format!("{{\"error\":\"{e}\"}}"))
-    }
-
-    /// The report as tables.
-    pub fn to_text(&self) -> String {
-        let mut text = String::from(
-            "underused: huge pages on request (madvise), everywhere (always), and everywhere with \
-             those split\nunder pressure that have more than N zero pages (shrink-N)\n",
-        );
-        for program in Program::ALL.map(Program::name) {
-            for on in [Side::Live, Side::Kernel, Side::Model] {
-                self.table(&mut text, on, program);
+        let over = |r: &UnderusedRow| r.settled_bytes as f64 - madvise.settled_bytes as f64;
+        for shrink in [META, Setting::Deckle].into_iter().filter_map(of) {
+            let setting = shrink.setting;
+            let of = Of { program, setting };
+            if matches!(program, Program::Sparse | Program::Churn) && over(always) > 0.0 {
+                let (what, kept) = ("of the extra memory of always, kept", over(shrink));
+                all.push(Target::new(
+                    of,
+                    what,
+                    false,
+                    KEPT_MEMORY,
+                    kept / over(always),
+                ));
+            }
+            // Sparse gains only what its first faults cost less: judged on memory.
+            if let (Some(found), true) = (kept(madvise, always, shrink), program != Program::Sparse)
+            {
+                let what = "of the speed that always gains, kept";
+                all.push(Target::new(of, what, true, KEPT_GAIN, found));
             }
         }
-        for program in &self.skipped {
-            let _ = writeln!(
-                text,
-                "\nSKIPPED {program}: its command is not on this system"
-            );
-        }
-        for (setting, speed, memory) in PUBLISHED {
-            let _ = writeln!(
-                text,
-                "\npublished (Meta, production), {}: {speed:+.1} % speed, {memory:+.1} % memory{}",
-                setting.name(),
-                self.changes(setting)
-            );
-        }
-        let line = |t: Target| {
-            let of = format!("{:<8} {:<11} {:<36}", t.program, t.setting.name(), t.what);
-            let bound = wanted::bound(t.at_least);
-            (t.holds, format!("{of} {bound} {:.2}", t.want), t.found)
-        };
-        wanted::write(
-            &mut text,
-            "wanted, on live",
-            self.targets().into_iter().map(line),
-        );
-        text
     }
-
-    fn table(&self, text: &mut String, on: Side, program: &str) {
-        let of = |r: &&UnderusedRow| r.on == on && r.program == program;
-        let mut rows: Vec<&UnderusedRow> = self.rows.iter().filter(of).collect();
-        rows.sort_by_key(|r| r.setting);
-        if rows.is_empty() {
-            return;
-        }
-        let _ = writeln!(
-            text,
-            "\n{program} on {on}\n  {:<11} {:>8} {:>7} {:>7} {:>10} {:>10} {:>8} {:>10} \
-             {:>7} {:>9}",
-            "setting",
-            "time",
-            "+-",
-            "speed",
-            "peak",
-            "settled",
-            "memory",
-            "huge",
-            "splits",
-            "re-touch",
-        );
-        for r in rows {
-            let percent = |n: Option<f64>| n.map_or("-".into(), |n| format!("{n:+.1} %"));
-            let ms = |n: Option<f64>| n.map_or("-".into(), |n| format!("{:.0} ms", n * 1e3));
-            let (speed, memory) = self.change(r);
-            let _ = writeln!(
-                text,
-                "  {:<11} {:>8} {:>7} {:>7} {:>10} {:>10} {:>8} {:>10} {:>7} {:>9}",
-                r.setting.name(),
-                ms(r.time_s),
-                ms(r.time_error_s),
-                percent(speed),
-                size::human(r.peak_bytes),
-                size::human(r.settled_bytes),
-                percent(memory),
-                size::human(r.huge_bytes),
-                r.splits,
-                r.retouches.map_or("-".into(), |n| n.to_string()),
-            );
-        }
-    }
-
-    /// By how many percent a row is faster and larger than `madvise` beside it.
-    fn change(&self, r: &UnderusedRow) -> (Option<f64>, Option<f64>) {
-        let madvise = self.row(r.on, r.program, Setting::Madvise);
-        let speed = madvise.and_then(|m| Some((m.time_s? / r.time_s? - 1.0) * 100.0));
-        let memory = madvise.map(|m| r.settled_bytes as f64 / m.settled_bytes as f64 - 1.0);
-        (speed, memory.map(|x| x * 100.0))
-    }
-
-    /// Ours beside the published figures.
-    fn changes(&self, setting: Setting) -> String {
-        let mut text = String::new();
-        let rows = self.rows.iter().filter(|r| r.setting == setting);
-        for r in rows {
-            if let (Some(speed), Some(memory)) = self.change(r) {
-                let _ = write!(
-                    text,
-                    "\n  here {} on {}: {speed:+.1} % speed, {memory:+.1} % memory",
-                    r.program, r.on
-                );
-            }
-        }
-        text
-    }
-
-    /// A picture: settled memory of each row.
-    ///
-    /// # Errors
-    /// No rows.
-    pub fn to_svg(&self) -> Result<String, LabError> {
-        match self.rows.is_empty() {
-            true => Err(LabError::Option("nothing was run: no picture".into())),
-            false => Ok(plot::svg(&self.rows)),
-        }
-    }
+    all
 }
 
 /// What `shrink` keeps of the speed that `always` gains over `madvise`; none where that is no
@@ -322,6 +156,151 @@ fn kept(madvise: &UnderusedRow, always: &UnderusedRow, shrink: &UnderusedRow) ->
     let (m, a, s) = (madvise.time_s?, always.time_s?, shrink.time_s?);
     let error = madvise.time_error_s?.hypot(always.time_error_s?);
     (m - a >= ERRORS * error && m > a).then(|| (m / s - 1.0) / (m / a - 1.0))
+}
+
+/// A row, and by how many percent it is faster and larger than `madvise` beside it.
+type Line = (UnderusedRow, Option<f64>, Option<f64>);
+
+const COLUMNS: [Column<Line>; 10] = [
+    Left("setting", |(r, ..)| r.setting.to_string()),
+    Right("time", |(r, ..)| ms(r.time_s)),
+    Right("+-", |(r, ..)| ms(r.time_error_s)),
+    Right("speed", |(_, speed, _)| percent(*speed)),
+    Right("peak", |(r, ..)| human(r.peak_bytes)),
+    Right("settled", |(r, ..)| human(r.settled_bytes)),
+    Right("memory", |(_, _, memory)| percent(*memory)),
+    Right("huge", |(r, ..)| human(r.huge_bytes)),
+    Right("splits", |(r, ..)| r.splits.to_string()),
+    Right("re-touch", |(r, ..)| or_dash(r.retouches)),
+];
+
+fn ms(seconds: Option<f64>) -> String {
+    or_dash(seconds.map(|s| format!("{:.0} ms", s * 1e3)))
+}
+
+fn percent(change: Option<f64>) -> String {
+    or_dash(change.map(|change| format!("{change:+.1} %")))
+}
+
+fn line(rows: &[UnderusedRow], r: &UnderusedRow) -> Line {
+    let madvise = row(rows, r.on, r.program, Setting::Madvise);
+    let speed = madvise.and_then(|m| Some((m.time_s? / r.time_s? - 1.0) * 100.0));
+    let memory = madvise.map(|m| r.settled_bytes as f64 / m.settled_bytes as f64 - 1.0);
+    (r.clone(), speed, memory.map(|x| x * 100.0))
+}
+
+/// The rows of a program on a side, by setting.
+fn sorted(rows: &[UnderusedRow], on: Side, program: Program) -> Vec<&UnderusedRow> {
+    let of = rows.iter().filter(|r| (r.on, r.program) == (on, program));
+    let mut of: Vec<&UnderusedRow> = of.collect();
+    of.sort_by_key(|r| r.setting);
+    of
+}
+
+/// For each side a line, for each program a panel, for each setting a bar of settled memory.
+pub(super) fn plot(rows: &[UnderusedRow]) -> Option<String> {
+    let panel = |on: Side, program: Program| {
+        let rows = sorted(rows, on, program);
+        let most = rows.iter().map(|r| r.settled_bytes).max()?.max(1);
+        let bar = |r: &&UnderusedRow| {
+            let part = |bytes: u64| bytes as f64 / most as f64;
+            let huge = r.huge_bytes.min(r.settled_bytes);
+            Bar {
+                name: match r.setting {
+                    Setting::Madvise => "adv".into(),
+                    Setting::Always => "alw".into(),
+                    Setting::Shrink(n) => n.to_string(),
+                    Setting::Deckle => "dkl".into(),
+                },
+                value: (r.settled_bytes >> 20).to_string(),
+                parts: vec![(part(r.settled_bytes), "#9cf"), (part(huge), "#369")],
+            }
+        };
+        let title = format!("{program} on {on}");
+        let bars = rows.iter().map(bar).collect();
+        Some(Panel { title, bars })
+    };
+    let line = |on| {
+        Program::ALL
+            .into_iter()
+            .filter_map(|p| panel(on, p))
+            .collect::<Vec<_>>()
+    };
+    let lines = Side::ALL
+        .map(line)
+        .into_iter()
+        .filter(|line| !line.is_empty());
+    let lines: Vec<Vec<Panel>> = lines.collect();
+    let title = "Memory after pressure, MiB; dark: in huge pages";
+    (!lines.is_empty()).then(|| bars(title, &[], &lines))
+}
+
+impl Tell for Underused {
+    const NAME: &'static str = "underused";
+    const WANTED: &'static str = "wanted, on live";
+    type Row = UnderusedRow;
+    /// Programs whose command is not on this system: left out, and named on stderr, too.
+    type More = Vec<Program>;
+    type Of = Of;
+
+    fn text(report: &Report<Self>) -> String {
+        let mut text = String::from(
+            "underused: huge pages on request (madvise), everywhere (always), and everywhere with \
+             those split\nunder pressure that have more than N zero pages (shrink-N)\n",
+        );
+        let all = &report.rows;
+        for program in Program::ALL {
+            for on in Side::ALL {
+                let lines: Vec<Line> = sorted(all, on, program)
+                    .into_iter()
+                    .map(|r| line(all, r))
+                    .collect();
+                if !lines.is_empty() {
+                    let _ = writeln!(text, "\n{program} on {on}");
+                    table(&mut text, 2, &COLUMNS, &lines, |_| None);
+                }
+            }
+        }
+        for program in &report.more {
+            let _ = writeln!(
+                text,
+                "\nSKIPPED {program}: its command is not on this system"
+            );
+        }
+        for of in &PUBLISHED {
+            let (setting, speed, memory) = (of.setting, of.speed_pct, of.memory_pct);
+            let _ = writeln!(
+                text,
+                "\npublished (Meta, production), {setting}: {speed:+.1} % speed, {memory:+.1} % \
+                 memory"
+            );
+            for r in all.iter().filter(|r| r.setting == setting) {
+                if let (r, Some(speed), Some(memory)) = line(all, r) {
+                    let (program, on) = (r.program, r.on);
+                    let _ = writeln!(
+                        text,
+                        "  here {program} on {on}: {speed:+.1} % speed, {memory:+.1} % memory"
+                    );
+                }
+            }
+        }
+        text
+    }
+
+    fn json(report: &Report<Self>, json: Json) -> Json {
+        json.with("rows", &report.rows)
+            .with("skipped", &report.more)
+            .with("targets", &report.targets())
+            .with("published", &PUBLISHED)
+    }
+
+    fn targets(report: &Report<Self>) -> Vec<Target<Of>> {
+        targets(&report.rows)
+    }
+
+    fn plot(report: &Report<Self>) -> Option<String> {
+        plot(&report.rows)
+    }
 }
 
 #[cfg(test)]
@@ -340,18 +319,29 @@ mod tests {
         }
     }
 
-    fn report(always: f64, shrink: u64) -> UnderusedReport {
-        let mut report = UnderusedReport::default();
-        let mut add = |setting, runs: &[Run]| {
-            report.add(Side::Live, Program::Churn, setting, 1 << 20, runs);
+    fn of_rows(rows: impl IntoIterator<Item = Option<UnderusedRow>>) -> Report<Underused> {
+        let options = Underused {
+            sides: Side::ALL.to_vec(),
+            programs: Program::ALL.to_vec(),
+            settings: Setting::ALL.to_vec(),
+            runs: 2,
         };
-        add(Setting::Madvise, &[run(1.0, 60), run(1.02, 60)]);
-        add(
-            Setting::Always,
-            &[run(always, 120), run(always + 0.02, 120)],
-        );
-        add(META, &[run(0.95, shrink), run(0.95, shrink)]);
-        report
+        Report {
+            options,
+            rows: rows.into_iter().flatten().collect(),
+            more: Vec::new(),
+        }
+    }
+
+    fn report(always: f64, shrink: u64) -> Report<Underused> {
+        let row = |setting, a: Run, b: Run| {
+            UnderusedRow::new(Side::Live, Program::Churn, setting, 1 << 20, &[a, b])
+        };
+        of_rows([
+            row(Setting::Madvise, run(1.0, 60), run(1.02, 60)),
+            row(Setting::Always, run(always, 120), run(always + 0.02, 120)),
+            row(META, run(0.95, shrink), run(0.95, shrink)),
+        ])
     }
 
     #[test]
@@ -393,5 +383,25 @@ mod tests {
             "{text}"
         );
         assert!(text.contains("here churn on live"), "{text}");
+    }
+
+    #[test]
+    fn r138_each_setting_has_a_bar() {
+        let row = |setting, mib| {
+            UnderusedRow::new(Side::Model, Program::Sparse, setting, 0, &[run(1.0, mib)])
+        };
+        let picture = of_rows([row(Setting::Madvise, 20), row(META, 77)])
+            .to_svg()
+            .unwrap();
+        assert!(picture.starts_with("<svg ") && picture.ends_with("</svg>\n"));
+        assert!(
+            picture.contains("sparse on model") && picture.contains(">77<"),
+            "{picture}"
+        );
+        assert!(
+            picture.contains(">409<") && !picture.contains("NaN"),
+            "{picture}"
+        );
+        assert!(of_rows([]).to_svg().is_err());
     }
 }

@@ -1,8 +1,11 @@
 //! The settings that are compared.
 
+use std::fmt;
+
 use deckle_mm::{Profile, ThpMode, Tunables};
 use serde::{Serialize, Serializer};
 
+use crate::experiment::bad;
 use crate::host::Guard;
 use crate::host::thp::{MAX_PTES_NONE, Thp};
 use crate::{LabError, Side};
@@ -39,16 +42,6 @@ impl Setting {
         Self::Deckle,
     ];
 
-    /// The name in options and reports.
-    pub fn name(self) -> String {
-        match self {
-            Self::Madvise => "madvise".into(),
-            Self::Always => "always".into(),
-            Self::Shrink(n) => format!("shrink-{n}"),
-            Self::Deckle => "deckle".into(),
-        }
-    }
-
     /// Parses a name.
     ///
     /// # Errors
@@ -60,9 +53,9 @@ impl Setting {
             ("always", _) => Ok(Self::Always),
             ("deckle", _) => Ok(Self::Deckle),
             (_, Some(n)) if u32::from(n) <= MAX_PTES_NONE => Ok(Self::Shrink(n)),
-            _ => Err(LabError::Option(format!(
+            _ => bad(format!(
                 "unknown setting '{name}' (known: madvise, always, shrink-0 to shrink-511, deckle)"
-            ))),
+            )),
         }
     }
 
@@ -104,16 +97,21 @@ impl Setting {
         if self == Self::Deckle {
             return Vec::new();
         }
-        let (thp, shrink) = match (t.thp, t.shrink_underused) {
-            (ThpMode::Madvise, _) => ("madvise", "off"),
-            (_, false) => ("always", "off"),
-            (_, true) => ("always", "on"),
-        };
-        let mut words = vec!["--profile", "linux", "--thp", thp];
-        words.extend(["--shrink-underused", shrink, "--max-ptes-none"]);
-        let mut words: Vec<String> = words.into_iter().map(String::from).collect();
-        words.push(t.max_ptes_none.to_string());
-        words
+        let (thp, none) = (self.thp(), t.max_ptes_none);
+        let shrink = if t.shrink_underused { "on" } else { "off" };
+        let words = format!(
+            "--profile linux --thp {thp} --shrink-underused {shrink} --max-ptes-none {none}"
+        );
+        words.split(' ').map(String::from).collect()
+    }
+
+    /// `enabled` of huge pages.
+    fn thp(self) -> &'static str {
+        if self == Self::Madvise {
+            "madvise"
+        } else {
+            "always"
+        }
     }
 
     /// Sets the host's knobs for a kernel row.
@@ -123,20 +121,24 @@ impl Setting {
             max_ptes_none: u32::from(t.max_ptes_none),
             shrink_underused: t.shrink_underused,
         };
-        thp.set_with(
-            guard,
-            if t.thp == ThpMode::Madvise {
-                "madvise"
-            } else {
-                "always"
-            },
-        )
+        thp.set(guard, self.thp())
+    }
+}
+
+impl fmt::Display for Setting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Madvise => f.write_str("madvise"),
+            Self::Always => f.write_str("always"),
+            Self::Shrink(n) => write!(f, "shrink-{n}"),
+            Self::Deckle => f.write_str("deckle"),
+        }
     }
 }
 
 impl Serialize for Setting {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_str(&self.name())
+        to.collect_str(self)
     }
 }
 
@@ -147,7 +149,7 @@ mod tests {
     #[test]
     fn r138_settings_are_named_once_and_make_sense() {
         for setting in Setting::ALL {
-            assert_eq!(Setting::parse(&setting.name()).unwrap(), setting);
+            assert_eq!(Setting::parse(&setting.to_string()).unwrap(), setting);
             setting.tunables().validate().unwrap();
         }
         for bad in ["shrink-512", "shrink", "never", "shrink--1"] {

@@ -1,39 +1,35 @@
 //! `anon WORKLOAD [--seconds S]`: the workloads of the anon-folio experiment.
 //!
-//! Each says at its end `anon: OPS SECONDS FAULTS PAGES USED TOUCHED`: operations, the time and
-//! the page faults that they took, the pages that base pages would have faulted for (0: not
-//! known), and of one more round, which is not timed, the anonymous memory that the process had
-//! at its peak beside what it started with, and how much of it the workload had touched, both
-//! in bytes.
+//! Each says its [`Figures`] at its end. Memory is that of one more round, which is not timed: what
+//! the process had at its peak beside what it started with.
 //!
 //! What a round does is written once, in `rounds`, for real memory and for the model's.
 
-use std::io;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use super::{Failure, number, option, say};
+use serde::{Deserialize, Serialize};
+
+use super::{Failure, compiler, faults, in_child, parse, say_figures};
 use crate::LabError;
+use crate::live_stats::TempFile;
 use crate::size::PAGE;
 
-pub(super) mod compile;
-mod fork;
 mod real;
 mod rounds;
 
-pub use fork::EACH as FORK_EACH;
-use real::{Real, anonymous, faults};
-pub use rounds::{Accesses, Workload, compiler, round};
-
-/// What the line of results starts with.
-pub const RESULT_LINE: &str = "anon: ";
-/// Longest that a workload goes on unless told otherwise.
-const SECONDS: f64 = 0.5;
+use real::{Real, anonymous};
+pub use rounds::{Accesses, Workload, pattern, round};
 
 /// A mapping of so many bytes is large enough for any manager of memory to care about.
 const START: usize = 8 << 20;
+/// Of so many pages the child of the server that forks writes one.
+pub const FORK_EACH: usize = 8;
+/// Functions of the file that is compiled.
+const FUNCTIONS: usize = 250;
 
-/// The figures of a workload's line of results.
-#[derive(Clone, Copy, PartialEq, Debug)]
+/// The figures of a workload, which its line of results has as JSON.
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Figures {
     /// Operations.
     pub ops: u64,
@@ -49,79 +45,100 @@ pub struct Figures {
     pub touched: u64,
 }
 
-impl Figures {
-    /// Parses what follows [`RESULT_LINE`].
-    pub fn parse(line: &str) -> Option<Self> {
-        let words: Vec<&str> = line.split(' ').collect();
-        let [ops, seconds, faults, pages, used, touched] = words[..] else {
-            return None;
-        };
-        Some(Self {
-            ops: ops.parse().ok()?,
-            seconds: seconds.parse().ok()?,
-            faults: faults.parse().ok()?,
-            pages: pages.parse().ok()?,
-            used: used.parse().ok()?,
-            touched: touched.parse().ok()?,
-        })
-    }
-
-    fn print(self) -> Result<(), Failure> {
-        let Self {
-            ops,
-            seconds,
-            faults,
-            pages,
-            used,
-            touched,
-        } = self;
-        say(format_args!(
-            "{RESULT_LINE}{ops} {seconds} {faults} {pages} {used} {touched}"
-        ))?;
-        Ok(())
-    }
+#[derive(clap::Parser)]
+#[command(name = "anon", no_binary_name = true)]
+struct Options {
+    workload: Workload,
+    /// Longest that a workload goes on.
+    #[arg(long, default_value = "0.5", value_parser = super::seconds)]
+    seconds: Duration,
 }
 
 pub(super) fn main(args: &[&str]) -> Result<(), Failure> {
-    let mut args = args.to_vec();
-    let seconds =
-        option(&mut args, "--seconds")?.map_or(Ok(SECONDS), |t| number("--seconds", t))?;
-    let [name] = args[..] else {
-        let usage = "usage: anon WORKLOAD [--seconds S]";
-        return Err(LabError::Option(usage.into()).into());
+    let options: Options = parse(args)?;
+    say_figures(match options.workload {
+        Workload::Compile => compile()?,
+        Workload::Fork => serve(options.seconds)?,
+        workload => touch(workload, options.seconds)?,
+    })
+}
+
+/// Page faults of this process and of the children that it has waited for.
+fn all_faults() -> Result<u64, LabError> {
+    Ok(faults(libc::RUSAGE_SELF)? + faults(libc::RUSAGE_CHILDREN)?)
+}
+
+/// A compiler on a generated file.
+fn compile() -> Result<Figures, Failure> {
+    let file = TempFile::new("compile.c");
+    let mut cc = compiler::cc(file.path(), FUNCTIONS, "")?;
+    let before = all_faults()?;
+    let started = Instant::now();
+    let end = cc.stdin(Stdio::null()).output();
+    let end = end.map_err(|e| compiler::none("cc", &e))?;
+    if !end.status.success() {
+        return Err(compiler::failed(end.status, &end.stderr).into());
+    }
+    Ok(Figures {
+        ops: 1,
+        seconds: started.elapsed().as_secs_f64(),
+        faults: all_faults()? - before,
+        ..Figures::default()
+    })
+}
+
+/// The server that forks for each request, once more than is counted.
+fn serve(most: Duration) -> Result<Figures, Failure> {
+    let pages = Workload::Fork.bytes() / PAGE;
+    let at_start = anonymous()?;
+    let mut map = Real.map(pages * PAGE, false)?;
+    for page in 0..pages {
+        Real.write(&mut map, page)?;
+    }
+    let mut request = || {
+        in_child(|| {
+            let mut written = (0..pages).step_by(FORK_EACH);
+            written.all(|page| Real.write(&mut map, page).is_ok())
+        })
     };
-    let figures = match Workload::parse(name)? {
-        Workload::Compile => compile::run()?,
-        Workload::Fork => fork::run(seconds)?,
-        workload => touch(workload, seconds)?,
-    };
-    figures.print()
+    request()?;
+    let before = all_faults()?;
+    let started = Instant::now();
+    let mut ops = 0;
+    while ops == 0 || started.elapsed() < most {
+        request()?;
+        ops += 1;
+    }
+    let seconds = started.elapsed().as_secs_f64();
+    let faults = all_faults()? - before;
+    let used = anonymous()?.saturating_sub(at_start);
+    Real.unmap(map)?;
+    Ok(Figures {
+        ops,
+        seconds,
+        faults,
+        // What each child writes; what a fork costs besides is not known.
+        pages: ops * (pages / FORK_EACH) as u64,
+        used,
+        touched: (pages * PAGE) as u64,
+    })
 }
 
 /// A workload that only touches memory: rounds for so many seconds, then one to be looked at.
-fn touch(workload: Workload, seconds: f64) -> Result<Figures, Failure> {
-    let failed = |e| LabError::io(format!("mapping memory for {}", workload.name()), e);
+fn touch(workload: Workload, most: Duration) -> Result<Figures, Failure> {
     let mut memory = Real;
     // What starts a manager of this memory is not part of the workload.
-    let first = memory.map(START, false).map_err(failed)?;
-    memory.unmap(first).map_err(failed)?;
+    let first = memory.map(START, false)?;
+    memory.unmap(first)?;
     // A first touch is not what the loops are about; the others are about nothing else.
     if workload.loops() {
-        round(workload, &mut memory, &mut |_, _| ()).map_err(failed)?;
+        round(workload, &mut memory, &mut |_, _| ())?;
     }
-    let mut done = Figures {
-        ops: 0,
-        seconds: 0.0,
-        faults: 0,
-        pages: 0,
-        used: 0,
-        touched: 0,
-    };
-    let before = faults()?;
+    let mut done = Figures::default();
+    let before = all_faults()?;
     let started = Instant::now();
-    let most = Duration::from_secs_f64(seconds);
     loop {
-        let all = round(workload, &mut memory, &mut |_, _| ()).map_err(failed)?;
+        let all = round(workload, &mut memory, &mut |_, _| ())?;
         done.ops += all.ops;
         done.pages += all.pages;
         if !workload.loops() || started.elapsed() >= most {
@@ -129,23 +146,17 @@ fn touch(workload: Workload, seconds: f64) -> Result<Figures, Failure> {
         }
     }
     done.seconds = started.elapsed().as_secs_f64();
-    done.faults = faults()? - before;
+    done.faults = all_faults()? - before;
 
     let at_start = anonymous()?;
     let (mut at_peak, mut touched) = (Ok(0), 0);
     round(workload, &mut memory, &mut |_, pages| {
         at_peak = anonymous();
         touched = pages * PAGE as u64;
-    })
-    .map_err(failed)?;
+    })?;
     done.used = at_peak?.saturating_sub(at_start);
     done.touched = touched;
     Ok(done)
-}
-
-/// The last error of the system, about `what`.
-fn last_error(what: &str) -> LabError {
-    LabError::io(what, io::Error::last_os_error())
 }
 
 #[cfg(test)]
@@ -158,7 +169,7 @@ mod tests {
             if matches!(workload, Workload::Compile | Workload::Fork) {
                 continue;
             }
-            let done = touch(workload, 0.001).unwrap();
+            let done = touch(workload, Duration::from_millis(1)).unwrap();
             assert!(done.ops > 0 && done.faults > 0, "{workload:?}: {done:?}");
             assert!(done.touched > 0, "{workload:?}: {done:?}");
         }
@@ -166,12 +177,20 @@ mod tests {
 
     #[test]
     fn r150_the_line_of_results_is_read_as_it_was_written() {
-        let line = "3 0.25 7 9 4096 8192";
-        let figures = Figures::parse(line).unwrap();
-        assert_eq!(
-            (figures.ops, figures.seconds, figures.touched),
-            (3, 0.25, 8192)
-        );
-        assert_eq!(Figures::parse("3 0.25 7 9 4096"), None);
+        let figures = Figures {
+            ops: 3,
+            seconds: 0.25,
+            touched: 8192,
+            ..Figures::default()
+        };
+        let line = serde_json::to_string(&figures).unwrap();
+        assert_eq!(serde_json::from_str::<Figures>(&line).unwrap(), figures);
+        assert!(serde_json::from_str::<Figures>(&line.replace("ops", "other")).is_err());
+    }
+
+    #[test]
+    fn r150_the_forking_server_serves_requests() {
+        let done = serve(Duration::from_millis(10)).unwrap();
+        assert!(done.ops > 0 && done.faults >= done.pages / 512, "{done:?}");
     }
 }

@@ -1,70 +1,31 @@
 //! What the workloads do, on whatever memory.
 
-use crate::LabError;
 use crate::size::PAGE;
 
-/// A workload of the experiment.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Workload {
-    /// After will-it-scale's page_fault1: map 128 MiB, write to each page, unmap. An operation
-    /// is a page.
-    PageFault1,
-    /// After malloc1: 128 MiB from malloc, given back untouched. An operation is such a pair.
-    Malloc1,
-    /// After tlb_flush: each page of 16 MiB is read and then written, so that a translation is
-    /// replaced; all of it is given back at the end of the round. An operation is a page.
-    TlbFlush,
-    /// 256 MiB are written from the first byte to the last, once. An operation is a page.
-    Fill,
-    /// One byte in each 64 KiB of 256 MiB, once. An operation is a touch.
-    Sparse,
-    /// A server that forks for each request: the child writes to every eighth page of the 16
-    /// MiB that it has from its parent. An operation is a request.
-    Fork,
-    /// `cc -O1` on a generated C file. An operation is one run.
-    Compile,
+named! {
+    /// A workload of the experiment.
+    pub enum Workload {
+        /// After will-it-scale's page_fault1: map 128 MiB, write to each page, unmap. An operation
+        /// is a page.
+        PageFault1 = "page_fault1",
+        /// After malloc1: 128 MiB from malloc, given back untouched. An operation is such a pair.
+        Malloc1 = "malloc1",
+        /// After tlb_flush: each page of 16 MiB is read and then written, so that a translation is
+        /// replaced; all of it is given back at the end of the round. An operation is a page.
+        TlbFlush = "tlb_flush",
+        /// 256 MiB are written from the first byte to the last, once. An operation is a page.
+        Fill = "fill",
+        /// One byte in each 64 KiB of 256 MiB, once. An operation is a touch.
+        Sparse = "sparse",
+        /// A server that forks for each request: the child writes to every eighth page of the 16
+        /// MiB that it has from its parent. An operation is a request.
+        Fork = "fork",
+        /// `cc -O1` on a generated C file. An operation is one run.
+        Compile = "compile",
+    }
 }
 
 impl Workload {
-    /// All of them, in the order of reports.
-    pub const ALL: [Self; 7] = [
-        Self::PageFault1,
-        Self::Malloc1,
-        Self::TlbFlush,
-        Self::Fill,
-        Self::Sparse,
-        Self::Fork,
-        Self::Compile,
-    ];
-
-    /// The name in options and reports.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::PageFault1 => "page_fault1",
-            Self::Malloc1 => "malloc1",
-            Self::TlbFlush => "tlb_flush",
-            Self::Fill => "fill",
-            Self::Sparse => "sparse",
-            Self::Fork => "fork",
-            Self::Compile => "compile",
-        }
-    }
-
-    /// Parses a name.
-    ///
-    /// # Errors
-    /// [`LabError::Option`] for a name that there is not.
-    pub fn parse(name: &str) -> Result<Self, LabError> {
-        let found = Self::ALL.into_iter().find(|w| w.name() == name);
-        found.ok_or_else(|| {
-            let known: Vec<&str> = Self::ALL.iter().map(|w| w.name()).collect();
-            LabError::Option(format!(
-                "unknown workload '{name}' (known: {})",
-                known.join(", ")
-            ))
-        })
-    }
-
     /// Whether it goes on for a time; the others are one round on fresh memory.
     pub const fn loops(self) -> bool {
         !matches!(self, Self::Fill | Self::Sparse | Self::Compile)
@@ -76,7 +37,7 @@ impl Workload {
             Self::PageFault1 | Self::Malloc1 => 128 << 20,
             Self::TlbFlush | Self::Fork => 16 << 20,
             Self::Fill | Self::Sparse => 256 << 20,
-            Self::Compile => compiler::BYTES,
+            Self::Compile => pattern::BYTES,
         }
     }
 }
@@ -188,8 +149,9 @@ pub fn round<A: Accesses>(
 /// quarters of its pages are touched right after the page before them, nine tenths beside one
 /// that was touched earlier; the rest are look-ups in tables and arrays, where a hash decides
 /// which page is next. Memory is mapped 2 MiB at a time, as GCC's garbage collector does.
-pub mod compiler {
+pub mod pattern {
     use super::{Accesses, PAGE};
+    use crate::content::Random;
 
     /// What is mapped at a time.
     const QUIRE: usize = 2 << 20;
@@ -213,18 +175,14 @@ pub mod compiler {
         let mut tables = memory.map(TABLES, false)?;
         let mut quires = Vec::new();
         let mut seen = vec![false; TABLES / PAGE];
-        let (mut touched, mut random) = (0, 1_u64);
+        let (mut touched, mut random) = (0, Random(1));
         for _ in 0..QUIRES {
             let mut quire = memory.map(QUIRE, false)?;
             for page in 0..QUIRE / PAGE {
                 memory.write(&mut quire, page)?;
                 touched += 1;
-                // Knuth's generator; its high bits are the random ones.
                 if page % TURN == 0 {
-                    random = random
-                        .wrapping_mul(6_364_136_223_846_793_005)
-                        .wrapping_add(1_442_695_040_888_963_407);
-                    let at = (random >> 33) as usize % seen.len();
+                    let at = random.below(seen.len());
                     memory.write(&mut tables, at)?;
                     touched += u64::from(!core::mem::replace(&mut seen[at], true));
                 }

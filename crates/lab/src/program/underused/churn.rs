@@ -12,6 +12,7 @@
 use std::collections::BTreeSet;
 
 use super::{Memory, check};
+use crate::content::Random;
 use crate::size::{BLOCK, PAGE};
 
 /// What is mapped.
@@ -49,18 +50,6 @@ pub fn run<M: Memory>(
         }
     }
     program.check_all(memory)
-}
-
-/// Knuth's generator; its high bits are the random ones.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 = (self.0)
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        ((self.0 >> 33) as usize) % n
-    }
 }
 
 struct Object {

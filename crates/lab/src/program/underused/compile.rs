@@ -9,12 +9,11 @@ use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use super::super::anon::compile::source;
-use super::{Failure, Watch};
+use super::{Failure, Watch, compiler};
 use crate::LabError;
 
 /// Functions of the file.
@@ -30,19 +29,11 @@ pub(super) fn run(watch: &mut Watch) -> Result<(), Failure> {
 
 fn compile(watch: &mut Watch, dir: &Path) -> Result<(), Failure> {
     let (file, fifo) = (dir.join("a.c"), dir.join("rest"));
-    let text = format!("{}#include \"{}\"\n", source(FUNCTIONS), fifo.display());
-    fs::write(&file, text).map_err(|e| LabError::file("writing", &file, e))?;
+    let end = format!("#include \"{}\"\n", fifo.display());
+    let mut cc = compiler::cc(&file, FUNCTIONS, &end)?;
     make_fifo(&fifo)?;
-    let mut cc = Command::new("cc")
-        // -pipe: no file for the assembler's input; nothing is written.
-        .args(["-O1", "-pipe", "-c", "-o", "/dev/null"])
-        .arg(&file)
-        .stdin(Stdio::null())
-        .spawn()
-        .map_err(|e| LabError::Host {
-            what: format!("the compile program runs cc, which cannot be started ({e})"),
-            remedy: "install a C compiler, or leave compile out with --program".into(),
-        })?;
+    let cc = cc.stdin(Stdio::null()).spawn();
+    let mut cc = cc.map_err(|e| compiler::none("cc", &e))?;
     let met = meet(&mut cc, &fifo, watch);
     if met.is_err() {
         let _ = cc.kill();
@@ -51,7 +42,7 @@ fn compile(watch: &mut Watch, dir: &Path) -> Result<(), Failure> {
     met?;
     match status.success() {
         true => Ok(()),
-        false => Err(ended(status)),
+        false => Err(compiler::failed(status, b"").into()),
     }
 }
 
@@ -67,17 +58,12 @@ fn meet(cc: &mut Child, fifo: &PathBuf, watch: &mut Watch) -> Result<(), Failure
         }
         let gone = cc.try_wait();
         if let Some(status) = gone.map_err(|e| LabError::io("waiting for cc", e))? {
-            return Err(ended(status));
+            return Err(compiler::failed(status, b"").into());
         }
         thread::sleep(Duration::from_millis(1));
     };
     watch.settle()?;
     Ok(rest.write_all(b"int rest;\n").map_err(failed)?)
-}
-
-fn ended(status: std::process::ExitStatus) -> Failure {
-    let (what, how) = ("cc".into(), status.to_string());
-    LabError::Child { what, how }.into()
 }
 
 fn make_fifo(path: &PathBuf) -> Result<(), LabError> {

@@ -4,12 +4,10 @@
 //! its memory can be pressed and looked at while it holds what it will go on with. Then it goes
 //! on, checks what it holds, and says `took: SECONDS`, the time without the wait.
 
-use std::io;
 use std::time::Instant;
 
-use super::{Failure, say};
-use crate::LabError;
-use crate::region::Region;
+use super::{Failure, compiler, differs, parse, say, wait_for_a_line};
+use crate::region::{Region, last_error};
 
 mod churn;
 mod compile;
@@ -24,46 +22,21 @@ pub const SETTLE_LINE: &str = "settle";
 /// What the line of the time starts with.
 pub const TOOK_LINE: &str = "took: ";
 
-/// A program of the experiment.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Program {
-    /// One byte in each 50 KiB of 256 MiB, as the test of the series; then the same bytes again.
-    Sparse,
-    /// An allocator with many size classes, and a live set that grows and shrinks.
-    Churn,
-    /// python3 with a script of dictionaries, text and a filter of 64 MiB.
-    Python,
-    /// `cc` on a generated file.
-    Compile,
+named! {
+    /// A program of the experiment.
+    pub enum Program {
+        /// One byte in each 50 KiB of 256 MiB, as the test of the series; then the same again.
+        Sparse = "sparse",
+        /// An allocator with many size classes, and a live set that grows and shrinks.
+        Churn = "churn",
+        /// python3 with a script of dictionaries, text and a filter of 64 MiB.
+        Python = "python",
+        /// `cc` on a generated file.
+        Compile = "compile",
+    }
 }
 
 impl Program {
-    /// All of them, in the order of reports.
-    pub const ALL: [Self; 4] = [Self::Sparse, Self::Churn, Self::Python, Self::Compile];
-
-    /// The name in options and reports.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Sparse => "sparse",
-            Self::Churn => "churn",
-            Self::Python => "python",
-            Self::Compile => "compile",
-        }
-    }
-
-    /// Parses a name.
-    ///
-    /// # Errors
-    /// [`LabError::Option`] for a name that there is not.
-    pub fn parse(name: &str) -> Result<Self, LabError> {
-        let found = Self::ALL.into_iter().find(|p| p.name() == name);
-        found.ok_or_else(|| {
-            LabError::Option(format!(
-                "unknown program '{name}' (known: sparse, churn, python, compile)"
-            ))
-        })
-    }
-
     /// The command of the system that it needs, if any.
     pub const fn needs(self) -> Option<&'static str> {
         match self {
@@ -115,11 +88,7 @@ fn check<M: Memory>(memory: &mut M, at: usize, want: &[u8]) -> Result<(), M::Err
         let found = &mut found[..want.len()];
         memory.read(at, found)?;
         if found != want {
-            let k = found
-                .iter()
-                .zip(want)
-                .position(|(a, b)| a != b)
-                .unwrap_or(0);
+            let k = differs(found, want);
             return Err(M::wrong(at + k, found[k], want[k]));
         }
     }
@@ -146,7 +115,7 @@ impl Memory for Region {
         // zeros afterwards, which are valid bytes.
         match unsafe { libc::madvise(start, len, libc::MADV_DONTNEED) } {
             0 => Ok(()),
-            _ => Err(LabError::io("giving memory back", io::Error::last_os_error()).into()),
+            _ => Err(last_error("giving memory back").into()),
         }
     }
 
@@ -160,24 +129,24 @@ impl Memory for Region {
     }
 }
 
+#[derive(clap::Parser)]
+#[command(name = "underused", no_binary_name = true)]
+struct Options {
+    program: Program,
+}
+
 pub(super) fn main(args: &[&str]) -> Result<(), Failure> {
-    let [name] = args else {
-        return Err(LabError::Option("usage: underused PROGRAM".into()).into());
-    };
+    let options: Options = parse(args)?;
     let mut watch = Watch::new();
     let mut settle = |_: &mut Region| watch.settle();
-    match Program::parse(name)? {
-        Program::Sparse => sparse(&mut region(SPARSE_BYTES)?, &mut settle)?,
-        Program::Churn => churn(&mut region(CHURN_BYTES)?, &mut settle)?,
-        Program::Python => return python::run(),
+    match options.program {
+        Program::Sparse => sparse(&mut Region::new(SPARSE_BYTES)?, &mut settle)?,
+        Program::Churn => churn(&mut Region::new(CHURN_BYTES)?, &mut settle)?,
+        Program::Python => return Err(python::run().into()),
         Program::Compile => compile::run(&mut watch)?,
     }
     say(format_args!("{TOOK_LINE}{:.6}", watch.seconds()))?;
     Ok(())
-}
-
-fn region(bytes: usize) -> Result<Region, LabError> {
-    Region::new(bytes).map_err(|e| LabError::io("mapping memory", e))
 }
 
 /// The time of a program, without its waits.
@@ -198,9 +167,7 @@ impl Watch {
     fn settle(&mut self) -> Result<(), Failure> {
         let from = Instant::now();
         say(format_args!("{SETTLE_LINE}"))?;
-        io::stdin()
-            .read_line(&mut String::new())
-            .map_err(|e| LabError::io("waiting for a line", e))?;
+        wait_for_a_line()?;
         self.waited += from.elapsed().as_secs_f64();
         Ok(())
     }

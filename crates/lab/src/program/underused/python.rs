@@ -3,7 +3,7 @@
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use super::Failure;
+use super::compiler;
 use crate::LabError;
 
 /// Records in dictionaries, an index of them, their text and its parsing, a filter that is large
@@ -51,11 +51,10 @@ for _ in range(20):
 print("took: %.6f" % (time.perf_counter() - start), flush=True)
 "#;
 
-pub(super) fn run() -> Result<(), Failure> {
-    let e = Command::new("python3").args(["-c", SCRIPT]).exec();
-    Err(LabError::Host {
-        what: format!("the python program runs python3, which cannot be started ({e})"),
-        remedy: "install python3, or leave python out with --program".into(),
-    }
-    .into())
+/// Becomes python3; returns only why it cannot.
+pub(super) fn run() -> LabError {
+    compiler::none(
+        "python3",
+        &Command::new("python3").args(["-c", SCRIPT]).exec(),
+    )
 }

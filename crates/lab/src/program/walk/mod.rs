@@ -11,13 +11,17 @@
 //! `--steps` is for who looks at the machine meanwhile: before and after the time that counts the
 //! program says so and waits for a line on stdin.
 
-use std::io::{self, BufRead};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::{Failure, number, option, say, switch};
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Failure, faults as count_faults, in_threads, parse, say, say_figures, wait_for_a_line,
+};
 use crate::LabError;
+use crate::experiment::bad;
 use crate::region::Region;
 use crate::size::PAGE;
 
@@ -36,11 +40,9 @@ pub(crate) use record::Records;
 pub const SETTLED_LINE: &str = "settled";
 /// The line of `--steps` after it.
 pub const WALKED_LINE: &str = "walked";
-/// Starts the line with the figures, see [`Walked`].
-pub const FIGURES_LINE: &str = "figures: ";
 
 /// What the program prints of itself.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Walked {
     /// Accesses that were counted, of all threads.
     pub ops: u64,
@@ -54,31 +56,6 @@ pub struct Walked {
     pub faults: u64,
 }
 
-impl Walked {
-    /// Parses the line, without its start.
-    pub fn parse(line: &str) -> Option<Self> {
-        let mut words = line.split(' ');
-        let mut value = |name: &str| {
-            let word = words.next()?;
-            word.strip_prefix(name)?.strip_prefix('=')
-        };
-        Some(Self {
-            ops: value("ops")?.parse().ok()?,
-            fewest: value("fewest")?.parse().ok()?,
-            seconds: value("seconds")?.parse().ok().filter(|s| *s > 0.0)?,
-            fill_s: value("fill_s")?.parse().ok()?,
-            faults: value("faults")?.parse().ok()?,
-        })
-    }
-
-    fn line(&self) -> String {
-        format!(
-            "{FIGURES_LINE}ops={} fewest={} seconds={:.6} fill_s={:.6} faults={}",
-            self.ops, self.fewest, self.seconds, self.fill_s, self.faults
-        )
-    }
-}
-
 /// What to do.
 struct Plan {
     len: usize,
@@ -90,65 +67,70 @@ struct Plan {
     count: Duration,
 }
 
+/// For how long it is accessed.
+#[derive(clap::Args)]
+struct Times {
+    /// For how long accesses count.
+    #[arg(long = "seconds", default_value = "2", value_parser = super::seconds)]
+    count: Duration,
+    /// For how long before they do not.
+    #[arg(long, default_value = "0.5", value_parser = super::seconds)]
+    settle: Duration,
+}
+
+#[derive(clap::Parser)]
+#[command(name = "walk", no_binary_name = true)]
+struct Options {
+    #[arg(value_name = "SIZE_MIB", value_parser = mib)]
+    mib: usize,
+    pattern: Pattern,
+    threads: usize,
+    #[arg(long, default_value_t = PAGE)]
+    record: usize,
+    #[arg(long, value_name = "MIB")]
+    reach: Option<usize>,
+    #[arg(long)]
+    steps: bool,
+    #[command(flatten)]
+    times: Times,
+}
+
 pub(super) fn main(args: &[&str]) -> Result<(), Failure> {
-    let mut args = args.to_vec();
-    let steps = switch(&mut args, "--steps");
-    let record = option(&mut args, "--record")?.map_or(Ok(PAGE), |v| number("--record", v))?;
-    let reach = option(&mut args, "--reach")?;
-    let reach = reach.map(|v| number::<usize>("--reach", v)).transpose()?;
-    let (count, settle) = seconds(&mut args)?;
-    let [mib, pattern, walk_threads] = args[..] else {
-        let usage = "usage: walk SIZE_MIB PATTERN THREADS [--record 4096|200] [--reach MIB] \
-                     [--seconds S] [--settle S] [--steps]";
-        return Err(LabError::Option(usage.into()).into());
-    };
-    let mib: usize = number("SIZE_MIB", mib)?;
-    if mib == 0 || mib > 1 << 26 {
-        return Err(LabError::Option(format!("SIZE_MIB {mib}: must be above 0")).into());
-    }
-    // Each has a MiB at least.
-    let threads = threads(walk_threads, mib.min(1024))?;
-    let reach = reach.unwrap_or(mib / 2).clamp(1, mib);
+    let options: Options = parse(args)?;
+    let mib = options.mib;
     let plan = Plan {
         len: mib << 20,
-        pattern: Pattern::parse(pattern)?,
-        threads,
-        record,
-        reach: reach << 20,
-        settle,
-        count,
-    };
-    let for_a_line = || {
-        let read = io::stdin().lock().read_line(&mut String::new());
-        read.map_err(|e| LabError::io("waiting for a line on stdin", e))
+        pattern: options.pattern,
+        // Each has a MiB at least.
+        threads: threads(options.threads, mib.min(1024))?,
+        record: options.record,
+        reach: options.reach.unwrap_or(mib / 2).clamp(1, mib) << 20,
+        settle: options.times.settle,
+        count: options.times.count,
     };
     let step = |line: &str| {
-        if steps {
+        if options.steps {
             say(format_args!("{line}"))?;
-            for_a_line()?;
+            wait_for_a_line()?;
         }
         Ok(())
     };
     run(&plan, &step, |_| ())
 }
 
-/// For how long accesses count, and for how long before they do not.
-fn seconds(args: &mut Vec<&str>) -> Result<(Duration, Duration), LabError> {
-    let mut seconds = |name, default| {
-        let value = option(args, name)?.map_or(Ok(default), |v| number(name, v))?;
-        Duration::try_from_secs_f64(value)
-            .map_err(|e| LabError::Option(format!("{name} {value}: {e}")))
-    };
-    Ok((seconds("--seconds", 2.0)?, seconds("--settle", 0.5)?))
+/// A size in MiB that a mapping may have.
+fn mib(text: &str) -> Result<usize, String> {
+    let mib = text.parse().map_err(|_| "not a number")?;
+    match (1..=1 << 26).contains(&mib) {
+        true => Ok(mib),
+        false => Err("must be above 0".into()),
+    }
 }
 
-fn threads(text: &str, most: usize) -> Result<usize, LabError> {
-    let threads = number("THREADS", text)?;
+fn threads(threads: usize, most: usize) -> Result<usize, LabError> {
     match (1..=most).contains(&threads) {
         true => Ok(threads),
-        false => Err(LabError::Option(format!(
-            "THREADS {threads}: must be 1 to {most}"
-        ))),
+        false => bad(format!("THREADS {threads}: must be 1 to {most}")),
     }
 }
 
@@ -165,30 +147,26 @@ fn run(
         records.len(),
         records.ratio(),
     ))?;
-    let mut region = Region::new(plan.len).map_err(|e| LabError::io("mapping memory", e))?;
+    let mut region = Region::new(plan.len)?;
     let started = Instant::now();
-    {
-        let mut walkers = walkers(plan, &records, region.bytes_mut());
-        all(&mut walkers, |walker| {
-            walker.fill();
-            Ok(())
-        })?;
-    }
+    in_threads(walkers(plan, &records, region.bytes_mut()), |mut walker| {
+        walker.fill()
+    });
     let fill_s = started.elapsed().as_secs_f64();
     meddle(region.bytes_mut());
     let mut walkers = walkers(plan, &records, region.bytes_mut());
-    timed(&mut walkers, plan.settle)?;
+    timed(&mut walkers, plan.settle, Walker::walk)?;
     step(SETTLED_LINE)?;
-    let (before, started) = (faults()?, Instant::now());
-    let ops = timed(&mut walkers, plan.count)?;
+    let (before, started) = (count_faults(libc::RUSAGE_SELF)?, Instant::now());
+    let ops = timed(&mut walkers, plan.count, Walker::walk)?;
     let walked = Walked {
         ops: ops.iter().sum(),
         fewest: ops.into_iter().min().unwrap_or(0),
         seconds: started.elapsed().as_secs_f64(),
         fill_s,
-        faults: faults()?.saturating_sub(before),
+        faults: count_faults(libc::RUSAGE_SELF)?.saturating_sub(before),
     };
-    say(format_args!("{}", walked.line()))?;
+    say_figures(walked)?;
     step(WALKED_LINE)?;
     Ok(())
 }
@@ -268,48 +246,22 @@ impl Walker<'_> {
     }
 }
 
-/// All walk for this long; how many accesses of each that were.
-fn timed(walkers: &mut [Walker<'_>], time: Duration) -> Result<Vec<u64>, Failure> {
+/// Has all do their work until this much time is over; what they return, or the first error.
+fn timed<'a, T: Send>(
+    walkers: &mut [Walker<'a>],
+    time: Duration,
+    work: impl Fn(&mut Walker<'a>, &AtomicBool) -> Result<T, Failure> + Sync,
+) -> Result<Vec<T>, Failure> {
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
-        let stop = &stop;
-        scope.spawn(move || {
+        scope.spawn(|| {
             thread::sleep(time);
             stop.store(true, Ordering::Relaxed);
         });
-        all(walkers, |walker| walker.walk(stop))
+        in_threads(walkers, |walker| work(walker, &stop))
+            .into_iter()
+            .collect()
     })
-}
-
-/// Each in a thread of its own; what they return, or the first error.
-fn all<'a, T: Send>(
-    walkers: &mut [Walker<'a>],
-    each: impl Fn(&mut Walker<'a>) -> Result<T, Failure> + Sync,
-) -> Result<Vec<T>, Failure> {
-    thread::scope(|scope| {
-        let each = &each;
-        let threads: Vec<_> = (walkers.iter_mut())
-            .map(|walker| scope.spawn(move || each(walker)))
-            .collect();
-        let ends = threads.into_iter().map(|t| {
-            t.join()
-                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        });
-        // Collected first, so that none runs on beside an error.
-        let ends: Vec<_> = ends.collect();
-        ends.into_iter().collect()
-    })
-}
-
-/// Page faults of this program until now, minor and major.
-fn faults() -> Result<u64, LabError> {
-    // SAFETY: an all-zero rusage is a valid one.
-    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: usage is a local of the type that the call fills.
-    if unsafe { libc::getrusage(libc::RUSAGE_SELF, &mut usage) } != 0 {
-        return Err(LabError::io("getrusage", io::Error::last_os_error()));
-    }
-    Ok(usage.ru_minflt.cast_unsigned() + usage.ru_majflt.cast_unsigned())
 }
 
 #[cfg(test)]
@@ -378,11 +330,10 @@ mod tests {
             fill_s: 0.25,
             faults: 7,
         };
-        let line = walked.line();
-        let line = line.strip_prefix(FIGURES_LINE).unwrap();
-        assert_eq!(Walked::parse(line), Some(walked));
-        for bad in ["", "ops=1", &line.replace("1.5", "0"), &line[4..]] {
-            assert_eq!(Walked::parse(bad), None, "{bad}");
+        let line = serde_json::to_string(&walked).unwrap();
+        assert_eq!(serde_json::from_str::<Walked>(&line).unwrap(), walked);
+        for bad in ["", "{}", &line.replace("ops", "other"), &line[4..]] {
+            assert!(serde_json::from_str::<Walked>(bad).is_err(), "{bad}");
         }
     }
 

@@ -1,6 +1,5 @@
 //! Which record is accessed next.
 
-use crate::LabError;
 use crate::content::next;
 
 /// Exponent of [`Pattern::Zipf`]: that of the YCSB benchmark.
@@ -14,52 +13,19 @@ const STRAY: u64 = 16;
 /// A phase takes so many accesses for each record of its hot part.
 const STAY: usize = 4;
 
-/// In which order records are accessed.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Pattern {
-    /// Each as likely as any other.
-    Uniform,
-    /// By rank, with exponent 0.99; the ranks are scattered over the records.
-    Zipf,
-    /// One after the other, over and over.
-    Sequential,
-    /// The same within the first part, the *reach*.
-    Loop,
-    /// Nearly all within a part half as large as the reach, which moves on.
-    Phases,
-}
-
-impl Pattern {
-    /// All of them, in the order of reports.
-    pub const ALL: [Self; 5] = [
-        Self::Uniform,
-        Self::Zipf,
-        Self::Sequential,
-        Self::Loop,
-        Self::Phases,
-    ];
-
-    /// The name in options and reports.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Uniform => "uniform",
-            Self::Zipf => "zipf",
-            Self::Sequential => "sequential",
-            Self::Loop => "loop",
-            Self::Phases => "phases",
-        }
-    }
-
-    /// Parses a name.
-    ///
-    /// # Errors
-    /// [`LabError::Option`] for a name that there is not.
-    pub fn parse(name: &str) -> Result<Self, LabError> {
-        let known = Self::ALL.into_iter().find(|p| p.name() == name);
-        known.ok_or_else(|| {
-            let all = Self::ALL.map(Self::name).join(", ");
-            LabError::Option(format!("unknown pattern '{name}' (known: {all})"))
-        })
+named! {
+    /// In which order records are accessed.
+    pub enum Pattern {
+        /// Each as likely as any other.
+        Uniform = "uniform",
+        /// By rank, with exponent 0.99; the ranks are scattered over the records.
+        Zipf = "zipf",
+        /// One after the other, over and over.
+        Sequential = "sequential",
+        /// The same within the first part, the *reach*.
+        Loop = "loop",
+        /// Nearly all within a part half as large as the reach, which moves on.
+        Phases = "phases",
     }
 }
 
@@ -178,6 +144,7 @@ impl Zipf {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::ValueEnum;
     use std::collections::HashSet;
 
     const RECORDS: usize = 1000;
@@ -278,8 +245,8 @@ mod tests {
     #[test]
     fn r150_patterns_are_named_once() {
         for pattern in Pattern::ALL {
-            assert_eq!(Pattern::parse(pattern.name()).unwrap(), pattern);
+            assert_eq!(Pattern::from_str(pattern.name(), false).unwrap(), pattern);
         }
-        assert!(Pattern::parse("random").is_err());
+        assert!(Pattern::from_str("random", false).is_err());
     }
 }

@@ -11,43 +11,27 @@ use std::sync::{Mutex, PoisonError};
 
 use deckle_live::trace::{self, Stage};
 
-/// A stage of a fault or of an eviction.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Part {
-    Message,
-    LookUp,
-    Late,
-    Aside,
-    Look,
-    ReadBack,
-    Install,
-    Forget,
-    Pick,
-    Unmap,
-    Scan,
-    Compress,
-    Keep,
-    Free,
+named! {
+    /// A stage: first those of a fault, from [`Part::Pick`] on those of an eviction.
+    pub(crate) enum Part {
+        Message = "read the message",
+        Aside = "wait while pages are unmapped",
+        LookUp = "look up (core)",
+        Late = "look up, wait for room (worker)",
+        ReadBack = "read back",
+        Look = "discarded meanwhile?",
+        Install = "install and wake",
+        Forget = "free the slot",
+        Pick = "pick (core)",
+        Unmap = "unmap",
+        Scan = "look for zeros",
+        Compress = "compress",
+        Keep = "store",
+        Free = "free the page",
+    }
 }
 
 impl Part {
-    pub const ALL: [Part; 14] = [
-        Part::Message,
-        Part::LookUp,
-        Part::Late,
-        Part::Aside,
-        Part::Look,
-        Part::ReadBack,
-        Part::Install,
-        Part::Forget,
-        Part::Pick,
-        Part::Unmap,
-        Part::Scan,
-        Part::Compress,
-        Part::Keep,
-        Part::Free,
-    ];
-
     fn of(stage: Stage) -> Part {
         match stage {
             Stage::Message => Part::Message,

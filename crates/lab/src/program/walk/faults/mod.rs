@@ -4,15 +4,14 @@
 //! `--bare` times nothing but the accesses, to see what the timing costs.
 
 use std::hint::black_box;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use deckle_mm::Item;
 
-use super::{Failure, Pattern, Plan, Records, Walker, all, seconds, threads, timed, walkers};
+use super::{Failure, Pattern, Plan, Records, Times, Walker, mib, threads, timed, walkers};
 use crate::LabError;
-use crate::program::{number, say, switch};
+use crate::program::{in_threads, parse, say_figures};
 use crate::size::PAGE;
 
 pub(crate) mod clock;
@@ -24,36 +23,35 @@ use clock::{Sums, Watch};
 use told::Seen;
 pub(crate) use told::Told;
 
-/// Starts the line with the figures, as JSON.
-pub(crate) const FIGURES_LINE: &str = "figures: ";
+#[derive(clap::Parser)]
+#[command(name = "faults", no_binary_name = true)]
+struct Options {
+    #[arg(value_name = "SIZE_MIB", value_parser = mib)]
+    mib: usize,
+    /// 16 at least.
+    #[arg(value_name = "LIMIT_MIB", value_parser = clap::value_parser!(u64).range(16..))]
+    limit: u64,
+    pattern: Pattern,
+    threads: usize,
+    #[command(flatten)]
+    times: Times,
+    /// Times nothing but the accesses.
+    #[arg(long)]
+    bare: bool,
+}
 
 pub(in crate::program) fn main(args: &[&str]) -> Result<(), Failure> {
-    let mut args = args.to_vec();
-    let bare = switch(&mut args, "--bare");
-    let (count, settle) = seconds(&mut args)?;
-    let [mib, limit, pattern, walk_threads] = args[..] else {
-        let usage = "usage: faults SIZE_MIB LIMIT_MIB PATTERN THREADS [--seconds S] [--settle S] \
-                     [--bare]";
-        return Err(LabError::Option(usage.into()).into());
-    };
-    let (mib, limit): (usize, u64) = (number("SIZE_MIB", mib)?, number("LIMIT_MIB", limit)?);
-    if mib == 0 || mib > 1 << 26 || limit < 16 {
-        let why = format!("SIZE_MIB {mib}, LIMIT_MIB {limit}: must be above 0, and 16 at least");
-        return Err(LabError::Option(why).into());
-    }
+    let options: Options = parse(args)?;
     let plan = Plan {
-        len: mib << 20,
-        pattern: Pattern::parse(pattern)?,
-        threads: threads(walk_threads, mib.min(MOST_THREADS))?,
+        len: options.mib << 20,
+        pattern: options.pattern,
+        threads: threads(options.threads, options.mib.min(MOST_THREADS))?,
         record: PAGE,
-        reach: mib << 19,
-        settle,
-        count,
+        reach: options.mib << 19,
+        settle: options.times.settle,
+        count: options.times.count,
     };
-    let told = run(&plan, limit << 20, bare)?;
-    let line = serde_json::to_string(&told).map_err(|e| LabError::io("JSON", e.into()))?;
-    say(format_args!("{FIGURES_LINE}{line}"))?;
-    Ok(())
+    say_figures(run(&plan, options.limit << 20, options.bare)?)
 }
 
 fn run(plan: &Plan, limit: u64, bare: bool) -> Result<Told, Failure> {
@@ -61,15 +59,14 @@ fn run(plan: &Plan, limit: u64, bare: bool) -> Result<Told, Failure> {
     let service = embed::service(limit)?;
     let mut region = (service.map(plan.len))
         .map_err(|e| LabError::io("mapping memory", std::io::Error::other(format!("{e:?}"))))?;
-    all(&mut walkers(plan, &records, &mut region), |walker| {
-        walker.fill();
-        Ok(())
-    })?;
+    in_threads(walkers(plan, &records, &mut region), |mut walker| {
+        walker.fill()
+    });
     if !bare {
         clock::attach();
     }
     let mut walkers = walkers(plan, &records, &mut region);
-    timed(&mut walkers, plan.settle)?;
+    timed(&mut walkers, plan.settle, Walker::walk)?;
     let stats = service.pager().mm().stats();
     let counts = || [Item::Pswpin, Item::Pswpout, Item::SwpoutZero].map(|item| stats.get(item));
     let (before, parts) = (counts(), Sums::now());
@@ -90,31 +87,24 @@ fn run(plan: &Plan, limit: u64, bare: bool) -> Result<Told, Failure> {
 
 /// All walk for this long and look at their faults.
 fn watched(walkers: &mut [Walker<'_>], time: Duration, bare: bool) -> Result<Vec<Seen>, Failure> {
-    let (stop, next) = (AtomicBool::new(false), AtomicU64::new(0));
-    thread::scope(|scope| {
-        let (stop, next) = (&stop, &next);
-        scope.spawn(move || {
-            thread::sleep(time);
-            stop.store(true, Ordering::Relaxed);
-        });
-        all(walkers, |walker| {
-            let watch = Watch::of(next.fetch_add(1, Ordering::Relaxed) as usize);
-            let [_, began] = clock::now();
-            let mut seen = Seen::default();
-            // Grown ahead of need: these pages are not managed, but they have to be there.
-            seen.faults.reserve(1 << 17);
-            while !stop.load(Ordering::Relaxed) {
-                let access = walker.picker.pick();
-                if !bare {
-                    let byte = &walker.part[walker.records.at(access.record)];
-                    touch(byte, watch, &mut seen);
-                }
-                walker.access(access)?;
-                seen.ops += 1;
+    let next = AtomicU64::new(0);
+    timed(walkers, time, |walker, stop| {
+        let watch = Watch::of(next.fetch_add(1, Ordering::Relaxed) as usize);
+        let [_, began] = clock::now();
+        let mut seen = Seen::default();
+        // Grown ahead of need: these pages are not managed, but they have to be there.
+        seen.faults.reserve(1 << 17);
+        while !stop.load(Ordering::Relaxed) {
+            let access = walker.picker.pick();
+            if !bare {
+                let byte = &walker.part[walker.records.at(access.record)];
+                touch(byte, watch, &mut seen);
             }
-            seen.cpu = clock::now()[1] - began;
-            Ok(seen)
-        })
+            walker.access(access)?;
+            seen.ops += 1;
+        }
+        seen.cpu = clock::now()[1] - began;
+        Ok(seen)
     })
 }
 
