@@ -48,25 +48,12 @@ impl State {
     ) -> Result<Done, PlatformError> {
         let op = "map";
         let run = FrameRun::new(frames, at.pages);
-        if !self.check_run(op, at) || !self.check_frames(op, run, BLOCK_PAGES) {
-            return Err(stop(0, INVALID));
-        }
-        if !self.spaces.contains_key(&at.space) {
-            return Err(stop(0, Stop::Gone));
-        }
-        if let Content::Bytes(bytes) = content
-            && bytes.len() != at.pages as usize * PAGE_SIZE
-        {
-            self.broken(op, Broken::WrongLength, Place::page(at.space, at.start));
-            return Err(stop(0, INVALID));
-        }
+        self.check_map(op, at, run, &content)?;
         let block = at.start.block();
         let huge = at.is_block()
             && frames.is_aligned(BLOCK_ORDER)
             && self.spaces[&at.space].is_empty(block);
-        let retry = self.inject(self.injection.retry, at.pages);
-        let no_memory = self.inject(self.injection.no_memory, at.pages);
-        let strike = earlier(retry, Stop::Retry, no_memory, Stop::NoMemory);
+        let strike = self.strike(at.pages);
         let huge = match strike {
             // A move that stops half-way has made pages of what it was to make one of.
             Some(_) if self.is_sparse() => {
@@ -114,6 +101,36 @@ impl State {
             self.counters.mapped_huge += 1;
         }
         Ok(Done { pages: at.pages })
+    }
+
+    /// Whether `map` is called as it should be; else records what is broken.
+    fn check_map(
+        &mut self,
+        op: &'static str,
+        at: PageRun,
+        run: FrameRun,
+        content: &Content<'_>,
+    ) -> Result<(), PlatformError> {
+        if !self.check_run(op, at) || !self.check_frames(op, run, BLOCK_PAGES) {
+            return Err(stop(0, INVALID));
+        }
+        if !self.spaces.contains_key(&at.space) {
+            return Err(stop(0, Stop::Gone));
+        }
+        if let Content::Bytes(bytes) = content
+            && bytes.len() != at.pages as usize * PAGE_SIZE
+        {
+            self.broken(op, Broken::WrongLength, Place::page(at.space, at.start));
+            return Err(stop(0, INVALID));
+        }
+        Ok(())
+    }
+
+    /// Where and why an operation on so many pages fails, if it is to.
+    fn strike(&mut self, pages: u32) -> Option<(u32, Stop)> {
+        let retry = self.inject(self.injection.retry, pages);
+        let no_memory = self.inject(self.injection.no_memory, pages);
+        earlier(retry, Stop::Retry, no_memory, Stop::NoMemory)
     }
 
     /// Whether the page and the frame are fit to be mapped; else records what is broken.
@@ -312,9 +329,7 @@ impl State {
         if !self.spaces.contains_key(&at.space) {
             return Err(stop(0, Stop::Gone));
         }
-        let retry = self.inject(self.injection.retry, at.pages);
-        let no_memory = self.inject(self.injection.no_memory, at.pages);
-        let strike = earlier(retry, Stop::Retry, no_memory, Stop::NoMemory);
+        let strike = self.strike(at.pages);
         let written = match self.is_sparse() {
             true => self.inject(self.injection.exists, at.pages),
             false => None,

@@ -65,7 +65,18 @@ impl Calls {
             (false, true) => Remap::MayMove,
             (false, false) => Remap::InPlace,
         };
-        if fixed {
+        self.move_managed((addr, whole), size, how, fixed.then_some(to))
+    }
+
+    /// Has the pager move or resize a managed mapping; `to`: there, by force.
+    fn move_managed(
+        &mut self,
+        (addr, whole): (usize, usize),
+        size: usize,
+        how: Remap,
+        to: Option<usize>,
+    ) -> Result<usize, i32> {
+        if let Some(to) = to {
             crate::door().places.note(to, size);
         }
         let process = self.process;
@@ -79,10 +90,10 @@ impl Calls {
         let at = done.as_ref().map_or(addr, |at| at.addr() as usize);
         if done.is_ok() {
             crate::door().places.note(at, size);
-            if fixed {
+            if let Some(to) = to {
                 process.forget_notes(to, size);
             }
-            process.move_notes((addr, whole), (at, size), leave);
+            process.move_notes((addr, whole), (at, size), matches!(how, Remap::Leave(_)));
         }
         if held {
             process.hold_again(at, size);

@@ -78,23 +78,7 @@ fn supervisor(
         Some(file) => Some(StatsFile::create(file, name.as_str()).map_err(unwritten)?),
         None => None,
     };
-    let mut managed = !args.unmanaged;
-    if let (Verdict::Unmanaged(reason), true) = (verdict, managed) {
-        let name = path.display();
-        let remedy = reason.remedy();
-        if settings.strict {
-            return Err(Fail::own(format!(
-                "{name}: cannot be managed: {reason}: {remedy}"
-            )));
-        }
-        say(format_args!(
-            "{name}: cannot be managed and runs outside the limit: {reason}: {remedy}"
-        ));
-        // Its dynamically linked children are managed all the same, if that can be had.
-        managed = Facts::gather().way().is_some() && library().is_ok();
-    } else if managed {
-        need_userfaultfd(&Facts::gather())?;
-    }
+    let managed = !args.unmanaged && can_manage(&path, verdict, settings.strict)?;
     let found = managed.then(tried).transpose()?;
     let library = if managed { Some(library()?) } else { None };
     let dir = settings.swap.file.as_ref().map(|file| file.dir.as_path());
@@ -104,22 +88,7 @@ fn supervisor(
         entry::Code::read(&files[0], &files[1], name).map_err(Fail::own)
     });
     let tracer = inject::Tracer::new(code.transpose()?);
-    let group = Group::create(
-        name,
-        settings.limits,
-        &settings.tunables,
-        settings.swap.kind,
-    )
-    .map_err(|e| {
-        Fail::own(format!(
-            "{e}: /dev/shm must be writable and have 1 MiB free"
-        ))
-    })?;
-    group.set_strict(settings.strict);
-    if let Some(file) = settings.swap_file {
-        group.set_swap_file(file);
-    }
-    group.set_align_mappings(settings.align_mappings);
+    let group = group_of(name, &settings)?;
     if let Some(found) = found {
         group.set_capabilities(found.bits());
     }
@@ -153,6 +122,41 @@ fn supervisor(
         report.print();
     }
     Ok(end.status)
+}
+
+/// Whether the tree can be managed, of which the first program says `verdict`.
+///
+/// # Errors
+/// It must be and cannot.
+fn can_manage(path: &Path, verdict: Verdict, strict: bool) -> Result<bool, Fail> {
+    let Verdict::Unmanaged(reason) = verdict else {
+        need_userfaultfd(&Facts::gather())?;
+        return Ok(true);
+    };
+    let (name, remedy) = (path.display(), reason.remedy());
+    if strict {
+        let why = format!("{name}: cannot be managed: {reason}: {remedy}");
+        return Err(Fail::own(why));
+    }
+    say(format_args!(
+        "{name}: cannot be managed and runs outside the limit: {reason}: {remedy}"
+    ));
+    // Its dynamically linked children are managed all the same, if that can be had.
+    Ok(Facts::gather().way().is_some() && library().is_ok())
+}
+
+/// The group, with what the settings say of it.
+fn group_of(name: Name, settings: &Settings) -> Result<Group, Fail> {
+    let (limits, swap) = (settings.limits, settings.swap.kind);
+    let group = Group::create(name, limits, &settings.tunables, swap);
+    let hint = "/dev/shm must be writable and have 1 MiB free";
+    let group = group.map_err(|e| Fail::own(format!("{e}: {hint}")))?;
+    group.set_strict(settings.strict);
+    if let Some(file) = settings.swap_file {
+        group.set_swap_file(file);
+    }
+    group.set_align_mappings(settings.align_mappings);
+    Ok(group)
 }
 
 /// Removes the group's name at the end, also after an error.

@@ -161,32 +161,14 @@ impl Report {
         let of = self
             .max
             .map_or("no limit".into(), |m| format!("limit {}", show(m)));
+        let [peak, resident] = [self.peak, self.resident_peak].map(show);
         line(
             "memory",
-            format!(
-                "peak {} ({of}), resident peak {}",
-                show(self.peak),
-                show(self.resident_peak)
-            ),
+            format!("peak {peak} ({of}), resident peak {resident}"),
         );
-        let swapped = format!(
-            "{} out, {} in; peak {} kept in {}{}",
-            show(self.counter(Item::Pswpout).saturating_mul(PAGE)),
-            show(self.counter(Item::Pswpin).saturating_mul(PAGE)),
-            show(self.swapped_peak),
-            show(self.stored_peak),
-            // What is in files was not kept there.
-            ratio(self.swapped_peak, self.stored_peak, self.filed_peak[0]),
-        );
-        line("swap", format!("{swapped} [{}]", self.swap));
+        line("swap", self.swapped());
         if self.filed_peak[0] > 0 {
-            let [filed, file] = self.filed_peak.map(show);
-            let out = show(self.counter(Item::Zswpwb).saturating_mul(PAGE));
-            let back = show(self.counter(Item::SwpinFile).saturating_mul(PAGE));
-            line(
-                "file",
-                format!("{out} on from there, {back} in; peak {filed} kept in {file}"),
-            );
+            line("file", self.filed());
         }
         let zeros = self
             .counter(Item::SwpoutZero)
@@ -208,21 +190,7 @@ impl Report {
                 self.counter(Item::ThpFaultFallback),
             ),
         );
-        let stalled = |item| self.counter(item) as f64 / 1e6;
-        line(
-            "pressure",
-            format!(
-                "some {:.3} s, full {:.3} s of {:.3} s{}",
-                stalled(Item::PressureSome),
-                stalled(Item::PressureFull),
-                self.wall_s,
-                // Each process has a clock of its own.
-                match stalled(Item::PressureSome) > self.wall_s {
-                    true => ", summed over processes",
-                    false => "",
-                },
-            ),
-        );
+        line("pressure", self.pressure());
         line(
             "outside",
             format!(
@@ -241,6 +209,40 @@ impl Report {
             );
         }
         out
+    }
+
+    /// Pages of a counter, as bytes.
+    fn pages(&self, item: Item) -> String {
+        show(self.counter(item).saturating_mul(PAGE))
+    }
+
+    fn swapped(&self) -> String {
+        let [out, back] = [Item::Pswpout, Item::Pswpin].map(|item| self.pages(item));
+        let [peak, kept] = [self.swapped_peak, self.stored_peak].map(show);
+        // What is in files was not kept there.
+        let ratio = ratio(self.swapped_peak, self.stored_peak, self.filed_peak[0]);
+        let swap = &self.swap;
+        format!("{out} out, {back} in; peak {peak} kept in {kept}{ratio} [{swap}]")
+    }
+
+    fn filed(&self) -> String {
+        let [out, back] = [Item::Zswpwb, Item::SwpinFile].map(|item| self.pages(item));
+        let [filed, file] = self.filed_peak.map(show);
+        format!("{out} on from there, {back} in; peak {filed} kept in {file}")
+    }
+
+    fn pressure(&self) -> String {
+        let stalled = |item| self.counter(item) as f64 / 1e6;
+        let (some, full) = (stalled(Item::PressureSome), stalled(Item::PressureFull));
+        // Each process has a clock of its own.
+        let summed = match some > self.wall_s {
+            true => ", summed over processes",
+            false => "",
+        };
+        format!(
+            "some {some:.3} s, full {full:.3} s of {:.3} s{summed}",
+            self.wall_s
+        )
     }
 }
 

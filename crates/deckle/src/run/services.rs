@@ -57,6 +57,14 @@ impl Connection {
             lost: false,
         }
     }
+
+    /// Ends its program; why has been said.
+    fn kill(&mut self) {
+        self.lost = true;
+        if let Some(s) = &self.service {
+            let _ = pidfd_kill(&s.program_pidfd, libc::SIGKILL);
+        }
+    }
 }
 
 /// A process that is to be killed because memory is out.
@@ -200,6 +208,18 @@ impl Services {
         }
     }
 
+    /// A connection for a program that will need one, in the child of a fork say.
+    fn spare(&mut self, socket: &Fd) {
+        if let Ok((ours, other)) = pair() {
+            // Who speaks there is told with each packet.
+            self.connected += 1;
+            let new = Connection::new(self.connected, ours, Peer::Tree);
+            self.connections.push(new);
+            let _ = give_spare(socket, &other);
+        }
+    }
+
+    /// Reads what has come on a connection.
     fn read(
         &mut self,
         c: &mut Connection,
@@ -225,13 +245,7 @@ impl Services {
                     c.service = hello(c.peer, pid, line, got.fds, got.sender);
                     self.files.joined(c.number, line);
                 }
-                Some(Message::Kill) => {
-                    // Why has been said.
-                    c.lost = true;
-                    if let Some(s) = &c.service {
-                        let _ = pidfd_kill(&s.program_pidfd, libc::SIGKILL);
-                    }
-                }
+                Some(Message::Kill) => c.kill(),
                 Some(Message::Oom {
                     victim,
                     kills,
@@ -245,21 +259,9 @@ impl Services {
                     let known = [self.page.as_ref(), self.device.as_ref()];
                     give_all(socket, got.sender.map(Known::of).as_ref(), known);
                 }
-                Some(Message::Spare) => {
-                    if let Ok((ours, other)) = pair() {
-                        // Who speaks there is told with each packet.
-                        self.connected += 1;
-                        let new = Connection::new(self.connected, ours, Peer::Tree);
-                        self.connections.push(new);
-                        let _ = give_spare(socket, &other);
-                    }
-                }
+                Some(Message::Spare) => self.spare(socket),
                 Some(Message::File { number, fork }) => {
-                    let file = match number {
-                        0 => self.files.open(c.number),
-                        number => self.files.again((c.number, fork), number, group),
-                    };
-                    let _ = give_file(socket, file);
+                    let _ = give_file(socket, self.files.give((c.number, fork), number, group));
                 }
                 Some(Message::Exec {
                     tid,
@@ -267,25 +269,17 @@ impl Services {
                     child,
                     told,
                 }) => {
-                    let sender = got.sender.as_ref().map(pid_of);
-                    let tid = sender.and_then(|pid| thread_of(pid, tid));
+                    let pid = got.sender.as_ref().map(pid_of);
                     let how = Held {
                         filtered,
                         child,
                         told,
                     };
-                    let is_held = tid.is_some_and(|tid| tracer.hold(tid as i32, how));
-                    let _ = held(socket, is_held);
+                    let tid = pid.and_then(|pid| thread_of(pid, tid));
+                    let _ = held(socket, tid.is_some_and(|tid| tracer.hold(tid as i32, how)));
                 }
                 Some(Message::Say(text)) => print_raw(text),
-                Some(Message::Unmanaged { path, reason }) => {
-                    group.count_unmanaged_program();
-                    let (path, reason) = (
-                        String::from_utf8_lossy(path),
-                        String::from_utf8_lossy(reason),
-                    );
-                    say(format_args!("{path}: runs outside the limit: {reason}"));
-                }
+                Some(Message::Unmanaged { path, reason }) => unmanaged(group, path, reason),
                 Some(Message::Bye) => {
                     if let Some(s) = c.service.take() {
                         self.leaving.add(s.pid, s.service_pidfd, s.line);
@@ -321,6 +315,13 @@ impl Services {
             let _ = pidfd_kill(&s.program_pidfd, libc::SIGKILL);
         }
     }
+}
+
+/// A program of the tree could not be managed.
+fn unmanaged(group: &Group, path: &[u8], reason: &[u8]) {
+    group.count_unmanaged_program();
+    let [path, reason] = [path, reason].map(String::from_utf8_lossy);
+    say(format_args!("{path}: runs outside the limit: {reason}"));
 }
 
 /// Gives a service what it may not open: the page and the device, and what is its own, as far as

@@ -88,15 +88,7 @@ pub fn supervise(
         terminated: false,
         rest: None,
     };
-    match traced {
-        Some(true) => s.tracer.expect(main as i32),
-        Some(false) => {
-            group.count_unmanaged_program();
-            let why = "runs outside the limit: the system refuses to trace it";
-            say(format_args!("{}: {why}", program.path.display()));
-        }
-        None => {}
-    }
+    s.expect(traced, group, program);
     let mut set = Vec::new();
     let mut sample = Duration::from_millis(20);
     let mut next_sample = start + sample;
@@ -131,17 +123,34 @@ pub fn supervise(
         unsafe { libc::poll(set.as_mut_ptr(), set.len() as libc::nfds_t, wait) };
     }
     group.fold_stale();
-    let raw = s.ended.map_or(0, |(raw, _)| raw);
-    let signal = libc::WIFSIGNALED(raw).then(|| libc::WTERMSIG(raw));
-    let status = signal.map_or(libc::WEXITSTATUS(raw), |n| 128 + n);
-    Ok(Some(End {
-        status,
-        signal,
-        wall: start.elapsed(),
-    }))
+    Ok(Some(s.end(start)))
 }
 
 impl Supervisor {
+    /// The program has been started, and is traced or not.
+    fn expect(&mut self, traced: Option<bool>, group: &Group, program: &Program) {
+        match traced {
+            Some(true) => self.tracer.expect(self.main as i32),
+            Some(false) => {
+                group.count_unmanaged_program();
+                let why = "runs outside the limit: the system refuses to trace it";
+                say(format_args!("{}: {why}", program.path.display()));
+            }
+            None => {}
+        }
+    }
+
+    /// How it has ended.
+    fn end(&self, start: Instant) -> End {
+        let raw = self.ended.map_or(0, |(raw, _)| raw);
+        let signal = libc::WIFSIGNALED(raw).then(|| libc::WTERMSIG(raw));
+        End {
+            status: signal.map_or(libc::WEXITSTATUS(raw), |n| 128 + n),
+            signal,
+            wall: start.elapsed(),
+        }
+    }
+
     /// Passes on the signals that came, to the front if there is one, and else to us; false:
     /// the front is gone.
     fn hear(&mut self, signals: &Signals, services: &mut Services) -> bool {

@@ -87,7 +87,7 @@ impl SwapFiles {
     ///
     /// # Errors
     /// There is no directory, or it takes none now.
-    pub fn open(&mut self, user: User) -> Result<(u64, &Fd), Errno> {
+    fn open(&mut self, user: User) -> Result<(u64, &Fd), Errno> {
         let dir = self.dir.as_ref().ok_or(Errno(libc::ENOENT))?;
         let errno = |e: io::Error| Errno(e.raw_os_error().unwrap_or(libc::EIO));
         let file = Fd::own(make(dir).map_err(errno)?.into_raw_fd());
@@ -109,11 +109,28 @@ impl SwapFiles {
         Ok((number, &last.file))
     }
 
+    /// A file for `user`: a new one for number 0, else the one of that number, which it came by
+    /// through this fork.
+    ///
+    /// # Errors
+    /// As the two.
+    pub fn give(
+        &mut self,
+        (user, fork): (User, u64),
+        number: u64,
+        group: &Group,
+    ) -> Result<(u64, &Fd), Errno> {
+        match number {
+            0 => self.open(user),
+            number => self.again((user, fork), number, group),
+        }
+    }
+
     /// The file of that number, for `user`, who came by this fork of its owner's.
     ///
     /// # Errors
     /// There is none, or none any more.
-    pub fn again(
+    fn again(
         &mut self,
         (user, fork): (User, u64),
         number: u64,

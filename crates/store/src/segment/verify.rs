@@ -62,6 +62,11 @@ impl SegmentSet {
                 "in the file {filed:?}, {far_waiting} waiting, counted {counted:?}"
             ));
         }
+        self.verify_lists(listed)
+    }
+
+    /// Checks that `listed` segments are each in the bucket that is theirs.
+    fn verify_lists(&self, mut listed: u32) -> Result<(), String> {
         for (share, buckets) in self.buckets.iter().enumerate() {
             for (bucket, &head) in buckets.iter().enumerate() {
                 let (mut i, mut prev) = (head, NIL);
