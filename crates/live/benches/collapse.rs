@@ -9,7 +9,7 @@ mod common;
 
 use std::time::Instant;
 
-use common::{BLOCK, number, service};
+use common::{BLOCK, Inside, number, service};
 use deckle_mm::{Advice, SizeMode, Sizes, ThpMode, Tunables};
 
 const STEPS: usize = 4 << 20;
@@ -81,7 +81,7 @@ fn main() {
     let before = walk(&region);
     let advised = region.advise(Advice::HugePage);
     advised.expect("advice");
-    let (mm, space) = (service.pager().mm(), service.pager().space());
+    let (mm, space) = (service.inside().mm(), service.inside().space());
     let mut costs: Vec<f64> = (0..bytes / BLOCK)
         .map(|b| {
             let begin = Instant::now();

@@ -10,7 +10,7 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{BLOCK, config, number, start, unlimited, warm};
+use common::{BLOCK, Inside, config, number, start, unlimited, warm};
 use deckle_live::LiveConfig;
 use deckle_mm::{Item, Tunables};
 use deckle_store::Disabled;
@@ -91,8 +91,8 @@ fn ours(touches: usize, served_on: usize, nursery: bool) -> Vec<f64> {
     let service = start(config, unlimited(), Disabled, Tunables::default());
     pin(0);
     let mut region = service.map((touches + LEARN) * BLOCK).expect("memory");
-    let stats = service.pager().mm().stats();
-    let nursery_of = service.pager().platform().nursery();
+    let stats = service.inside().mm().stats();
+    let nursery_of = service.inside().platform().nursery();
     let mut times = Vec::new();
     for (n, block) in region.chunks_mut(BLOCK).enumerate() {
         if nursery && n > LEARN {

@@ -9,7 +9,7 @@ mod common;
 
 use std::time::Instant;
 
-use common::{BLOCK, number, service, warm};
+use common::{BLOCK, Inside, number, service, warm};
 use deckle_mm::{Item, Tunables, Vpn};
 
 fn case(name: &str, blocks: usize, offset: usize, dirty: usize) {
@@ -26,8 +26,8 @@ fn case(name: &str, blocks: usize, offset: usize, dirty: usize) {
     let begin = Instant::now();
     let (start, mm, space) = (
         region.start(),
-        service.pager().mm(),
-        service.pager().space(),
+        service.inside().mm(),
+        service.inside().space(),
     );
     let half = blocks as u64 / 2 * 512;
     std::thread::scope(|s| {

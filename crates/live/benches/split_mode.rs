@@ -11,7 +11,7 @@ mod common;
 
 use std::time::Instant;
 
-use common::{BLOCK, OnModel, median, number, service, warm};
+use common::{BLOCK, Inside, OnModel, median, number, service, warm};
 use deckle_mm::{SplitError, SplitMode, Tunables};
 
 const TURNS: usize = 7;
@@ -31,7 +31,7 @@ fn live(split_mode: SplitMode, blocks: usize, used: usize) -> [f64; 2] {
     for block in region.chunks_mut(BLOCK) {
         block.chunks_mut(4096).take(used).for_each(|p| p[0] = 0xff);
     }
-    let (mm, space) = (service.pager().mm(), service.pager().space());
+    let (mm, space) = (service.inside().mm(), service.inside().space());
     let begin = Instant::now();
     for block in 0..blocks as u64 {
         let page = region.start().add(block * 512);

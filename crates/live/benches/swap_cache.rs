@@ -13,7 +13,7 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use common::{config, median, number, start};
+use common::{Inside, config, median, number, start};
 use deckle_live::Limit;
 use deckle_mm::{Item, Slot, Store, ThpMode, Tunables};
 use deckle_store::{Algorithm, Ram};
@@ -212,7 +212,7 @@ fn program(mib: usize, order: Order, writes: u64, knobs: Tunables) -> (f64, f64,
     let (begin, used) = (Instant::now(), cpu());
     (0..3).for_each(|_| pass());
     let (time, used) = (begin.elapsed(), cpu() - used);
-    let stats = service.pager().mm().stats();
+    let stats = service.inside().mm().stats();
     let said = [
         Item::Pgmajfault,
         Item::Pswpin,

@@ -11,7 +11,7 @@ mod common;
 
 use std::time::Instant;
 
-use common::{BLOCK, OnModel, median, number, service, warm};
+use common::{BLOCK, Inside, OnModel, median, number, service, warm};
 use deckle_mm::{Item, Tunables};
 
 const TURNS: usize = 7;
@@ -33,7 +33,7 @@ fn live(zero_drop: bool, blocks: usize, offset: usize, dirty: usize) -> f64 {
             page[offset] = 0xff;
         }
     }
-    let (mm, space) = (service.pager().mm(), service.pager().space());
+    let (mm, space) = (service.inside().mm(), service.inside().space());
     let begin = Instant::now();
     mm.page_out(space, region.start(), region.pages())
         .expect("page-out");

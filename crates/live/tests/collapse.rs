@@ -1,6 +1,7 @@
 //! Small pages of real memory that become huge ones in the background, while programs use them.
 
 use crate::common::{PAGE, case, pss_anon};
+use crate::service::Inside;
 use crate::trim::Trim;
 use deckle_live::{Capability, Die, Limit, LiveConfig, Pager, Region, Service};
 use deckle_mm::{Advice, BlockNr, Charge, CollapseError, Item, SplitFlags, ThpMode};
@@ -68,10 +69,10 @@ fn holds(region: &Managed, page: usize, round: u64) {
 }
 
 fn huge(service: &Service<Limit, Trim>, region: &Managed) -> usize {
-    let platform = service.pager().platform();
+    let platform = service.inside().platform();
     let blocks = region.start().block().0..region.start().block().0 + region.pages() / 512;
     blocks
-        .filter(|b| platform.is_huge(service.pager().space(), BlockNr(*b)))
+        .filter(|b| platform.is_huge(service.inside().space(), BlockNr(*b)))
         .count()
 }
 
@@ -87,14 +88,17 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
 }
 
 fn sound(service: &Service<Limit, Trim>) {
-    service.pager().set_tunables(knobs(ThpMode::Never)).unwrap();
+    service
+        .inside()
+        .set_tunables(knobs(ThpMode::Never))
+        .unwrap();
     // Quiescent: nobody faults, and the background has nothing to do; a huge page made ahead of
     // need is paid for until it is given back.
     let mut broken = Vec::new();
     for _ in 0..400 {
         std::thread::sleep(Duration::from_millis(50));
-        service.pager().platform().nursery().drain();
-        match service.pager().mm().verify(true) {
+        service.inside().platform().nursery().drain();
+        match service.inside().mm().verify(true) {
             Ok(()) => return,
             Err(lines) => broken = lines,
         }
@@ -121,7 +125,7 @@ fn r140_khugepaged_makes_huge_pages_of_small_ones() {
             .filter(|p| used(*p))
             .for_each(|p| write(&mut region, p, 3));
         assert_eq!(huge(&service, &region), 0);
-        let pager = service.pager();
+        let pager = service.inside();
         let stats = pager.mm().stats();
         pager.set_tunables(knobs(ThpMode::Always)).unwrap();
         until("15 blocks become huge", || {
@@ -157,7 +161,7 @@ fn r140_what_is_trimmed_is_not_collapsed_again_nor_the_other_way_round() {
             thp_waste_max: 0,
             ..knobs(ThpMode::Always)
         };
-        service.pager().set_tunables(both).unwrap();
+        service.inside().set_tunables(both).unwrap();
         region.advise(Advice::HugePage).unwrap();
         // At the limit, one page less, and one more.
         let used = |page: usize| page % BLOCK < 102 + page / BLOCK % 3;
@@ -165,7 +169,7 @@ fn r140_what_is_trimmed_is_not_collapsed_again_nor_the_other_way_round() {
         (0..pages)
             .filter(|p| used(*p))
             .for_each(|p| write(&mut region, p, 5));
-        let stats = service.pager().mm().stats();
+        let stats = service.inside().mm().stats();
         let now = || {
             (
                 stats.get(Item::ThpUnderusedSplitPage),
@@ -206,10 +210,10 @@ fn r98_r140_writers_lose_no_byte_to_collapse_and_split() {
             thp_waste_max: 0,
             ..knobs(ThpMode::Always)
         };
-        service.pager().set_tunables(knobs).unwrap();
+        service.inside().set_tunables(knobs).unwrap();
         let (stop, writes) = (AtomicBool::new(false), AtomicU64::new(0));
         let base = region.as_mut_ptr() as usize;
-        let mm = service.pager().mm();
+        let mm = service.inside().mm();
         let collapsed = || mm.stats().get(Item::ThpCollapseAlloc);
         std::thread::scope(|s| {
             for t in 0..3 {
@@ -240,7 +244,7 @@ fn r98_r140_writers_lose_no_byte_to_collapse_and_split() {
                     }
                 });
             }
-            let space = service.pager().space();
+            let space = service.inside().space();
             let start = region.start();
             let mut splits = 0;
             for round in 0.. {
@@ -277,7 +281,7 @@ fn p20_r140_what_a_fork_shares_is_not_collapsed() {
         let mut region = service.map(8 * MIB).expect("map");
         let pages = region.pages() as usize;
         (0..pages).for_each(|p| write(&mut region, p, 9));
-        let pager = service.pager();
+        let pager = service.inside();
         let (mm, space) = (pager.mm(), pager.space());
         mm.activate_all(space).expect("activate");
         mm.share_all(space).expect("share");
@@ -320,7 +324,7 @@ fn r140_pages_in_the_store_are_read_back_up_to_their_limit_and_no_further() {
         for p in 0..pages {
             region[p * PAGE..][..8].copy_from_slice(&word(p, 6).to_ne_bytes());
         }
-        let pager = service.pager();
+        let pager = service.inside();
         let (mm, space) = (pager.mm(), pager.space());
         let at_limit = u32::from(knobs(ThpMode::Always).max_ptes_swap);
         let away = |block: usize| at_limit + block as u32 % 2;
@@ -366,7 +370,7 @@ fn r97_r104_huge_pages_of_zeros_that_are_split_give_their_memory_back() {
         let Some((service, limit)) = service(test, 128) else {
             return;
         };
-        let pager = service.pager();
+        let pager = service.inside();
         let (mm, space) = (pager.mm(), pager.space());
         let always = Tunables {
             khugepaged_scan_sleep: u32::MAX,

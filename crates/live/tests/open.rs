@@ -2,6 +2,7 @@
 //! lost, and what was never touched costs nothing once memory is wanted.
 
 use crate::common::{PAGE, case, pss_anon};
+use crate::service::Inside;
 use crate::service::{MIB, Served, cell, close_all, opens, scattered, service_with};
 use crate::service::{sound, stat, within, word};
 use deckle_live::Limit;
@@ -43,7 +44,7 @@ fn scattered_first_touches_far_from_the_limit_take_few_faults_and_little_memory(
         );
         sound(&service);
         // Closed: what was never touched is free, what was touched is known, every byte there.
-        service.pager().mm().reclaim(charged - 2 * pages);
+        service.inside().mm().reclaim(charged - 2 * pages);
         assert!(limit.usage() <= 2 * pages, "{}", limit.usage());
         assert!(stat(&service, Item::NrAnon) > 0);
         for page in 0..all {
@@ -52,7 +53,7 @@ fn scattered_first_touches_far_from_the_limit_take_few_faults_and_little_memory(
         }
         sound(&service);
         drop(region);
-        service.pager().platform().nursery().drain();
+        service.inside().platform().nursery().drain();
         assert_eq!(limit.usage(), 0);
         sound(&service);
     });
@@ -67,7 +68,7 @@ fn small_pieces_of_a_reservation_that_become_writable_are_open_at_once() {
         let (service, limit) = open_service(64, 50);
         let region = service.map(128 * MIB).expect("map");
         let base = region.as_ptr() as usize;
-        let (pager, space) = (service.pager(), service.pager().space());
+        let (pager, space) = (service.inside(), service.inside().space());
         let protect = |page: usize, n: usize, prot| {
             let start = region.start().add(page as u64);
             let done = pager.mm().mprotect(space, start, n as u64, prot);
@@ -163,8 +164,8 @@ fn limit_holds(ratio: u8) {
     assert_eq!(stat(&service, Item::NrOpen), 0);
     sound(&service);
     drop(region);
-    service.pager().platform().nursery().drain();
-    assert_eq!(limit.usage(), service.pager().mm().store_charged());
+    service.inside().platform().nursery().drain();
+    assert_eq!(limit.usage(), service.inside().mm().store_charged());
     sound(&service);
 }
 
@@ -186,7 +187,7 @@ fn no_byte_is_lost_while_windows_close_and_open_under_writers() {
         let (service, limit) = open_service(256, 100);
         let region = service.map(8 * MIB).expect("map");
         let (base, all) = (region.as_ptr() as usize, 8 * MIB / PAGE);
-        let pager = service.pager();
+        let pager = service.inside();
         let space = pager.space();
         const STEPS: u64 = 60_000;
         let mut reopened = 0;
@@ -258,10 +259,10 @@ fn what_was_only_read_is_free_once_closed_and_charged_when_it_is_written() {
         let open = stat(&service, Item::NrOpen);
         assert!(open > all as u64 / 2, "{open} open");
         cell(base, 100).store(5, Relaxed);
-        service.pager().mm().reclaim(1 << 20);
+        service.inside().mm().reclaim(1 << 20);
         assert_eq!(stat(&service, Item::NrOpen), 0);
         assert!(
-            limit.usage() <= 1 + service.pager().mm().store_charged(),
+            limit.usage() <= 1 + service.inside().mm().store_charged(),
             "{}",
             limit.usage()
         );
@@ -312,7 +313,7 @@ fn writes_into_zero_pages_that_are_being_closed_are_kept_and_charged() {
                     }
                 });
                 let start = written.load(Relaxed);
-                let pager = service.pager();
+                let pager = service.inside();
                 while stat(&service, Item::NrOpen) > 0 {
                     pager.mm().reclaim(1 << 20);
                 }

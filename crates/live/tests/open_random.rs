@@ -2,6 +2,7 @@
 //! was last written to it, and the books are right. DECKLE_SEED=n replays one seed.
 
 use crate::common::case;
+use crate::service::Inside;
 use crate::service::{Served, opens, service_with, within};
 use deckle_live::Place;
 use deckle_mm::space::remap::Remap;
@@ -62,7 +63,7 @@ impl Program<'_> {
     }
 
     fn space(&self) -> SpaceId {
-        self.service.pager().space()
+        self.service.inside().space()
     }
 
     /// A run of mapped pages, short or long.
@@ -137,7 +138,7 @@ impl Program<'_> {
         };
         self.log.push(format!("map {place:x?} {n}"));
         // SAFETY: the arena is this test's, which counts on nothing that it replaces.
-        let got = unsafe { self.service.pager().map(place, n, Prot::RW) };
+        let got = unsafe { self.service.inside().map(place, n, Prot::RW) };
         let Ok(start) = got else {
             assert!(matches!(place, Place::Free(_)), "{got:?}");
             return;
@@ -151,14 +152,14 @@ impl Program<'_> {
         let (start, n) = self.run();
         self.log.push(format!("unmap {start} {n}"));
         // SAFETY: the test counts on these bytes no more.
-        unsafe { self.service.pager().unmap(start, n) }.expect("unmap");
+        unsafe { self.service.inside().unmap(start, n) }.expect("unmap");
         self.pages
             .retain(|page, _| !(start.0..start.0 + n).contains(page));
     }
 
     fn remap(&mut self) {
         let (start, n) = self.run();
-        let pager = self.service.pager();
+        let pager = self.service.inside();
         let parts = pager.mm().mapped_parts(self.space(), start, n);
         let (start, old) = (parts[0].start, parts[0].pages);
         let new = match self.below(3) {
@@ -220,7 +221,7 @@ impl Program<'_> {
             return;
         }
         self.log.push(format!("advise {start} {n} {advice:?}"));
-        let mm = self.service.pager().mm();
+        let mm = self.service.inside().mm();
         mm.madvise(self.space(), start, n, advice).expect("madvise");
         match advice {
             Advice::DontNeed => self.set(start, n, |p| {
@@ -237,14 +238,14 @@ impl Program<'_> {
         let (start, n) = self.run();
         let prot = [Prot::RW, Prot::RW, Prot::R, Prot::NONE][self.below(4) as usize];
         self.log.push(format!("mprotect {start} {n} {prot:?}"));
-        let mm = self.service.pager().mm();
+        let mm = self.service.inside().mm();
         mm.mprotect(self.space(), start, n, prot).expect("mprotect");
         self.set(start, n, |p| p.prot = prot);
     }
 
     fn lock(&mut self) {
         let (start, n) = self.run();
-        let (mm, space) = (self.service.pager().mm(), self.space());
+        let (mm, space) = (self.service.inside().mm(), self.space());
         let lock = self.below(2) == 0 && self.locked() + n as usize <= LOCKED;
         self.log.push(format!("mlock {start} {n} {lock}"));
         let locked = |all: bool| match all {
@@ -266,7 +267,7 @@ impl Program<'_> {
     /// As a fork does whose child ends at once; what it holds would be charged to this account.
     fn fork(&mut self) {
         self.log.push("fork".into());
-        let pager = self.service.pager();
+        let pager = self.service.inside();
         pager.freeze(|| {}).expect("freeze");
         assert_eq!(pager.mm().stats().get(Item::NrOpen), 0);
         pager.mm().unshare_all();
@@ -303,18 +304,18 @@ impl Program<'_> {
             58..60 => {
                 let (start, n) = self.run();
                 self.log.push(format!("page_out {start} {n}"));
-                self.service.pager().page_out(start, n).expect("page_out");
+                self.service.inside().page_out(start, n).expect("page_out");
             }
             60 => {
                 let n = 1 + self.below(500);
                 self.log.push(format!("reclaim {n}"));
-                self.service.pager().mm().reclaim(n);
+                self.service.inside().mm().reclaim(n);
             }
             61 => self.fork(),
             _ => {
                 self.ratio = [0, 20, 60, 100][self.below(4) as usize];
                 self.log.push(format!("ratio {}", self.ratio));
-                let mm = self.service.pager().mm();
+                let mm = self.service.inside().mm();
                 mm.set_tunables(opens(ThpMode::Always, self.ratio))
                     .expect("tunables");
             }
@@ -324,14 +325,14 @@ impl Program<'_> {
     /// Who waits for a page goes on before it is booked, so the books may need a moment.
     fn verify(&self) {
         let begin = Instant::now();
-        while let Err(broken) = self.service.pager().mm().verify(true) {
+        while let Err(broken) = self.service.inside().mm().verify(true) {
             assert!(begin.elapsed() < Duration::from_secs(1), "{broken:?}");
             std::thread::sleep(Duration::from_millis(1));
         }
     }
 
     fn end(mut self) {
-        let (pager, space) = (self.service.pager(), self.space());
+        let (pager, space) = (self.service.inside(), self.space());
         for v in pager.mm().mapped_parts(space, Vpn(0), 1 << 35) {
             let all = pager.mm().mprotect(space, v.start, v.pages, Prot::RW);
             all.expect("mprotect");
@@ -368,7 +369,7 @@ fn run(seed: u64) {
                 program.verify();
             }
         }));
-        let open = service.pager().mm().stats().get(Item::NrOpen);
+        let open = service.inside().mm().stats().get(Item::NrOpen);
         opened += u32::from(open > before);
         before = open;
         if done.is_err() {

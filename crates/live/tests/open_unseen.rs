@@ -2,6 +2,7 @@
 //! itself, and mappings that the kernel has no room for.
 
 use crate::common::{PAGE, case};
+use crate::service::Inside;
 use crate::service::{MIB, Managed, Served, cell, close_all, opens, scattered, service_with};
 use crate::service::{sound, stat, within};
 use deckle_live::Place;
@@ -75,7 +76,7 @@ fn shared_memory_in_the_place_of_open_pages(before: usize, wide: bool) {
     }
     let is_there = |k: usize| k < before || (k - before).is_multiple_of(2);
     close_all(&service, &region);
-    service.pager().mm().reclaim(64);
+    service.inside().mm().reclaim(64);
     assert_eq!(open_pages(&service), 0);
     // What is written there is seen here, and the other way round; and so again under pressure.
     for k in 0..pages {
@@ -148,7 +149,7 @@ fn files_and_gaps_in_the_place_of_open_pages_stay_as_they_are() {
         cell(at(64), 2).store(99, Relaxed);
         let charged = limit.usage();
         close_all(&service, &region);
-        service.pager().mm().reclaim(64);
+        service.inside().mm().reclaim(64);
         assert_eq!(open_pages(&service), 0);
         assert!(limit.usage() < charged / 2);
         sound(&service);
@@ -211,7 +212,7 @@ fn what_the_kernel_has_no_mapping_for_stays_open_and_loses_nothing() {
         let (service, limit) = service_with(64, opens(ThpMode::Never, 100));
         let mut region = open_region(&service, 4 * MIB);
         let (base, all) = (region.as_ptr() as usize, 4 * MIB / PAGE);
-        let (pager, start) = (service.pager(), region.start());
+        let (pager, start) = (service.inside(), region.start());
         let (mm, space) = (pager.mm(), pager.space());
         // From page 256 on it is a mapping of its own for the kernel, which a part of a block cuts.
         let behind = base + 256 * PAGE;
@@ -259,7 +260,7 @@ fn what_lies_beside_a_range_that_is_unmapped_is_booked_when_it_is_closed() {
         let (service, limit) = service_with(64, opens(ThpMode::Never, 100));
         let region = service.map(2 * MIB).expect("map");
         let (base, start) = (region.as_ptr() as usize, region.start());
-        let (pager, done) = (service.pager(), AtomicU64::new(0));
+        let (pager, done) = (service.inside(), AtomicU64::new(0));
         let (mm, space) = (pager.mm(), pager.space());
         let mut met = 0;
         std::thread::scope(|s| {

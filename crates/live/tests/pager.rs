@@ -1,6 +1,7 @@
 //! The pager as a Rust program uses it: ordinary memory, more of it than the limit.
 
 use crate::common::{PAGE, case, pss_anon};
+use crate::service::Inside;
 use crate::service::{MIB, Trim, check, fill, service_with, sound, within, word};
 use deckle_live::{Die, Limit, LiveConfig, Pager, Region, Service};
 use deckle_mm::{Advice, Charge, Item, Prot, Store, ThpMode, Tunables, Vpn};
@@ -26,7 +27,7 @@ fn four_times_the_limit(thp: ThpMode) {
         check(&region, round * 1000);
     }
     within(&limit);
-    let stats = service.pager().mm().stats();
+    let stats = service.inside().mm().stats();
     assert!(stats.get(Item::Pswpin) > 0 && stats.get(Item::Pswpout) > 0);
     eprintln!(
         "{thp:?}: peak {} of {}, pswpout {}, pswpin {}, pgfault {}",
@@ -38,9 +39,9 @@ fn four_times_the_limit(thp: ThpMode) {
     );
     sound(&service);
     drop(region);
-    service.pager().platform().nursery().drain();
-    assert_eq!(service.pager().mm().store().stored_pages(), 0);
-    assert_eq!(limit.usage(), service.pager().mm().store_charged());
+    service.inside().platform().nursery().drain();
+    assert_eq!(service.inside().mm().store().stored_pages(), 0);
+    assert_eq!(limit.usage(), service.inside().mm().store_charged());
     sound(&service);
 }
 
@@ -69,7 +70,7 @@ fn what_huge_pages_waste_is_kept_within_its_budget_while_memory_is_plenty() {
         for page in (0..32 * MIB / PAGE).filter(|p| used(*p)) {
             region[page * PAGE..][..8].copy_from_slice(&word(page, 7).to_ne_bytes());
         }
-        let stats = service.pager().mm().stats();
+        let stats = service.inside().mm().stats();
         let before = stats.get(Item::NrThp);
         if before == 0 {
             eprintln!(
@@ -79,7 +80,7 @@ fn what_huge_pages_waste_is_kept_within_its_budget_while_memory_is_plenty() {
             return;
         }
         // However long that takes on a busy machine; what is ready ahead of need counts, too.
-        let nursery = service.pager().platform().nursery();
+        let nursery = service.inside().platform().nursery();
         let spare = 4 * 512 + 12 * 10 + 64;
         for tries in 0.. {
             let usage = limit.usage();
@@ -106,7 +107,7 @@ fn p1_system_calls_reach_memory_that_is_away() {
     case(|| {
         let (service, _) = service_of(32, ThpMode::Always);
         if !service
-            .pager()
+            .inside()
             .platform()
             .capabilities()
             .has(deckle_live::Capability::KernelFaults)
@@ -117,7 +118,7 @@ fn p1_system_calls_reach_memory_that_is_away() {
         let mut region = service.map(8 * MIB).unwrap();
         fill(&mut region, 5);
         region.advise(Advice::PageOut).unwrap();
-        assert!(service.pager().mm().store().stored_pages() > 2000);
+        assert!(service.inside().mm().store().stored_pages() > 2000);
         let mut pipe = [0; 2];
         let at = region.as_ptr();
         // SAFETY: a page of the region through a pipe, into another page of it.
@@ -166,7 +167,7 @@ fn r98_threads_share_memory_under_pressure_without_losing_a_byte() {
             }
             s.spawn(|| {
                 // Somebody pages everything out again and again.
-                let pager = service.pager();
+                let pager = service.inside();
                 while done.load(Ordering::Relaxed) < 120_000 {
                     pager
                         .mm()
@@ -214,7 +215,7 @@ fn r98_what_was_only_read_is_not_stored_again_and_walks_take_few_faults() {
         let mut region = service.map(16 * MIB).unwrap();
         let pages = (16 * MIB / PAGE) as u64;
         fill(&mut region, 3);
-        let stats = service.pager().mm().stats();
+        let stats = service.inside().mm().stats();
         region.advise(Advice::PageOut).unwrap();
         let stored = stats.get(Item::Pswpout);
         assert_eq!((stats.get(Item::NrSwapped), stored), (pages, pages));
@@ -241,7 +242,7 @@ fn r98_what_was_only_read_is_not_stored_again_and_walks_take_few_faults() {
         check(&region, 3);
         sound(&service);
         drop(region);
-        assert_eq!(service.pager().mm().store().stored_pages(), 0);
+        assert_eq!(service.inside().mm().store().stored_pages(), 0);
     });
 }
 
@@ -270,7 +271,7 @@ fn r150_growth_far_above_high_reclaims_for_itself() {
         // A fault in progress on each of a few threads, and what the store grows by.
         let peak = limit.peak();
         assert!(peak <= high + reserve + 512, "{peak}");
-        let stats = service.pager().mm().stats();
+        let stats = service.inside().mm().stats();
         let some = stats.get(Item::PressureSome);
         assert!(some > 0 && some <= took, "{some} of {took} us");
         // Who serves is in the same process: what the program does is not told apart.
@@ -337,7 +338,7 @@ fn p20_first_writes_to_what_a_fork_shares_are_delivered_whatever_became_of_it_me
             let (service, _) = service_of(128, thp);
             let mut region = service.map(32 * MIB).expect("map");
             fill(&mut region, 3);
-            let (pager, base) = (service.pager(), Vpn::of_addr(region.as_ptr() as u64));
+            let (pager, base) = (service.inside(), Vpn::of_addr(region.as_ptr() as u64));
             let (mm, space) = (pager.mm(), pager.space());
             let shared = || mm.stats().get(Item::NrShared);
             let fork = || {

@@ -2,6 +2,7 @@
 //! asked for, and readers while holes are punched and huge pages come and go.
 
 use crate::common::{PAGE, case};
+use crate::service::Inside;
 use crate::trim::Trim;
 use deckle_live::{Capability, Die, Limit, LiveConfig, Pager, Region, Service};
 use deckle_mm::{Advice, BlockNr, Item, SizeItem, SizeMode, Sizes, SplitFlags};
@@ -74,7 +75,7 @@ fn page_of(region: &Managed, page: u64) -> &[u8] {
 /// Waits until nothing is left to do, and reconciles everything.
 fn sound(service: &Service<Limit, Trim>) {
     service
-        .pager()
+        .inside()
         .set_tunables(Tunables {
             thp: ThpMode::Never,
             ..knobs(9)
@@ -82,8 +83,8 @@ fn sound(service: &Service<Limit, Trim>) {
         .unwrap();
     let mut broken = Vec::new();
     for _ in 0..400 {
-        service.pager().platform().nursery().drain();
-        match service.pager().mm().verify(true) {
+        service.inside().platform().nursery().drain();
+        match service.inside().mm().verify(true) {
             Ok(()) => return,
             Err(lines) => broken = lines,
         }
@@ -111,7 +112,7 @@ fn lower(order: u8) -> impl Iterator<Item = u8> {
 /// single pages are made and the caller says so.
 fn split_one(service: &Service<Limit, Trim>, order: u8, to: u8, found: Found, flags: SplitFlags) {
     let what = format!("{order} to {to}, {found:?}, {flags:?}");
-    let pager = service.pager();
+    let pager = service.inside();
     let (mm, space) = (pager.mm(), pager.space());
     let n = 1u64 << order;
     let mut region = service.map(2 << 20).expect("map");
@@ -197,7 +198,7 @@ fn r96_r102_r146_live_folios_of_every_order_are_split_to_every_order_and_keep_ev
             return;
         };
         for order in 2..=9 {
-            service.pager().set_tunables(knobs(order)).unwrap();
+            service.inside().set_tunables(knobs(order)).unwrap();
             for to in lower(order) {
                 for found in [Found::Mapped, Found::Inactive, Found::Isolated] {
                     for flags in [SplitFlags::NONE, SplitFlags::DROP_ZERO] {
@@ -219,7 +220,7 @@ fn r96_r102_a_live_huge_page_that_is_cut_is_split_on_to_every_order() {
         let Some(service) = service(test) else {
             return;
         };
-        let pager = service.pager();
+        let pager = service.inside();
         let (mm, space) = (pager.mm(), pager.space());
         for (to, gone, flags) in lower(9).flat_map(|to| {
             [false, true].into_iter().flat_map(move |gone| {
@@ -348,7 +349,7 @@ impl Done {
 
 /// Splits, shatters or punches, as the dice say, and makes the block huge again.
 fn disturb(service: &Service<Limit, Trim>, start: Vpn, blocks: u64, dice: u64, done: &mut Done) {
-    let pager = service.pager();
+    let pager = service.inside();
     let (mm, space) = (pager.mm(), pager.space());
     let block = dice % blocks * BLOCK;
     let page = start.add(block + (dice >> 8) % BLOCK);
@@ -396,7 +397,7 @@ fn r85_r98_r104_r140_readers_see_their_own_pages_while_live_huge_ones_come_and_g
         let Some(service) = service(test) else {
             return;
         };
-        let kernel = (service.pager().platform().capabilities()).has(Capability::KernelFaults);
+        let kernel = (service.inside().platform().capabilities()).has(Capability::KernelFaults);
         if !kernel {
             eprintln!("SKIPPED {test}: in part: the kernel's own faults are not served");
         }

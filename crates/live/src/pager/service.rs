@@ -3,10 +3,9 @@
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use deckle_mm::{Charge, Store};
+use deckle_mm::{Charge, MapError, Stats, Store, TunableError, Tunables};
 
 use super::{Pager, PagerError, Region};
-use deckle_mm::MapError;
 
 /// A pager and the threads that serve it; they end when the last handle and the last
 /// [`Region`] are gone.
@@ -81,9 +80,31 @@ impl<C: Charge + 'static, S: Store + 'static> Service<C, S> {
         })
     }
 
-    /// The pager.
-    pub fn pager(&self) -> &Pager<C, S> {
+    /// The pager, and through it all that the manager can do to what is mapped.
+    ///
+    /// # Safety
+    /// While there is a [`Region`], nothing of it is unmapped, moved, discarded or replaced, and no
+    /// right to it taken away: a slice of it is a plain reference to memory.
+    pub unsafe fn pager(&self) -> &Pager<C, S> {
         &self.threads.pager
+    }
+
+    /// The counters.
+    pub fn stats(&self) -> &Stats {
+        self.threads.pager.mm().stats()
+    }
+
+    /// Reclaims about so many pages; returns how many were freed.
+    pub fn reclaim(&self, pages: u64) -> u64 {
+        self.threads.pager.mm().reclaim(pages)
+    }
+
+    /// Sets the knobs; see [`Pager::set_tunables`].
+    ///
+    /// # Errors
+    /// One is out of range, and nothing has changed.
+    pub fn set_tunables(&self, t: Tunables) -> Result<(), TunableError> {
+        self.threads.pager.set_tunables(t)
     }
 
     /// Maps `bytes` of managed memory, readable and writable, holding zeros.

@@ -67,7 +67,7 @@ fn run(plan: &Plan, limit: u64, bare: bool) -> Result<Told, Failure> {
     }
     let mut walkers = walkers(plan, &records, &mut region);
     timed(&mut walkers, plan.settle, Walker::walk)?;
-    let stats = service.pager().mm().stats();
+    let stats = service.stats();
     let counts = || [Item::Pswpin, Item::Pswpout, Item::SwpoutZero].map(|item| stats.get(item));
     let (before, parts) = (counts(), Sums::now());
     let (cpu, started) = (clock::cpu_of_process(), Instant::now());
