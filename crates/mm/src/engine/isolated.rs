@@ -46,7 +46,11 @@ impl<E: Env> Engine<E> {
         let (id, page) = self.meta(head).owner().ok_or(SplitError::NoFolio)?;
         let space = self.space(id).map_err(|_: MapError| SplitError::NoFolio)?;
         let block = space.block(self, page.block());
-        let mut state = self.lock_settled(&block, page.index(), 1);
+        // Never waited for: who has it may be waiting for the reference that we hold.
+        let mut state = block.try_lock(self).ok_or(SplitError::Busy)?;
+        if state.entry(page.index()).is_busy() {
+            return Err(SplitError::Busy);
+        }
         let flags = flags | SplitFlags::ISOLATED;
         self.split_in_block(&space, &mut state, head, to, flags, Some(list))
     }

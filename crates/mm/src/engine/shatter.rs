@@ -374,7 +374,7 @@ impl<E: Env> Engine<E> {
         list: Option<&mut Isolated>,
     ) {
         // Whoever else holds a reference now took it to look at the folio, finds it busy and
-        // drops it.
+        // drops it: nobody waits for a block, locked or busy, with a reference in his hands.
         while !self.freeze_folio(head, refs + u32::from(list.is_some())) {}
         self.split_frozen(head, &keep, 0, list);
     }
