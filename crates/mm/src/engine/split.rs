@@ -303,6 +303,10 @@ impl<E: Env> Engine<E> {
             return Err(SplitError::Bad);
         }
         let (live, mapped) = live_of(state, head, first, pages)?;
+        if live == PageMask::EMPTY {
+            // All have gone since the caller looked: what is in the block is another folio's.
+            return Err(SplitError::NoFolio);
+        }
         let refs = match state {
             BlockState::Huge(h) if h.pfn == head => 1,
             _ => live.count(),

@@ -157,7 +157,9 @@ fn r53_r98_r131_r148_programs_and_reclaim_race_and_lose_nothing() {
 /// Who had isolated a folio waited for its block, whose owner waited for that reference.
 #[test]
 fn r31_r53_what_the_schedules_of_seeds_have_found_stays_mended() {
-    race(1186, 40, false, false);
+    [425, 1186]
+        .iter()
+        .for_each(|seed| race(*seed, 40, false, false));
 }
 
 /// DECKLE_SCALE=n runs n times as many seeds.

@@ -38,6 +38,24 @@ fn intact(rig: &Rig, start: Vpn, pages: u64) {
     }
 }
 
+/// It was split none the less, and the huge page in its place became a table whose 512 entries
+/// held one reference.
+#[test]
+fn r31_r92_a_folio_whose_pages_have_gone_leaves_its_block_alone() {
+    let (rig, start) = half(4);
+    let mut list = rig.mm.isolate_page(rig.space, start).unwrap();
+    rig.advise(start, BLOCK, Advice::DontNeed);
+    rig.mm.set_tunables(rig_of(9).mm.tunables()).unwrap();
+    (0..BLOCK).for_each(|i| rig.write(start.add(i), byte_of(i)));
+    assert_eq!(rig.folio(start).order, 9);
+    let done = rig.mm.split_isolated(&mut list, 0, SplitFlags::NONE);
+    assert_eq!(done, Err(SplitError::NoFolio));
+    rig.mm.putback_list(list);
+    assert_eq!((rig.folio(start).order, rig.folio(start).refs), (9, 1));
+    rig.verify(&"put back");
+    (0..BLOCK).for_each(|i| assert!(rig.holds(start.add(i), byte_of(i)), "page {i}"));
+}
+
 #[test]
 fn r93_the_lru_lock_is_taken_once_for_what_is_on_the_list_and_never_for_what_is_isolated() {
     let taken = |rig: &Rig| rig.machine.locks_taken(LockClass::Lru);
