@@ -286,6 +286,8 @@ fn d23_an_access_to_what_is_unmapped_says_so() {
 /// The chain of forks of a program that has taken rights from itself, before it became managed and
 /// after: all of it is managed.
 fn chain_inside(what: &str) {
+    // Within so tight a limit nobody may be late with what an ended child gives back.
+    let _alone = crate::common::host::alone();
     for when in ["small", "managed"] {
         let err = right("d24_chain", &[what, when]).err;
         let inside = err.contains("programs unmanaged 0") && !err.contains("runs outside");
