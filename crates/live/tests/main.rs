@@ -2,6 +2,8 @@
 
 mod collapse;
 mod common;
+#[path = "common/inside.rs"]
+mod inside;
 mod open;
 mod open_random;
 mod open_unseen;

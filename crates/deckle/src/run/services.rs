@@ -176,16 +176,20 @@ impl Services {
     }
 
     fn accept(&mut self) {
-        for listener in &self.listeners {
-            while let Some(socket) = accept(listener, libc::SOCK_NONBLOCK) {
+        for i in 0..self.listeners.len() {
+            while let Some(socket) = accept(&self.listeners[i], libc::SOCK_NONBLOCK) {
                 // Anybody may connect; only our own user and our own tree may talk.
                 if let Some(peer) = peer_of(&socket) {
-                    self.connected += 1;
-                    let new = Connection::new(self.connected, socket, peer);
-                    self.connections.push(new);
+                    self.connect(socket, peer);
                 }
             }
         }
+    }
+
+    fn connect(&mut self, socket: Fd, peer: Peer) {
+        self.connected += 1;
+        let new = Connection::new(self.connected, socket, peer);
+        self.connections.push(new);
     }
 
     /// Kills one process, unless one is being killed or was since the sender has looked.
@@ -212,9 +216,7 @@ impl Services {
     fn spare(&mut self, socket: &Fd) {
         if let Ok((ours, other)) = pair() {
             // Who speaks there is told with each packet.
-            self.connected += 1;
-            let new = Connection::new(self.connected, ours, Peer::Tree);
-            self.connections.push(new);
+            self.connect(ours, Peer::Tree);
             let _ = give_spare(socket, &other);
         }
     }

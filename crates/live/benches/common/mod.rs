@@ -1,11 +1,15 @@
 //! What the benchmarks of the pager share.
 
-#![allow(dead_code)] // Each benchmark uses its own part of this module.
+#![allow(dead_code, unused_imports)] // Each benchmark uses its own part of this module.
 
+#[path = "../../tests/common/inside.rs"]
+mod inside;
+
+pub use inside::Inside;
 use std::sync::Arc;
 
 use deckle_live::{Die, Limit, LiveConfig, Pager, Service};
-use deckle_mm::{Charge, Env, FaultMode, Mm, Prot, SpaceId, Store, Tunables, Vpn};
+use deckle_mm::{Env, FaultMode, Mm, Prot, SpaceId, Store, Tunables, Vpn};
 use deckle_model::{Model, ModelCharge, ModelMachine};
 use deckle_store::{Algorithm, Ram};
 
@@ -42,19 +46,6 @@ pub fn config() -> LiveConfig {
 /// No limit at all.
 pub fn unlimited() -> Arc<Limit> {
     Arc::new(Limit::new(u64::MAX, u64::MAX, u64::MAX))
-}
-
-/// The pager of a service. Benchmarks leave their regions where they are.
-pub trait Inside<C: Charge, S: Store> {
-    fn inside(&self) -> &Pager<C, S>;
-}
-
-impl<C: Charge, S: Store> Inside<C, S> for Service<C, S> {
-    fn inside(&self) -> &Pager<C, S> {
-        // SAFETY: nothing of a region is unmapped, moved or discarded by this way while one is
-        // read; what is paged out comes back as it was.
-        unsafe { self.pager() }
-    }
 }
 
 /// A pager on real memory with its threads.

@@ -1,26 +1,14 @@
 //! A service with a limit of its own, and regions whose pages tell which they are.
 
 use crate::common::PAGE;
+pub use crate::inside::Inside;
 pub use crate::trim::Trim;
 use deckle_live::{Die, Limit, LiveConfig, Pager, Region, Service};
-use deckle_mm::{Charge, FaultOrder, Item, Store, ThpMode, Tunables};
+use deckle_mm::{Charge, FaultOrder, Item, ThpMode, Tunables};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 pub const MIB: usize = 1 << 20;
-
-/// The pager of a service. The tests leave their regions where they are.
-pub trait Inside<C: Charge, S: Store> {
-    fn inside(&self) -> &Pager<C, S>;
-}
-
-impl<C: Charge, S: Store> Inside<C, S> for Service<C, S> {
-    fn inside(&self) -> &Pager<C, S> {
-        // SAFETY: nothing of a region is unmapped, moved or discarded by this way while one is
-        // read; what is paged out comes back as it was.
-        unsafe { self.pager() }
-    }
-}
 
 pub type Managed = Region<Limit, Trim>;
 pub type Served = Service<Limit, Trim>;
