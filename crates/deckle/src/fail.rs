@@ -32,7 +32,7 @@ impl std::error::Error for Fail {}
 /// An I/O error without Rust's `(os error N)`.
 pub fn plain(e: &std::io::Error) -> String {
     match e.raw_os_error() {
-        Some(n) => deckle_group::sys::Errno(n).to_string(),
+        Some(n) => deckle_sys::Errno(n).to_string(),
         None => e.to_string(),
     }
 }

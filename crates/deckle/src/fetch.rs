@@ -11,7 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread::sleep;
 use std::time::Duration;
 
-use deckle_group::sys::Errno;
+use deckle_sys::Errno;
+use deckle_sys::process::peek;
 
 use crate::args::FetchArgs;
 use crate::fail::{Fail, plain};
@@ -139,28 +140,18 @@ impl Range {
     fn touch(&self, at: u64) -> Result<u64, String> {
         let pages = ((self.end - at) / PAGE).min(BATCH);
         let mut read = [0_u8; BATCH as usize];
-        let from: Vec<libc::iovec> = (0..pages)
-            .map(|page| libc::iovec {
-                iov_base: (at + page * PAGE) as *mut libc::c_void,
-                iov_len: 1,
-            })
-            .collect();
-        let to = libc::iovec {
-            iov_base: read.as_mut_ptr().cast(),
-            iov_len: from.len(),
-        };
-        let pid = self.pid as libc::pid_t;
-        // SAFETY: writes at most a byte for each of `from`, which are no more than `read` has;
-        // addresses of the other process are only read.
-        let got = unsafe { libc::process_vm_readv(pid, &raw const to, 1, from.as_ptr(), pages, 0) };
-        match u64::try_from(got) {
-            Ok(pages @ 1..) => Ok(pages * PAGE),
-            _ => Err(match Errno::last() {
-                Errno(libc::EFAULT) => format!("{at:#x}: the process itself may not read it"),
-                Errno(libc::ESRCH) => format!("there is no process {pid} any more"),
-                errno => format!("process {pid}: {errno}: {}", Range::REMEDY),
-            }),
-        }
+        let from: Vec<u64> = (0..pages).map(|page| at + page * PAGE).collect();
+        let pid = self.pid;
+        peek(pid, &from, &mut read).map_or_else(
+            |errno| {
+                Err(match errno {
+                    Errno(libc::EFAULT) => format!("{at:#x}: the process itself may not read it"),
+                    Errno(libc::ESRCH) => format!("there is no process {pid} any more"),
+                    errno => format!("process {pid}: {errno}: {}", Range::REMEDY),
+                })
+            },
+            |pages| Ok(pages as u64 * PAGE),
+        )
     }
 
     /// How many pages are not there, if that can be told.

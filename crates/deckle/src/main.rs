@@ -1,6 +1,8 @@
 //! deckle: run programs inside a memory limit, with huge pages where they pay and none of
 //! their waste.
 
+#![forbid(unsafe_code)]
+
 mod access;
 mod args;
 mod cgroup;

@@ -32,7 +32,7 @@ fn service(program: u32) -> u32 {
     let children = |pid: u32| -> Vec<u32> {
         let of = std::fs::read_dir("/proc").unwrap().flatten();
         of.filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok())
-            .filter(|p| deckle_group::sys::proc_stat(*p).is_ok_and(|s| s.parent == pid))
+            .filter(|p| deckle_group::proc::proc_stat(*p).is_ok_and(|s| s.parent == pid))
             .collect()
     };
     let named = |pid: &u32| {

@@ -182,15 +182,7 @@ fn bring_back(pid: i32) -> u64 {
 }
 
 fn read_page(pid: i32, page: u64) {
-    let mut bytes = [0u8; PAGE as usize];
-    let part = |iov_base| libc::iovec {
-        iov_base,
-        iov_len: PAGE as usize,
-    };
-    let there = part((page * PAGE) as *mut libc::c_void);
-    let here = part(bytes.as_mut_ptr().cast());
-    // SAFETY: writes as much as the buffer has, if anything.
-    unsafe { libc::process_vm_readv(pid, &raw const here, 1, &raw const there, 1, 0) };
+    let _ = deckle_sys::process::peek(pid as u32, &[page * PAGE], &mut [0]);
 }
 
 /// Half to one and a half of what the server holds.

@@ -81,8 +81,7 @@ fn deckle_without(without: Without, args: &[&str]) -> (i32, String, String) {
 
 /// Whether the test of that name cannot run here; says so.
 fn skipped(test: &str) -> bool {
-    // SAFETY: a call without arguments.
-    if unsafe { libc::geteuid() } != 0 {
+    if deckle_sys::process::effective_user() != 0 {
         eprintln!("SKIPPED {test}: needs root to take things away");
         return true;
     }

@@ -51,7 +51,7 @@ impl Marked {
     /// The only child of the front.
     fn supervisor(&self) -> u32 {
         let of_front =
-            |p: &u32| deckle_group::sys::proc_stat(*p).is_ok_and(|s| s.parent == self.run.pid());
+            |p: &u32| deckle_group::proc::proc_stat(*p).is_ok_and(|s| s.parent == self.run.pid());
         self.alive().into_iter().find(of_front).unwrap()
     }
 
@@ -155,8 +155,8 @@ fn p22_killing_the_whole_job_ends_every_tree() {
     for (name, script, processes) in trees() {
         let it = Marked::start(&format!("job-{name}"), &script, processes);
         let from = Instant::now();
-        // SAFETY: the process group that was made for it.
-        unsafe { libc::kill(-(it.run.pid() as i32), libc::SIGKILL) };
+        // The process group that was made for it.
+        deckle_sys::signal::send(-(it.run.pid() as i32), libc::SIGKILL).unwrap();
         it.gone(&format!("process group killed, {name}"), from);
     }
 }

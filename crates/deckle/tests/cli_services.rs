@@ -2,8 +2,9 @@
 
 use crate::common::*;
 use deckle_group::proto::Link;
-use deckle_group::{Gauges, Group, GroupCharge, LineId, sys};
+use deckle_group::{Gauges, Group, GroupCharge, LineId};
 use deckle_mm::{Charge, Item, Stats};
+use deckle_sys as sys;
 use std::process::Command;
 
 /// `deckle run` over a sleeping program, and its group.
@@ -29,11 +30,11 @@ fn announce(group: &Group, program: u32, service: u32) -> Link {
 fn announce_as(group: &Group, program: u32, service: u32, line: LineId) -> Link {
     let link = Link::connect(group.name().as_bytes()).unwrap();
     let (a, b) = (
-        sys::pidfd_open(service).unwrap(),
-        sys::pidfd_open(program).unwrap(),
+        sys::pidfd::open(service).unwrap(),
+        sys::pidfd::open(program).unwrap(),
     );
     // SAFETY: a system call on numbers; the descriptor it returns is ours.
-    let any = sys::Fd::own(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) });
+    let any = unsafe { sys::Fd::own(libc::eventfd(0, libc::EFD_CLOEXEC)) };
     link.hello((program, service), line, &[any.raw(), a.raw(), b.raw()])
         .unwrap();
     link
@@ -178,15 +179,9 @@ fn the_end_of_deckle_is_seen_as_the_end_of_the_connection() {
     let (run, _, group) = start(stats.to_str().unwrap(), &["--quiet"]);
     let link = Link::connect(group.name().as_bytes()).unwrap();
     run.signal(libc::SIGKILL);
-    let mut p = libc::pollfd {
-        fd: link.fd().raw(),
-        events: libc::POLLIN,
-        revents: 0,
-    };
-    // SAFETY: one live pollfd.
-    let n = unsafe { libc::poll(&mut p, 1, 60_000) };
-    assert_eq!(n, 1);
-    assert_ne!(p.revents & (libc::POLLIN | libc::POLLHUP), 0);
+    let mut set = [sys::poll::to_read(link.fd().raw())];
+    assert_eq!(sys::poll::poll(&mut set, 60_000), Ok(1));
+    assert_ne!(set[0].revents & (libc::POLLIN | libc::POLLHUP), 0);
     Group::unlink(group.name());
 }
 
@@ -259,7 +254,7 @@ fn what_services_say_publish_and_report_is_in_summary_and_stats() {
 
 #[test]
 fn files_for_swapped_pages_are_given_to_who_asks_and_told_in_stats() {
-    use std::os::fd::FromRawFd;
+    use std::os::fd::OwnedFd;
     use std::os::unix::fs::FileExt;
     let s = Scratch::new("files");
     let [stats, dir] = ["stats", "swap"].map(|name| s.0.join(name));
@@ -272,10 +267,7 @@ fn files_for_swapped_pages_are_given_to_who_asks_and_told_in_stats() {
     assert_eq!((told.bytes, told.ram_percent), (1 << 30, 30));
     let connect = || Link::connect(group.name().as_bytes()).unwrap();
     let (parent, child) = (connect(), connect());
-    let file = |(number, fd): (u64, sys::Fd)| {
-        // SAFETY: the descriptor is ours, and given away.
-        (number, unsafe { std::fs::File::from_raw_fd(fd.into_raw()) })
-    };
+    let file = |(number, fd): (u64, sys::Fd)| (number, std::fs::File::from(OwnedFd::from(fd)));
     let (first, theirs) = file(parent.file(0, 0).unwrap());
     let (second, other) = file(parent.file(0, 0).unwrap());
     assert!(first != 0 && second != 0 && first != second);

@@ -1,5 +1,7 @@
 //! Job control: an interactive shell on a pseudo-terminal, with `deckle run` as its job.
 
+use deckle_sys::poll::is_ready;
+
 use crate::common::*;
 use std::fs::File;
 use std::io::{Read, Write};
@@ -63,14 +65,8 @@ impl Terminal {
                 let rest = self.seen.split_off(at + text.len());
                 return std::mem::replace(&mut self.seen, rest);
             }
-            let mut p = libc::pollfd {
-                fd: self.master.as_raw_fd(),
-                events: libc::POLLIN,
-                revents: 0,
-            };
-            // SAFETY: one live pollfd.
-            let n = unsafe { libc::poll(&mut p, 1, PATIENCE.as_millis() as i32) };
-            assert_eq!(n, 1, "never came: `{text}`; the screen: {}", self.seen);
+            let came = is_ready(self.master.as_raw_fd(), PATIENCE);
+            assert!(came, "never came: `{text}`; the screen: {}", self.seen);
             let n = self.master.read(&mut buf).unwrap();
             self.seen += &String::from_utf8_lossy(&buf[..n]);
         }

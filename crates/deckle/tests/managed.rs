@@ -161,7 +161,7 @@ fn service_of(program: u32) -> u32 {
     let all = std::fs::read_dir("/proc").unwrap().flatten();
     let pids = all.filter_map(|e| e.file_name().to_str()?.parse().ok());
     let is_service = |pid: &u32| {
-        deckle_group::sys::proc_stat(*pid).is_ok_and(|s| s.parent == program)
+        deckle_group::proc::proc_stat(*pid).is_ok_and(|s| s.parent == program)
             && std::fs::read_to_string(format!("/proc/{pid}/comm"))
                 .is_ok_and(|name| name.trim() == "deckle")
     };

@@ -187,7 +187,7 @@ impl Door {
 
     fn end(&self, state: State) {
         self.state.store(state as u32, Release);
-        crate::futex::wake(&self.state, u32::MAX);
+        deckle_sys::futex::wake(&self.state, u32::MAX);
     }
 
     /// What came of the start, as far as it is known.

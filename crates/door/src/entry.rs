@@ -38,6 +38,13 @@ pub struct Entry {
 }
 
 impl Entry {
+    /// All of it.
+    pub fn bytes(&self) -> &[u8; size_of::<Entry>()] {
+        const { assert!(size_of::<Entry>() == (2 + 2 + 1 + 14) * 8 + 64 + 64 + 2048) };
+        // SAFETY: plain words and bytes, and by the line above without gaps.
+        unsafe { &*core::ptr::from_ref(self).cast() }
+    }
+
     /// A text of it, up to its NUL.
     pub fn text(field: &[u8]) -> &[u8] {
         CStr::from_bytes_until_nul(field).map_or(b"", CStr::to_bytes)

@@ -10,8 +10,8 @@
 //! - [`Places`]: where managed memory may be;
 //! - [`request`]: calls of the program that the service carries out.
 //!
-//! Besides, both have the same small tools: system calls ([`sys`]), waiting ([`futex`]), a
-//! [`Lock`], a [`Text`], the way to `deckle run` ([`link`]).
+//! Besides, both have the same small tools: system calls and waiting ([`deckle_sys`]), a [`Lock`],
+//! a [`Text`], the way to `deckle run` ([`link`]).
 //!
 //! Nothing here allocates, takes a lock of a C library, writes `errno` or uses thread-local
 //! storage: it works in signal handlers, in a child between fork and the start of its own
@@ -24,17 +24,13 @@
 
 mod door;
 pub mod entry;
-mod fd;
-pub mod futex;
 pub mod link;
 pub mod lock;
 mod places;
 pub mod request;
 mod spin;
-pub mod sys;
 
 pub use door::{Door, Mode, State, Text};
-pub use fd::{Errno, Fd};
 pub use lock::{Guard, Lock};
 pub use places::Places;
 pub use request::Op;

@@ -3,16 +3,14 @@
 //! One SOCK_SEQPACKET packet is one message: a tag byte, then the rest; descriptors may come along.
 
 use crate::entry::Told;
-use crate::fd::{Errno, Fd};
-use crate::sys::call;
-use core::mem::{offset_of, size_of};
+use deckle_sys::poll::{poll, to_read};
+use deckle_sys::socket::{Address, FDS_MAX, Received, connect, receive, send};
+use deckle_sys::{Errno, Fd};
 
 /// Longest packet.
 pub const PACKET_MAX: usize = 16 * 1024;
-/// Most descriptors that come with a packet.
-pub const FDS_MAX: usize = 8;
 /// Longest wait for what was asked for, in milliseconds.
-const PATIENCE: usize = 10_000;
+const PATIENCE: i32 = 10_000;
 
 /// The first byte of a message.
 pub mod tag {
@@ -38,156 +36,14 @@ pub enum Where {
     File,
 }
 
-/// The socket's address in the group of that name, and the bytes of it that are used; cut at the
-/// longest there can be.
-pub fn address(place: Where, group: &[u8]) -> (libc::sockaddr_un, usize) {
-    let mut address = libc::sockaddr_un {
-        sun_family: libc::AF_UNIX as libc::sa_family_t,
-        sun_path: [0; 108],
-    };
+/// The socket's address in the group of that name.
+pub fn address(place: Where, group: &[u8]) -> Address {
     let before: &[u8] = match place {
         Where::Abstract => b"\0deckle-",
         Where::File => b"/dev/shm/.deckle-",
     };
-    let mut len = offset_of!(libc::sockaddr_un, sun_path);
-    for (to, from) in address.sun_path[..107]
-        .iter_mut()
-        .zip(before.iter().chain(group))
-    {
-        *to = *from as libc::c_char;
-        len += 1;
-    }
-    // A file's with the zero behind it.
-    (address, len + usize::from(place == Where::File))
+    Address::new([before, group])
 }
-
-fn connect_at(place: Where, group: &[u8]) -> Result<Fd, Errno> {
-    let kind = (libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC) as usize;
-    let (at, len) = address(place, group);
-    // SAFETY: a new descriptor; an address of which that many bytes are used.
-    unsafe {
-        let fd = call(libc::SYS_socket, [libc::AF_UNIX as usize, kind]);
-        let fd = Fd::own(fd.map_err(Errno)? as i32);
-        let to = &raw const at as usize;
-        let done = call(libc::SYS_connect, [fd.raw() as usize, to, len]);
-        done.map(|_| fd).map_err(Errno)
-    }
-}
-
-/// The kernel's `struct msghdr`, in words: name, parts of the packet, control messages, flags.
-#[repr(C)]
-struct Header {
-    name: [usize; 2],
-    parts: [usize; 2],
-    control: [usize; 2],
-    flags: usize,
-}
-
-/// A call on a packet, made again when a signal has come.
-fn transfer(
-    number: libc::c_long,
-    fd: &Fd,
-    header: &mut Header,
-    flags: i32,
-) -> Result<usize, Errno> {
-    let at = core::ptr::from_mut(header) as usize;
-    loop {
-        // SAFETY: every address in the header is that of a live buffer of the stated length.
-        match unsafe { call(number, [fd.raw() as usize, at, flags as usize]) } {
-            Err(libc::EINTR) => {}
-            other => return other.map_err(Errno),
-        }
-    }
-}
-
-/// A control message begins with its bytes, and with its level and kind in a word.
-const fn kind(level: i32, kind: i32) -> u64 {
-    level as u64 | (kind as u64) << 32
-}
-const RIGHTS: u64 = kind(libc::SOL_SOCKET, libc::SCM_RIGHTS);
-/// Linux's `SCM_PIDFD`.
-const SENDER: u64 = kind(libc::SOL_SOCKET, 4);
-
-/// Sends up to four parts as one packet, with up to [`FDS_MAX`] descriptors.
-///
-/// # Errors
-/// The other end is gone, or what the system says.
-pub fn send(fd: &Fd, parts: &[&[u8]], fds: &[i32]) -> Result<(), Errno> {
-    let (mut list, count) = ([[0_usize; 2]; 4], parts.len().min(4));
-    for (to, from) in list.iter_mut().zip(parts) {
-        *to = [from.as_ptr() as usize, from.len()];
-    }
-    let n = fds.len().min(FDS_MAX);
-    let mut control = [0_u64; 2 + FDS_MAX / 2];
-    (control[0], control[1]) = (16 + 4 * n as u64, RIGHTS);
-    for (i, fd) in fds[..n].iter().enumerate() {
-        control[2 + i / 2] |= u64::from(*fd as u32) << (32 * (i % 2));
-    }
-    let bytes = match n {
-        0 => 0,
-        n => 16 + (4 * n).next_multiple_of(8),
-    };
-    let mut header = Header {
-        name: [0; 2],
-        parts: [list.as_ptr() as usize, count],
-        control: [control.as_ptr() as usize, bytes],
-        flags: 0,
-    };
-    transfer(libc::SYS_sendmsg, fd, &mut header, libc::MSG_NOSIGNAL).map(drop)
-}
-
-/// One received packet with its descriptors.
-#[derive(Debug)]
-pub struct Received<'a> {
-    /// The bytes; empty at the end of the connection.
-    pub packet: &'a [u8],
-    /// Descriptors that came along, close-on-exec.
-    pub fds: [Option<Fd>; FDS_MAX],
-    /// A pidfd of the process that has sent it, by word of the kernel, where that is told.
-    pub sender: Option<Fd>,
-}
-
-/// Receives one packet from `fd` without waiting.
-///
-/// # Errors
-/// EAGAIN when there is none, or what the system says.
-pub fn receive<'a>(fd: &Fd, buf: &'a mut [u8]) -> Result<Received<'a>, Errno> {
-    let part = [buf.as_mut_ptr() as usize, buf.len()];
-    let mut control = [0_u64; 12];
-    let mut header = Header {
-        name: [0; 2],
-        parts: [part.as_ptr() as usize, 1],
-        control: [control.as_mut_ptr() as usize, size_of_val(&control)],
-        flags: 0,
-    };
-    let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
-    let n = transfer(libc::SYS_recvmsg, fd, &mut header, flags)?;
-    let (mut fds, mut sender) = ([const { None }; FDS_MAX], None);
-    // What the kernel has written: messages of whole words, each with descriptors, which are ours.
-    let mut rest = &control[..header.control[1] / 8];
-    let mut next = fds.iter_mut();
-    while let [bytes, kind, data @ ..] = rest {
-        let count = (*bytes as usize).saturating_sub(16) / 4;
-        for i in 0..count.min(2 * data.len()) {
-            let raw = (data[i / 2] >> (32 * (i % 2))) as i32;
-            match *kind {
-                // Less than 0: the sender is gone.
-                SENDER => sender = (raw >= 0).then(|| Fd::own(raw)),
-                // More than expected: dropped, that is closed.
-                RIGHTS => drop(next.next().map(|place| *place = Some(Fd::own(raw)))),
-                _ => {}
-            }
-        }
-        rest = data.get(count.div_ceil(2)..).unwrap_or(&[]);
-    }
-    Ok(Received {
-        packet: &buf[..n.min(buf.len())],
-        fds,
-        sender,
-    })
-}
-
-const _: () = assert!(size_of::<libc::sockaddr_un>() == 110);
 
 /// A service's connection to `deckle run`.
 #[derive(Debug)]
@@ -197,8 +53,8 @@ impl Link {
     /// Connects to the group of that name: by the socket's name, or where that is another network
     /// namespace's, by its file. ECONNREFUSED: `deckle run` is gone, or out of reach.
     pub fn connect(group: &[u8]) -> Result<Link, Errno> {
-        let first = connect_at(Where::Abstract, group);
-        let found = first.or_else(|e| connect_at(Where::File, group).map_err(|_| e));
+        let first = connect(&address(Where::Abstract, group));
+        let found = first.or_else(|e| connect(&address(Where::File, group)).map_err(|_| e));
         found.map(Link)
     }
 
@@ -253,19 +109,12 @@ impl Link {
     /// there will be one more.
     fn ask_for(&self, what: &[&[u8]]) -> Result<([u8; 16], [Option<Fd>; FDS_MAX]), Errno> {
         send(&self.0, what, &[])?;
-        let mut slot = libc::pollfd {
-            fd: self.0.raw(),
-            events: libc::POLLIN,
-            revents: 0,
-        };
-        let args = [&raw mut slot as usize, 1, PATIENCE, 0, 0, 0];
         loop {
-            // SAFETY: one live entry.
-            match unsafe { call(libc::SYS_poll, args) } {
+            match poll(&mut [to_read(self.0.raw())], PATIENCE) {
                 Ok(0) => return Err(Errno(libc::ETIMEDOUT)),
                 Ok(_) => {}
-                Err(libc::EINTR) => continue,
-                Err(errno) => return Err(Errno(errno)),
+                Err(Errno(libc::EINTR)) => continue,
+                Err(errno) => return Err(errno),
             }
             let mut bytes = [0; 16];
             match receive(&self.0, &mut bytes) {

@@ -1,10 +1,10 @@
 //! A lock of one word and futex calls: no thread-local state, no registration, no C library.
 
-use crate::futex;
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use deckle_sys::futex;
 
 const FREE: u32 = 0;
 const HELD: u32 = 1;

@@ -5,11 +5,11 @@
 //! comes meanwhile waits: it could leave by longjmp, and the slot would be lost. No lock, no
 //! thread-local state: works in any context, also in a vfork child.
 
-use crate::futex;
 use crate::spin::{self, Lookout};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
 use core::time::Duration;
+use deckle_sys::futex;
 
 /// What is asked of the service.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -266,7 +266,7 @@ pub fn set_mask(mask: u64) -> u64 {
         size_of::<u64>(),
     ];
     // SAFETY: reads and writes a word each; cannot fail.
-    let _ = unsafe { crate::sys::call(libc::SYS_rt_sigprocmask, args) };
+    let _ = unsafe { deckle_sys::call(libc::SYS_rt_sigprocmask, args) };
     before
 }
 

@@ -8,7 +8,7 @@ use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::time::Duration;
 use std::time::Instant;
 
-use deckle_door::futex::{Scope, wait_in, wake_in};
+use deckle_sys::futex::{Scope, wait_in, wake_in};
 
 use crate::attach::Group;
 use crate::line::LineId;

@@ -3,14 +3,17 @@
 use core::ffi::CStr;
 use core::fmt;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 
 use deckle_door::Text;
-use deckle_door::sys::call;
+use deckle_door::link::{Where, address};
 use deckle_mm::{Item, Tunables};
+use deckle_sys::file::stat_of;
+use deckle_sys::{Errno, Fd, clock, shared};
 
 use crate::knobs::{Limits, SwapKind};
 use crate::layout::{LINES, Line, MAGIC, Page, SLOTS, VERSION};
-use crate::sys::{Errno, Fd, stat};
 
 const DIR: &[u8] = b"/dev/shm/deckle-";
 /// Longest name of a group, bytes.
@@ -133,20 +136,14 @@ impl Group {
             )
         });
         let fd = fd.map_err(|e| AttachError::Call("create /dev/shm/deckle-NAME", e))?;
-        // SAFETY: a system call on our own descriptor.
-        let sized = match unsafe { libc::ftruncate(fd.raw(), size_of::<Page>() as i64) } {
-            0 => Ok(()),
-            _ => Err(AttachError::Call("set size", Errno::last())),
-        };
+        let sized = fd.set_len(size_of::<Page>() as u64);
+        let sized = sized.map_err(|e| AttachError::Call("set size", e));
         let group = sized.and_then(|()| Group::map(&fd, name));
         let group = group.inspect_err(|_| Group::unlink(name))?;
         let page = group.page;
         page.items.store(Item::COUNT as u32, Relaxed);
         page.bytes.store(size_of::<Page>() as u64, Relaxed);
-        // SAFETY: a system call without arguments that matter.
-        let cpus = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
-        page.slots
-            .store(cpus.clamp(1, SLOTS as i64) as u32, Relaxed);
+        page.slots.store(clock::cpus().min(SLOTS as u32), Relaxed);
         page.supervisor_pid.store(std::process::id(), Relaxed);
         group.set_limits(limits);
         group.set_knobs(knobs, swap);
@@ -183,9 +180,7 @@ impl Group {
     /// # Errors
     /// See [`AttachError`].
     pub fn attach_by(fd: &Fd, name: Name) -> Result<Group, AttachError> {
-        // SAFETY: our own descriptor and a live stat.
-        let st = stat(|st| unsafe { libc::fstat(fd.raw(), st) })
-            .map_err(|e| AttachError::Call("stat", e))?;
+        let st = stat_of(fd).map_err(|e| AttachError::Call("stat", e))?;
         // The head is read before anything is mapped: a file of another size must not give SIGBUS.
         let mut head = [0u8; 24];
         let n = fd
@@ -220,20 +215,13 @@ impl Group {
     /// Removes the name, and the socket's beside it; mappings stay. For either process of
     /// `deckle run` at its end. No harm if they are gone already.
     pub fn unlink(name: Name) {
-        // SAFETY: the path is a NUL-terminated string that outlives the call.
-        name.with_path(|path| unsafe { libc::unlink(path.as_ptr()) });
-        crate::socket::unlink(name);
+        let unlink = |path: &CStr| std::fs::remove_file(OsStr::from_bytes(path.to_bytes()));
+        let _ = name.with_path(unlink);
+        let _ = unlink(address(Where::File, name.as_bytes()).path());
     }
 
     fn map(fd: &Fd, name: Name) -> Result<Group, AttachError> {
-        let rights = (libc::PROT_READ | libc::PROT_WRITE) as usize;
-        let (how, fd) = (libc::MAP_SHARED as usize, fd.raw() as usize);
-        // SAFETY: a new mapping at an address of the kernel's choice; the file has this size.
-        let at = unsafe { call(libc::SYS_mmap, [0, size_of::<Page>(), rights, how, fd]) };
-        let at = at.map_err(|e| AttachError::Call("map", Errno(e)))?;
-        // SAFETY: a mapping of the size of `Page`, never undone; `Page` holds only atomics, for
-        // which every bit pattern is a value.
-        let page = unsafe { &*(at as *const Page) };
+        let page = shared::map(fd).map_err(|e| AttachError::Call("map", e))?;
         Ok(Group { page, name })
     }
 

@@ -14,6 +14,7 @@ use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{AcqRel, Relaxed, SeqCst};
 
 use deckle_mm::{Charge, OverLimit};
+use deckle_sys::clock::this_cpu;
 
 use crate::attach::Group;
 use crate::layout::{Line, SLOTS};
@@ -145,9 +146,7 @@ impl GroupCharge {
 
     fn slot(&self) -> Option<&AtomicU64> {
         let line = self.group.line(self.line)?;
-        // SAFETY: a call without arguments; fails only where the kernel has no such call.
-        let cpu = unsafe { libc::sched_getcpu() }.max(0) as usize;
-        Some(&line.slots[cpu % self.group.slots()].word)
+        Some(&line.slots[this_cpu() % self.group.slots()].word)
     }
 
     /// Adds `pages` to the slot and keeps them only if the whole group stays within `max`.

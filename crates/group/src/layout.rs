@@ -37,105 +37,108 @@ pub(crate) fn store<const N: usize>(to: &Words<N>, words: [u64; N]) {
 /// Counters of every size of folio.
 pub(crate) type SizeCounters = [Words<SIZES>; SizeItem::COUNT];
 
-/// One CPU slot of a line, alone in its cache line: `charged << 24 | unspent`, where
-/// `charged` is signed (pages may be returned on another slot than they were charged on).
-/// One word, so that both always change together.
-#[repr(C, align(64))]
-pub struct Slot {
-    pub(crate) word: AtomicU64,
-}
+deckle_sys::shared! {
+    /// One CPU slot of a line, alone in its cache line: `charged << 24 | unspent`, where
+    /// `charged` is signed (pages may be returned on another slot than they were charged on).
+    /// One word, so that both always change together.
+    #[repr(align(64))]
+    pub struct Slot {
+        pub(crate) word: AtomicU64,
+    }
 
-/// One process.
-#[repr(C, align(64))]
-pub struct Line {
-    /// `pid << 8 | state`, see `line`.
-    pub(crate) state: AtomicU64,
-    /// Start time of the process in clock ticks since boot.
-    pub(crate) start: AtomicU64,
-    /// Its pid and time namespaces.
-    pub(crate) namespace: AtomicU64,
-    /// Changes whenever the line gets a new tenant: another process, or another program after exec.
-    pub(crate) generation: AtomicU32,
-    pub(crate) service: AtomicU32,
-    /// Set when it was chosen by the out-of-memory killer.
-    pub(crate) killed: AtomicU32,
-    /// Set when all that it had at its start is charged.
-    pub(crate) settled: AtomicU32,
-    /// Swap charged, pages.
-    pub(crate) swap: AtomicU64,
-    /// Who pays for memory that this process shares since a fork, see `lend`; 0: nobody.
-    pub(crate) sponsor: AtomicU64,
-    /// Which of the sponsor's forks that was.
-    pub(crate) fork: AtomicU64,
-    /// How much of its store that was at the fork, pages.
-    pub(crate) borrowed: AtomicU64,
-    /// Resident pages that it shares still at its sponsor's charge, see `lend`.
-    pub(crate) shared: AtomicU64,
-    /// Pages charged here that only those have who share them with it, see `lend`.
-    pub(crate) unbacked: AtomicU64,
-    /// Published by the service.
-    pub(crate) gauges: Words<{ Gauges::COUNT }>,
-    /// Bytes of its file for swapped pages that are in use.
-    pub(crate) filed: AtomicU64,
-    /// The least number of a fork of its by which others have this file; 0: nobody has.
-    pub(crate) file_holders: AtomicU64,
-    // Cross-process reclaim.
-    pub(crate) request: AtomicU64,
-    pub(crate) answer: AtomicU64,
-    /// Futex word: number of requests made.
-    pub(crate) doorbell: AtomicU32,
-    /// Futex word: number of the last request answered.
-    pub(crate) answered: AtomicU32,
-    pub(crate) counters: Words<{ Item::COUNT }>,
-    pub(crate) sizes: SizeCounters,
-    pub(crate) slots: [Slot; SLOTS],
-}
+    /// One process.
+    #[repr(align(64))]
+    pub struct Line {
+        /// `pid << 8 | state`, see `line`.
+        pub(crate) state: AtomicU64,
+        /// Start time of the process in clock ticks since boot.
+        pub(crate) start: AtomicU64,
+        /// Its pid and time namespaces.
+        pub(crate) namespace: AtomicU64,
+        /// Changes whenever the line gets a new tenant: another process, or another program after
+        /// exec.
+        pub(crate) generation: AtomicU32,
+        pub(crate) service: AtomicU32,
+        /// Set when it was chosen by the out-of-memory killer.
+        pub(crate) killed: AtomicU32,
+        /// Set when all that it had at its start is charged.
+        pub(crate) settled: AtomicU32,
+        /// Swap charged, pages.
+        pub(crate) swap: AtomicU64,
+        /// Who pays for memory that this process shares since a fork, see `lend`; 0: nobody.
+        pub(crate) sponsor: AtomicU64,
+        /// Which of the sponsor's forks that was.
+        pub(crate) fork: AtomicU64,
+        /// How much of its store that was at the fork, pages.
+        pub(crate) borrowed: AtomicU64,
+        /// Resident pages that it shares still at its sponsor's charge, see `lend`.
+        pub(crate) shared: AtomicU64,
+        /// Pages charged here that only those have who share them with it, see `lend`.
+        pub(crate) unbacked: AtomicU64,
+        /// Published by the service.
+        pub(crate) gauges: Words<{ Gauges::COUNT }>,
+        /// Bytes of its file for swapped pages that are in use.
+        pub(crate) filed: AtomicU64,
+        /// The least number of a fork of its by which others have this file; 0: nobody has.
+        pub(crate) file_holders: AtomicU64,
+        // Cross-process reclaim.
+        pub(crate) request: AtomicU64,
+        pub(crate) answer: AtomicU64,
+        /// Futex word: number of requests made.
+        pub(crate) doorbell: AtomicU32,
+        /// Futex word: number of the last request answered.
+        pub(crate) answered: AtomicU32,
+        pub(crate) counters: Words<{ Item::COUNT }>,
+        pub(crate) sizes: SizeCounters,
+        pub(crate) slots: [Slot; SLOTS],
+    }
 
-/// The whole file.
-#[repr(C, align(4096))]
-pub struct Page {
-    pub(crate) magic: AtomicU64,
-    pub(crate) version: AtomicU32,
-    pub(crate) items: AtomicU32,
-    pub(crate) bytes: AtomicU64,
-    // Limits, pages; u64::MAX for none.
-    pub(crate) max: AtomicU64,
-    pub(crate) high: AtomicU64,
-    pub(crate) swap_max: AtomicU64,
-    /// See `knobs`.
-    pub(crate) knobs: Words<KNOBS>,
-    pub(crate) swap_kind: AtomicU32,
-    /// Most bytes of all files; 0: there are none.
-    pub(crate) file_bytes: AtomicU64,
-    pub(crate) file_percent: AtomicU32,
-    pub(crate) file_encrypt: AtomicU32,
-    pub(crate) file_wbps: AtomicU64,
-    /// Nothing is written before, nanoseconds of the system's clock.
-    pub(crate) file_until: AtomicU64,
-    pub(crate) strict: AtomicU32,
-    pub(crate) align_mappings: AtomicU32,
-    pub(crate) caps_valid: AtomicU32,
-    /// CPU slots in use, 1..=SLOTS.
-    pub(crate) slots: AtomicU32,
-    /// The result of the start-up self-test; its meaning is the platform's.
-    pub(crate) caps: AtomicU64,
-    // The supervisor.
-    pub(crate) supervisor_pid: AtomicU32,
-    /// Lines at and above this were never used.
-    pub(crate) lines_used: AtomicU32,
-    // Peaks.
-    pub(crate) peak: AtomicU64,
-    pub(crate) swap_peak: AtomicU64,
-    pub(crate) peaks: Words<{ Gauges::COUNT }>,
-    // Of the whole life of the group.
-    pub(crate) oom_kills: AtomicU64,
-    pub(crate) joins: AtomicU64,
-    pub(crate) generation: AtomicU32,
-    pub(crate) unmanaged_programs: AtomicU32,
-    /// Counters of processes that are gone.
-    pub(crate) dead: Words<{ Item::COUNT }>,
-    pub(crate) dead_sizes: SizeCounters,
-    pub(crate) lines: [Line; LINES],
+    /// The whole file.
+    #[repr(align(4096))]
+    pub struct Page {
+        pub(crate) magic: AtomicU64,
+        pub(crate) version: AtomicU32,
+        pub(crate) items: AtomicU32,
+        pub(crate) bytes: AtomicU64,
+        // Limits, pages; u64::MAX for none.
+        pub(crate) max: AtomicU64,
+        pub(crate) high: AtomicU64,
+        pub(crate) swap_max: AtomicU64,
+        /// See `knobs`.
+        pub(crate) knobs: Words<KNOBS>,
+        pub(crate) swap_kind: AtomicU32,
+        /// Most bytes of all files; 0: there are none.
+        pub(crate) file_bytes: AtomicU64,
+        pub(crate) file_percent: AtomicU32,
+        pub(crate) file_encrypt: AtomicU32,
+        pub(crate) file_wbps: AtomicU64,
+        /// Nothing is written before, nanoseconds of the system's clock.
+        pub(crate) file_until: AtomicU64,
+        pub(crate) strict: AtomicU32,
+        pub(crate) align_mappings: AtomicU32,
+        pub(crate) caps_valid: AtomicU32,
+        /// CPU slots in use, 1..=SLOTS.
+        pub(crate) slots: AtomicU32,
+        /// The result of the start-up self-test; its meaning is the platform's.
+        pub(crate) caps: AtomicU64,
+        // The supervisor.
+        pub(crate) supervisor_pid: AtomicU32,
+        /// Lines at and above this were never used.
+        pub(crate) lines_used: AtomicU32,
+        // Peaks.
+        pub(crate) peak: AtomicU64,
+        pub(crate) swap_peak: AtomicU64,
+        pub(crate) peaks: Words<{ Gauges::COUNT }>,
+        // Of the whole life of the group.
+        pub(crate) oom_kills: AtomicU64,
+        pub(crate) joins: AtomicU64,
+        pub(crate) generation: AtomicU32,
+        pub(crate) unmanaged_programs: AtomicU32,
+        /// Counters of processes that are gone.
+        pub(crate) dead: Words<{ Item::COUNT }>,
+        pub(crate) dead_sizes: SizeCounters,
+        pub(crate) lines: [Line; LINES],
+    }
 }
 
 // 256 lines of less than 2 KiB; the file is sparse, only used lines take memory.

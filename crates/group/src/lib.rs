@@ -12,6 +12,9 @@
 //!
 //! The crate is used inside other people's programs: it starts no thread, takes no lock that
 //! another process could die with, and allocates nothing.
+
+#![forbid(unsafe_code)]
+
 pub mod ask;
 pub mod attach;
 pub mod charge;
@@ -22,12 +25,11 @@ pub mod layout;
 pub mod lend;
 pub mod line;
 pub mod oom;
+pub mod proc;
 pub mod program;
 pub mod proto;
 pub mod publish;
 pub mod remedy;
-pub mod socket;
-pub mod sys;
 
 pub use ask::{Answer, Request};
 pub use attach::{AttachError, Group, Name};

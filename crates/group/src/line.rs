@@ -7,13 +7,14 @@
 use core::fmt;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 
-use deckle_door::futex::{Scope, wake_in};
-use deckle_door::sys::call;
+use deckle_sys::Errno;
+use deckle_sys::futex::{Scope, wake_in};
+use deckle_sys::signal;
 
 use crate::attach::Group;
 use crate::layout::{LINES, Line};
+use crate::proc::{namespaces, proc_stat};
 use crate::publish::Gauges;
-use crate::sys::{namespaces, proc_stat};
 
 const FREE: u64 = 0;
 const JOINING: u64 = 1;
@@ -307,8 +308,8 @@ fn gone(line: &Line, state: u64, namespace: u64) -> bool {
     if namespace == 0 || !folding && line.namespace.load(Relaxed) != namespace {
         return false;
     }
-    // SAFETY: signal 0 sends nothing.
-    if unsafe { call(libc::SYS_kill, [pid as usize, 0]) } == Err(libc::ESRCH) {
+    // Signal 0 sends nothing.
+    if signal::send(pid as i32, 0) == Err(Errno(libc::ESRCH)) {
         return true;
     }
     if folding {

@@ -7,8 +7,8 @@ use core::ffi::CStr;
 use core::fmt;
 
 use deckle_door::Text;
-
-use crate::sys::{Errno, Fd, stat};
+use deckle_sys::file::{has_attribute, may_execute, stat_at, stat_of};
+use deckle_sys::{Errno, Fd, process};
 
 /// Longest path looked at.
 pub const PATH_MAX: usize = 4096;
@@ -162,8 +162,7 @@ fn inspect_at(path: &CStr, depth: u32) -> Result<Verdict, ProgramError> {
 
 /// Whether `path` is a file that may be executed.
 pub fn executable(path: &CStr) -> Result<(), ProgramError> {
-    // SAFETY: `path` is NUL-terminated, and `st` live.
-    let st = stat(|st| unsafe { libc::stat(path.as_ptr(), st) }).map_err(|e| match e {
+    let st = stat_at(path).map_err(|e| match e {
         Errno(libc::ENOENT | libc::ENOTDIR) => ProgramError::NotFound,
         e => ProgramError::NotExecutable(e),
     })?;
@@ -172,13 +171,7 @@ pub fn executable(path: &CStr) -> Result<(), ProgramError> {
         libc::S_IFDIR => return Err(ProgramError::NotExecutable(Errno(libc::EISDIR))),
         _ => return Err(ProgramError::NotExecutable(Errno(libc::EACCES))),
     }
-    // SAFETY: `path` is NUL-terminated.
-    let rc =
-        unsafe { libc::faccessat(libc::AT_FDCWD, path.as_ptr(), libc::X_OK, libc::AT_EACCESS) };
-    if rc != 0 {
-        return Err(ProgramError::NotExecutable(Errno::last()));
-    }
-    Ok(())
+    may_execute(path).map_err(ProgramError::NotExecutable)
 }
 
 /// Finds `name` as execvp does: with a slash it is a path, else `search` (a PATH) is walked.
@@ -229,22 +222,12 @@ fn interpreter<'a>(head: &[u8], buf: &'a mut [u8; 256]) -> Option<&'a CStr> {
 /// Whether the loader will see AT_SECURE: another user's or group's set-id bit, or file
 /// capabilities for a user who is not root.
 fn privileged(file: &Fd) -> Result<bool, Errno> {
-    // SAFETY: an open descriptor and a live stat.
-    let st = stat(|st| unsafe { libc::fstat(file.raw(), st) })?;
-    // SAFETY: calls without arguments.
-    let (user, group) = unsafe { (libc::getuid(), libc::getgid()) };
+    let st = stat_of(file)?;
+    let (user, group) = process::user_and_group();
     let set_user = st.st_mode & libc::S_ISUID != 0 && st.st_uid != user;
     let both = libc::S_ISGID | libc::S_IXGRP;
     let set_group = st.st_mode & both == both && st.st_gid != group;
-    // SAFETY: a size of zero asks for the length only; the name is NUL-terminated.
-    let caps = unsafe {
-        libc::fgetxattr(
-            file.raw(),
-            c"security.capability".as_ptr(),
-            core::ptr::null_mut(),
-            0,
-        )
-    } > 0;
+    let caps = has_attribute(file, c"security.capability");
     Ok(set_user || set_group || (caps && user != 0))
 }
 

@@ -8,15 +8,21 @@
 //! Abstract names are of a network namespace: who is in another one connects to a socket in
 //! /dev/shm. Neither name is a secret; `deckle run` looks who comes.
 
+use std::ffi::OsStr;
+use std::fs::Permissions;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
+
 use deckle_door::entry::Told;
-use deckle_door::link::{FDS_MAX, Where, send, tag};
+use deckle_door::link::{Where, address, tag};
+use deckle_sys::file::set_flags;
+use deckle_sys::socket::{self, FDS_MAX, send};
+use deckle_sys::{Errno, Fd};
 
 pub use deckle_door::link::{Link, PACKET_MAX};
 
 use crate::attach::Name;
 use crate::line::LineId;
-use crate::socket;
-use crate::sys::{Errno, Fd};
 
 /// A message as received.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -135,13 +141,33 @@ impl<'a> Message<'a> {
 }
 
 /// The sockets on which `deckle run` hears of services; accepting never waits. The second one may
-/// be missing.
+/// be missing. An abstract name has no permissions, and the file's are for everybody: who accepts a
+/// connection has to find out who is there.
 ///
 /// # Errors
 /// There is no first one.
 pub fn listen(name: Name) -> Result<(Fd, Option<Fd>), Errno> {
-    let first = socket::listen(Where::Abstract, name, 256)?;
-    Ok((first, socket::listen(Where::File, name, 256).ok()))
+    let [first, second] = [Where::Abstract, Where::File].map(|place| {
+        let at = address(place, name.as_bytes());
+        let fd = socket::listen(&at, 256)?;
+        if place == Where::File {
+            let path = OsStr::from_bytes(at.path().to_bytes());
+            let _ = std::fs::set_permissions(path, Permissions::from_mode(0o666));
+        }
+        Ok(fd)
+    });
+    Ok((first?, second.ok()))
+}
+
+/// Two ends of a connection: ours, which never waits and tells senders, and one to give away.
+///
+/// # Errors
+/// The system has none.
+pub fn pair() -> Result<(Fd, Fd), Errno> {
+    let [ours, other] = socket::pair()?;
+    socket::tell_senders(&ours);
+    set_flags(&ours, libc::O_NONBLOCK)?;
+    Ok((ours, other))
 }
 
 /// `deckle run`'s answer to [`Message::Ask`]: what it has of

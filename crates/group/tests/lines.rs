@@ -1,7 +1,7 @@
 //! Lines, cross-process reclaim and the out-of-memory ticket, with real processes.
 
 use crate::common::*;
-use deckle_group::{Answer, Asked, Gauges, GroupCharge, sys};
+use deckle_group::{Answer, Asked, Gauges, GroupCharge, proc};
 use deckle_mm::{Charge, Item, Stats};
 use std::time::Duration;
 
@@ -131,7 +131,7 @@ fn a_request_is_answered_and_a_dead_or_stopped_process_is_not_waited_for_long() 
     let ring = g.ask(line, 64).unwrap();
     assert_eq!(g.wait_answer(ring, patience), Answer::Freed(32));
     kill(worker, libc::SIGSTOP);
-    while sys::proc_stat(worker).unwrap().state != b'T' {
+    while proc::proc_stat(worker).unwrap().state != b'T' {
         sleep_ms(1);
     }
     let ring = g.ask(line, 64).unwrap();
@@ -198,9 +198,8 @@ fn p22_a_process_in_another_time_namespace_is_not_taken_for_a_dead_one() {
         wait(inner)
     });
     while g.usage() != 10 {
-        let mut status = 0;
-        // SAFETY: a live status word.
-        if unsafe { libc::waitpid(outer as i32, &mut status, libc::WNOHANG) } == outer as i32 {
+        let ended = deckle_sys::process::wait(outer as i32, libc::WNOHANG);
+        if let Some((_, status)) = ended.unwrap() {
             assert_eq!(libc::WEXITSTATUS(status), 77, "ended: {status:#x}");
             eprintln!("SKIPPED p22_a_process_in_another_time_namespace: may not make one");
             return;

@@ -11,6 +11,8 @@ use std::time::Instant;
 
 use common::{BLOCK, Inside, number, service};
 use deckle_mm::{Advice, SizeMode, Sizes, ThpMode, Tunables};
+use deckle_sys::Memory;
+use deckle_sys::mapping;
 
 const STEPS: usize = 4 << 20;
 
@@ -44,29 +46,19 @@ fn walk(memory: &[u8]) -> f64 {
     time.as_secs_f64() * 1e9 / STEPS as f64
 }
 
-fn kernel(bytes: usize, advice: i32) -> f64 {
-    // SAFETY: a new mapping, page-aligned with a block to spare; given back below.
-    unsafe {
-        let prot = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        let raw = libc::mmap(std::ptr::null_mut(), bytes + BLOCK, prot, flags, -1, 0);
-        assert_ne!(raw, libc::MAP_FAILED);
-        let base = (raw as usize).next_multiple_of(BLOCK);
-        libc::madvise(base as *mut libc::c_void, bytes, advice);
-        let memory = std::slice::from_raw_parts_mut(base as *mut u8, bytes);
-        lay(memory);
-        walk(memory);
-        let time = walk(memory);
-        libc::munmap(raw, bytes + BLOCK);
-        time
-    }
+fn kernel(bytes: usize, advice: mapping::Advice) -> f64 {
+    let mut memory = Memory::map_aligned(bytes, BLOCK).expect("memory");
+    let _ = memory.advise(0..bytes, advice);
+    lay(&mut memory);
+    walk(&memory);
+    walk(&memory)
 }
 
 fn main() {
     let mib = number(256);
     let bytes = mib << 20;
-    let small = kernel(bytes, libc::MADV_NOHUGEPAGE);
-    let huge = kernel(bytes, libc::MADV_HUGEPAGE);
+    let small = kernel(bytes, mapping::Advice::NoHugePage);
+    let huge = kernel(bytes, mapping::Advice::HugePage);
     println!("kernel: {small:.1} ns a step on small pages, {huge:.1} ns on huge ones");
     let tunables = Tunables {
         thp: ThpMode::Madvise,

@@ -14,6 +14,8 @@ use common::{BLOCK, Inside, config, number, start, unlimited, warm};
 use deckle_live::LiveConfig;
 use deckle_mm::{Item, Tunables};
 use deckle_store::Disabled;
+use deckle_sys::Memory;
+use deckle_sys::mapping::Advice;
 
 /// Rounds, in each of which every case has its turn.
 const ROUNDS: usize = 4;
@@ -65,20 +67,13 @@ fn touch(at: *mut u8) -> f64 {
 }
 
 fn kernel(touches: usize) -> Vec<f64> {
-    let bytes = (touches + 1) * BLOCK;
-    let prot = libc::PROT_READ | libc::PROT_WRITE;
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // SAFETY: a new mapping, unmapped below, at whose blocks nobody else looks.
-    unsafe {
-        let at = libc::mmap(std::ptr::null_mut(), bytes, prot, flags, -1, 0);
-        assert_ne!(at, libc::MAP_FAILED, "no memory");
-        libc::madvise(at, bytes, libc::MADV_HUGEPAGE);
-        let first = (at as usize).next_multiple_of(BLOCK) - at as usize;
-        let begin = at.cast::<u8>().add(first);
-        let times = (0..touches).map(|n| touch(begin.add(n * BLOCK))).collect();
-        libc::munmap(at, bytes);
-        times
-    }
+    let bytes = touches * BLOCK;
+    let mut memory = Memory::map_aligned(bytes, BLOCK).expect("memory");
+    let _ = memory.advise(0..bytes, Advice::HugePage);
+    memory
+        .chunks_mut(BLOCK)
+        .map(|b| touch(b.as_mut_ptr()))
+        .collect()
 }
 
 fn ours(touches: usize, served_on: usize, nursery: bool) -> Vec<f64> {

@@ -17,6 +17,9 @@ use common::{Inside, config, median, number, start};
 use deckle_live::Limit;
 use deckle_mm::{Item, Slot, Store, ThpMode, Tunables};
 use deckle_store::{Algorithm, Ram};
+use deckle_sys::Memory;
+use deckle_sys::mapping::Advice;
+use deckle_sys::poll::is_ready;
 use deckle_uffd::{CopyMode, Event, Features, Msg, ProtectMode, RegisterMode, Uffd};
 
 const PAGE: usize = 4096;
@@ -46,33 +49,15 @@ fn us(pages: usize, f: impl FnOnce()) -> f64 {
     begin.elapsed().as_secs_f64() * 1e6 / pages as f64
 }
 
-fn reserve(bytes: usize) -> usize {
-    // SAFETY: a new mapping.
-    let at = unsafe {
-        libc::mmap(
-            std::ptr::null_mut(),
-            bytes,
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-            -1,
-            0,
-        )
-    };
-    assert_ne!(at, libc::MAP_FAILED);
-    // SAFETY: the mapping just made.
-    unsafe { libc::madvise(at, bytes, libc::MADV_NOHUGEPAGE) };
-    at as usize
+fn reserve(bytes: usize) -> Memory {
+    let mut memory = Memory::map(bytes).expect("memory");
+    let _ = memory.advise(0..bytes, Advice::NoHugePage);
+    memory
 }
 
 /// Sleeps until there is a message, as a handler does.
 fn wait(uffd: &Uffd) {
-    let mut entry = libc::pollfd {
-        fd: uffd.as_raw_fd(),
-        events: libc::POLLIN,
-        revents: 0,
-    };
-    // SAFETY: one valid entry.
-    unsafe { libc::poll(&raw mut entry, 1, 100) };
+    is_ready(uffd.as_raw_fd(), Duration::from_millis(100));
 }
 
 /// Installs pages by copies of 16 pages, protected or not; then writes to each.
@@ -80,7 +65,8 @@ fn install(mode: CopyMode, bytes: &[u8]) -> (f64, f64) {
     let (uffd, _) = Uffd::open_any(false).expect("userfaultfd");
     uffd.api(Features::PAGEFAULT_FLAG_WP).expect("handshake");
     let len = PARTS * PAGE;
-    let at = reserve(len);
+    let mut memory = reserve(len);
+    let at = memory.as_ptr().addr();
     uffd.register(at, len, RegisterMode::MISSING | RegisterMode::WP)
         .expect("register");
     let step = 16 * PAGE;
@@ -112,14 +98,9 @@ fn install(mode: CopyMode, bytes: &[u8]) -> (f64, f64) {
             });
         }
         us(PARTS, || {
-            for k in 0..PARTS {
-                // SAFETY: inside the mapping.
-                unsafe { ((at + k * PAGE) as *mut u8).write_volatile(1) };
-            }
+            (0..PARTS).for_each(|k| memory.touch(k * PAGE, 1));
         })
     });
-    // SAFETY: our mapping, which nobody uses any more.
-    unsafe { libc::munmap(at as *mut _, len) };
     (copy, write)
 }
 

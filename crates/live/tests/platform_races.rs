@@ -123,28 +123,22 @@ fn r98_no_write_is_lost_on_the_copy_road() {
 }
 
 /// Forks a child that ends when told; its memory shares every page with ours until then.
-fn fork_child() -> (libc::pid_t, std::fs::File) {
-    use std::os::fd::FromRawFd;
-    let mut pipe = [0; 2];
-    // SAFETY: plain system calls; the child only reads one byte and exits.
-    unsafe {
-        assert_eq!(libc::pipe(pipe.as_mut_ptr()), 0);
-        let pid = libc::fork();
-        assert!(pid >= 0);
-        if pid == 0 {
-            libc::close(pipe[1]);
-            let mut byte = 0u8;
-            libc::read(pipe[0], (&raw mut byte).cast(), 1);
-            libc::_exit(0);
-        }
-        libc::close(pipe[0]);
-        (pid, std::fs::File::from_raw_fd(pipe[1]))
+fn fork_child() -> (libc::pid_t, std::io::PipeWriter) {
+    let (mut read, write) = std::io::pipe().unwrap();
+    // SAFETY: the child only reads one byte and exits.
+    let pid = unsafe { libc::fork() };
+    assert!(pid >= 0);
+    if pid == 0 {
+        drop(write);
+        let _ = std::io::Read::read(&mut read, &mut [0]);
+        // SAFETY: the end of the child.
+        unsafe { libc::_exit(0) };
     }
+    (pid, write)
 }
 
 fn reap(pid: libc::pid_t) {
-    // SAFETY: our own child.
-    assert_eq!(unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) }, pid);
+    deckle_sys::process::wait(pid, 0).unwrap();
 }
 
 #[test]

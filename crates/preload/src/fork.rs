@@ -15,8 +15,8 @@ use core::cell::UnsafeCell;
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use core::sync::atomic::{AtomicU32, AtomicUsize};
 use core::time::Duration;
-use deckle_door::futex::{self, Scope};
 use deckle_door::{Lock, Mode, Op};
+use deckle_sys::futex::{self, Scope};
 
 /// How often it is asked whether the child lives still.
 const LOOK: Duration = Duration::from_millis(20);

@@ -4,7 +4,8 @@ use crate::fork::FORKING;
 use crate::{DOOR, config, host, limits, load, rights, sys};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU32, AtomicUsize};
-use deckle_door::{Mode, Op, futex};
+use deckle_door::{Mode, Op};
+use deckle_sys::futex;
 
 /// The program is small: its memory is the kernel's.
 const SMALL: u32 = 0;

@@ -16,9 +16,10 @@ use core::ffi::{CStr, c_int};
 use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::time::Duration;
-use deckle_door::futex;
 use deckle_door::request::set_mask;
-use deckle_door::{Fd, Mode, State};
+use deckle_door::{Mode, State};
+use deckle_sys::Fd;
+use deckle_sys::futex;
 use libc::{Elf64_Ehdr, Elf64_Phdr};
 
 /// Bytes of the first task's stack.

@@ -8,9 +8,9 @@
 use crate::{DOOR, config, filter, fork, gate, limits, sys};
 use core::sync::atomic::Ordering::{Acquire, Release};
 use core::sync::atomic::{AtomicI32, AtomicU64};
-use deckle_door::Fd;
 use deckle_door::entry::{NOTHING, Told};
 use deckle_door::link::Link;
+use deckle_sys::Fd;
 use libc::{c_long, sock_fprog};
 
 /// The well's descriptor, and which socket that was: the program may have closed it.
@@ -35,7 +35,9 @@ fn identity(fd: i32) -> Option<u64> {
 fn well() -> Option<Link> {
     let fd = WELL.load(Acquire);
     let there = fd >= 0 && identity(fd) == Some(SOCKET.load(Acquire));
-    there.then(|| Link::of(Fd::own(fd)))
+    // SAFETY: it names the well, which this library has made; who calls this gives the number back
+    // before it drops anything.
+    there.then(|| Link::of(unsafe { Fd::own(fd) }))
 }
 
 /// A connection for a service; `None`: there is none to be had. Of the well, if there is one: it

@@ -6,7 +6,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use deckle_door::Lock;
 use deckle_door::request::set_mask;
 
-pub use deckle_door::sys::{PAGE, call, exit_all, map_anonymous, unmap, words};
+pub use deckle_sys::{PAGE, call, exit_all, map_anonymous, unmap, words};
 
 /// Sets the caller's `errno`.
 #[cfg(target_env = "gnu")]

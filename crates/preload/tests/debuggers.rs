@@ -57,8 +57,8 @@ impl Debugged {
 
     /// Has it end; it has met no wrong byte.
     fn end(mut self) {
-        // SAFETY: sends a signal to the program, whose end we have not been told.
-        unsafe { libc::kill(self.pid, libc::SIGUSR1) };
+        // To the program, whose end we have not been told.
+        deckle_sys::signal::send(self.pid, libc::SIGUSR1).expect("it is there");
         let (mut out, mut err) = (String::new(), String::new());
         self.out.read_to_string(&mut out).expect("output");
         let from = self.child.stderr.as_mut().expect("piped");

@@ -6,7 +6,7 @@ use deckle_group::{Group, Name};
 use deckle_lab::LabError;
 use deckle_lab::host::{Guard, zram};
 use std::io::{BufRead, BufReader, Read};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -119,11 +119,7 @@ fn d20_what_the_host_swaps_out_keeps_its_bytes_and_is_counted() {
         )
     };
     let (pid, _) = told("ready");
-    // SAFETY: opens a descriptor, owned by who gets it.
-    let pidfd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
-    assert!(pidfd >= 0);
-    // SAFETY: just opened, without another owner.
-    let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd as i32) };
+    let pidfd = deckle_sys::pidfd::open(pid as u32).expect("a pidfd").into();
     let stop = std::sync::atomic::AtomicBool::new(false);
     let memory = std::thread::scope(|s| {
         s.spawn(|| {
@@ -151,8 +147,8 @@ fn d20_what_the_host_swaps_out_keeps_its_bytes_and_is_counted() {
         (there..=there + (4 << 20)).contains(&counted),
         "{there} {counted}"
     );
-    // SAFETY: sends a signal to the program, whose end we have not been told.
-    unsafe { libc::kill(pid, libc::SIGUSR1) };
+    // To the program, whose end we have not been told.
+    deckle_sys::signal::send(pid, libc::SIGUSR1).expect("it is there");
     let last = lines.next().expect("a line").expect("text");
     let mut err = String::new();
     let from = child.0.stderr.as_mut().expect("piped");

@@ -89,7 +89,7 @@ fn out_of_memory(process: &Process, report: &OomReport) {
 /// Pauses the calling task.
 pub fn sleep(time: Duration) {
     let word = core::sync::atomic::AtomicU32::new(0);
-    deckle_door::futex::wait(&word, 0, Some(time));
+    deckle_sys::futex::wait(&word, 0, Some(time));
 }
 
 /// Ends the program when there is no `deckle run` that could: by a signal, and if that is not

@@ -16,10 +16,10 @@ use crate::{heap, sys, tasks};
 use core::sync::atomic::Ordering::{Relaxed, Release};
 use core::sync::atomic::{AtomicBool, AtomicU32};
 use deckle_door::Door;
-use deckle_door::futex::{self, Scope};
 use deckle_live::Place;
 use deckle_mm::table::vma::OnFork;
 use deckle_mm::{Charge, Item, MapError};
+use deckle_sys::futex::{self, Scope};
 
 impl Process {
     /// Before a fork: everything stands still when this is answered. `alone`: no service will be

@@ -34,7 +34,8 @@ mod watch;
 use core::ffi::{c_char, c_int};
 use core::sync::atomic::AtomicPtr;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use deckle_door::{Door, Mode, sys};
+use deckle_door::{Door, Mode};
+use deckle_sys as sys;
 
 #[global_allocator]
 static GLOBAL: heap::Internal = heap::Internal;

@@ -9,6 +9,7 @@ use deckle_door::Lock;
 use deckle_group::Group;
 use deckle_group::proto::Link;
 use deckle_store::{Encrypted, SwapFile};
+use deckle_sys::clock::{Clock, nanos};
 
 /// A file that is had.
 #[derive(Clone, Copy)]
@@ -51,7 +52,7 @@ impl Files {
         files.inner().open(group, link, (parents, fork))?;
         files.keep(parents);
         if files.number() != 0 && group.swap_file().is_some_and(|file| file.encrypt) {
-            let key = deckle_group::sys::random();
+            let key = deckle_sys::random();
             files.encrypt(&key.map_err(|e| format!("no key for its file: {e}"))?);
         }
         Ok(())
@@ -132,13 +133,7 @@ impl Files {
 
 /// A clock that all processes of a group have.
 fn now() -> Duration {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: fills one structure; that clock always is.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+    Duration::from_nanos(nanos(Clock::Monotonic))
 }
 
 impl SwapFile for Files {

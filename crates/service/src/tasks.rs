@@ -23,13 +23,14 @@ use core::sync::atomic::Ordering::Relaxed;
 use core::time::Duration;
 use deckle_door::{Door, Lock};
 use deckle_group::proto::Link;
-use deckle_group::sys::{Fd, is_ready};
 use deckle_group::{Group, LineId, Name, droppable};
 use deckle_live::{Capabilities, Forcing, LiveConfig, Opened, Pager};
 use deckle_store::Encrypted;
+use deckle_sys::Fd;
+use deckle_sys::poll::is_ready;
 use deckle_uffd::Uffd;
 use std::ffi::CString;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
 use crate::{shed, threads};
@@ -93,7 +94,8 @@ pub fn announce(door: &Door, group: Option<Group>) -> Result<(Found, Link, LineI
     let link = match door.link.load(Relaxed) {
         -1 => Link::connect(name.as_bytes())
             .map_err(|e| format!("no connection to deckle run: {e}"))?,
-        made => Link::of(Fd::own(made)),
+        // SAFETY: the program's side has made it for us, in this descriptor table.
+        made => Link::of(unsafe { Fd::own(made) }),
     };
     // A call that a filter refuses may be the end of who makes it: not even tried.
     let free = OPENING.iter().all(|number| door.may(*number));
@@ -118,7 +120,7 @@ const OPENING: [libc::c_long; 5] = [
 /// Opens all by itself, if that can be.
 fn open(door: &Door, name: Name, group: Option<Group>) -> Option<Found> {
     let (pid, left) = (door.pid.load(Relaxed), door.left.load(Relaxed));
-    let pidfd = deckle_group::sys::pidfd_open(pid as u32).ok()?;
+    let pidfd = deckle_sys::pidfd::open(pid as u32).ok()?;
     let stat = CString::new(format!("/proc/{pid}/stat")).ok()?;
     let stat = Fd::open(&stat, libc::O_RDONLY, 0).ok();
     let group = group.map_or_else(|| Group::attach(name), Ok).ok()?;
@@ -142,7 +144,7 @@ fn get(
     let given = link.ask();
     let given = given.map_err(|e| format!("deckle run gives no descriptors: {e}"))?;
     if !free {
-        deckle_group::sys::leave_namespaces_unknown();
+        deckle_group::proc::leave_namespaces_unknown();
     }
     let group = match group {
         Some(group) => group,
@@ -155,8 +157,7 @@ fn get(
     };
     let (pid, left) = (door.pid.load(Relaxed), door.left.load(Relaxed));
     let pidfd = given.program.ok_or("deckle run does not see its program")?;
-    // SAFETY: descriptors that were just received, given up by their owners here.
-    let owned = |fd: Option<Fd>| fd.map(|fd| unsafe { OwnedFd::from_raw_fd(fd.into_raw()) });
+    let owned = |fd: Option<Fd>| fd.map(OwnedFd::from);
     let file = |fd: Option<Fd>| owned(fd).map(std::fs::File::from);
     let own = match (file(given.maps), file(given.status)) {
         (Some(maps), Some(status)) => Own::of(maps, status),

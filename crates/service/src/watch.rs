@@ -13,8 +13,10 @@ use crate::sys;
 use core::fmt;
 use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
-use deckle_door::futex::{self, Scope};
-use deckle_group::sys::{Fd, ProcStat, is_ready};
+use deckle_group::proc::ProcStat;
+use deckle_sys::Fd;
+use deckle_sys::futex::{self, Scope};
+use deckle_sys::poll::is_ready;
 
 const KCMP_VM: usize = 1;
 

@@ -120,7 +120,7 @@ pub(super) fn limits() -> Vec<Finding> {
     let f = Finding::fact(section, "vm.overcommit_memory", &overcommit);
     let remedy = "reservations are counted here; as root: sysctl vm.overcommit_memory=0";
     all.push(f.unless(overcommit != "2", State::Note, remedy));
-    let space = rlimit_as();
+    let space = deckle_sys::process::address_space_limit();
     let text = space.map_or("unlimited".to_owned(), size::show);
     let f = Finding::fact(section, "RLIMIT_AS", text).value(json!(space));
     let remedy = "ulimit -v unlimited: deckle reserves address space, not memory";
@@ -138,14 +138,4 @@ fn cpus() -> usize {
 
 fn ram_bytes() -> u64 {
     procfs::kib(&read("/proc/meminfo").unwrap_or_default(), "MemTotal:") << 10
-}
-
-fn rlimit_as() -> Option<u64> {
-    let mut limit = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
-    };
-    // SAFETY: a live rlimit.
-    unsafe { libc::getrlimit(libc::RLIMIT_AS, &mut limit) };
-    (limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
 }

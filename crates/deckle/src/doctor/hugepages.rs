@@ -1,7 +1,7 @@
 //! Transparent huge pages: the settings, and by trial how one can be had here.
 
-use std::ptr;
-
+use deckle_sys::mapping::Advice;
+use deckle_sys::{Memory, PAGE};
 use serde_json::json;
 
 use super::{Finding, State};
@@ -9,7 +9,6 @@ use super::{Finding, State};
 const SECTION: &str = "transparent huge pages";
 const DIR: &str = "/sys/kernel/mm/transparent_hugepage";
 const BLOCK: usize = 2 << 20;
-const MADV_COLLAPSE: i32 = 25;
 
 pub(super) fn findings() -> Vec<Finding> {
     let mut all = Vec::new();
@@ -54,49 +53,25 @@ fn chosen(text: &str) -> String {
 }
 
 /// An aligned block of fresh memory.
-struct Trial {
-    map: *mut u8,
-    block: *mut u8,
-}
+struct Trial(Memory);
 
 impl Trial {
     fn new() -> Option<Trial> {
-        // SAFETY: a new private mapping at an address of the kernel's choice.
-        let map = unsafe {
-            libc::mmap(
-                ptr::null_mut(),
-                2 * BLOCK,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-                -1,
-                0,
-            )
-        };
-        if map == libc::MAP_FAILED {
-            return None;
-        }
-        let map = map.cast::<u8>();
-        // SAFETY: the aligned block lies inside the mapping of twice its size.
-        let block = unsafe { map.add(map.align_offset(BLOCK)) };
-        Some(Trial { map, block })
+        Memory::map_aligned(BLOCK, BLOCK).ok().map(Trial)
     }
 
-    fn advise(&self, advice: i32) -> bool {
-        // SAFETY: the block is ours; none of these advices loses data that anyone needs.
-        unsafe { libc::madvise(self.block.cast(), BLOCK, advice) == 0 }
+    fn advise(&mut self, advice: Advice) -> bool {
+        self.0.advise(0..BLOCK, advice).is_ok()
     }
 
-    fn touch(&self, bytes: usize) {
-        for at in (0..bytes).step_by(4096) {
-            // SAFETY: inside the block, which is writable.
-            unsafe { self.block.add(at).write_volatile(1) };
-        }
+    fn touch(&mut self, bytes: usize) {
+        (0..bytes).step_by(PAGE).for_each(|at| self.0.touch(at, 1));
     }
 
     /// Whether the block is one huge page, by `AnonHugePages` of its mapping.
     fn is_huge(&self) -> bool {
         let text = std::fs::read_to_string("/proc/self/smaps").unwrap_or_default();
-        let address = self.block as usize;
+        let address = self.0.as_ptr().addr();
         let mut inside = false;
         for line in text.lines() {
             if let Some((range, _)) = line.split_once(' ')
@@ -112,26 +87,19 @@ impl Trial {
         false
     }
 
-    fn by_fault(&self) -> bool {
-        self.advise(libc::MADV_HUGEPAGE) && {
+    fn by_fault(mut self) -> bool {
+        self.advise(Advice::HugePage) && {
             self.touch(1);
             self.is_huge()
         }
     }
 
-    fn by_collapse(&self) -> bool {
+    fn by_collapse(mut self) -> bool {
         // As on a block that is filled by small pages: first not huge, then collapsed.
-        self.advise(libc::MADV_NOHUGEPAGE);
+        self.advise(Advice::NoHugePage);
         self.touch(BLOCK);
-        self.advise(libc::MADV_HUGEPAGE);
-        self.advise(MADV_COLLAPSE) && self.is_huge()
-    }
-}
-
-impl Drop for Trial {
-    fn drop(&mut self) {
-        // SAFETY: our own mapping, not used after this.
-        unsafe { libc::munmap(self.map.cast(), 2 * BLOCK) };
+        self.advise(Advice::HugePage);
+        self.advise(Advice::Collapse) && self.is_huge()
     }
 }
 
@@ -147,8 +115,8 @@ mod tests {
 
     #[test]
     fn a_block_of_small_pages_is_not_taken_for_a_huge_one() {
-        let t = Trial::new().unwrap();
-        assert!(t.advise(libc::MADV_NOHUGEPAGE));
+        let mut t = Trial::new().unwrap();
+        assert!(t.advise(Advice::NoHugePage));
         t.touch(BLOCK);
         assert!(!t.is_huge());
     }

@@ -1,15 +1,15 @@
 //! Starting the program.
 
 use std::ffi::OsString;
-use std::io::{Read, Write};
+use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
 
 use deckle_group::Name;
+use deckle_sys::process::{Start, at_start};
+use deckle_sys::signal::Signals;
 
-use super::inject::trace_me;
-use super::signals::Signals;
 use crate::fail::{Fail, plain};
 
 /// What to execute.
@@ -67,24 +67,14 @@ impl Program {
                 .env("LD_PRELOAD", preload)
                 .env("DECKLE_GROUP", group.as_str());
         }
-        let parent = std::process::id();
-        let before = signals.before();
         let (traced, (mut told, tell)) = (self.traced, std::io::pipe()?);
-        // SAFETY: between fork and exec only system calls are made, on values copied before.
-        unsafe {
-            command.pre_exec(move || {
-                // An unmanaged program has no service that would end it with us.
-                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-                if libc::getppid() as u32 != parent {
-                    libc::_exit(125);
-                }
-                before.restore();
-                if traced {
-                    (&tell).write_all(&[u8::from(trace_me())])?;
-                }
-                Ok(())
-            })
+        let start = Start {
+            signals: Some(signals.before()),
+            traced: traced.then_some(tell),
+            ..Start::default()
         };
+        // An unmanaged program has no service that would end it with us.
+        at_start(command, start);
         // Not waited for through this handle: the supervisor reaps whatever ends.
         let child = command.spawn()?.id();
         let mut answer = [0];

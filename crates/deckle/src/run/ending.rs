@@ -3,7 +3,9 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use deckle_group::sys::{Errno, pidfd_kill, pidfd_open, proc_stat};
+use deckle_group::proc::proc_stat;
+use deckle_sys::pidfd;
+use deckle_sys::process::wait;
 
 use super::tree::{Process, descendants, is_service_task};
 
@@ -12,12 +14,6 @@ use super::tree::{Process, descendants, is_service_task};
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Longest pause between two rounds.
 const PAUSE_MAX: Duration = Duration::from_millis(50);
-
-/// Orphans below this process become its children from now on.
-pub fn adopt_orphans() {
-    // SAFETY: a system call on numbers.
-    unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1) };
-}
 
 /// Kills every descendant and reaps them, round after round until none is left; how many it
 /// had to kill. Services come after all programs: a program that lost its service first could
@@ -41,23 +37,20 @@ pub fn end_tree() -> usize {
 
 /// Kills exactly this process, never one that has got its pid since it was seen.
 fn kill(process: &Process) -> bool {
-    let Ok(pidfd) = pidfd_open(process.pid) else {
+    let Ok(pidfd) = pidfd::open(process.pid) else {
         return false;
     };
     let same = proc_stat(process.pid).is_ok_and(|s| s.start == process.start);
-    same && pidfd_kill(&pidfd, libc::SIGKILL).is_ok()
+    same && pidfd::kill(&pidfd, libc::SIGKILL).is_ok()
 }
 
 /// Reaps what has ended; whether any child is left.
 fn reap() -> bool {
     loop {
-        let mut raw = 0;
-        // SAFETY: a live status word.
-        match unsafe { libc::waitpid(-1, &mut raw, libc::WNOHANG | libc::__WALL) } {
-            0 => return true,
-            pid if pid > 0 => {}
-            _ if Errno::last().0 == libc::EINTR => {}
-            _ => return false,
+        match wait(-1, libc::WNOHANG | libc::__WALL) {
+            Ok(None) => return true,
+            Ok(Some(_)) => {}
+            Err(_) => return false,
         }
     }
 }

@@ -6,11 +6,11 @@ use std::path::Path;
 
 use deckle_door::entry::{Entry, WINDOW};
 use deckle_group::Name;
-use deckle_group::sys::random;
+use deckle_sys::PAGE;
+use deckle_sys::random;
 
 use super::inject::Held;
 
-const PAGE: usize = 4096;
 /// The first of the places from which one is chosen, and how many there are: from 24 TiB on,
 /// where neither the kernel nor an allocator that is known puts anything by itself.
 const WINDOWS: [usize; 2] = [24 << 8, 2048];
@@ -79,17 +79,12 @@ impl Code {
         let fault = std::env::var_os("DECKLE_FAULT").unwrap_or_default();
         copy(&mut entry.fault, fault.as_bytes());
         copy(&mut entry.image, self.image.as_bytes());
-        // SAFETY: plain words and bytes without gaps, as `repr(C)` puts them: multiples of eight.
-        let entry = unsafe {
-            let at = (&raw const entry).cast::<u8>();
-            std::slice::from_raw_parts(at, size_of::<Entry>()).to_vec()
-        };
         let used = |page: &&[u8]| page.iter().any(|b| *b != 0);
         let pages = self.bytes.chunks(PAGE).enumerate();
         pages
             .filter(|(_, page)| used(page))
             .map(|(i, page)| (self.base + i * PAGE, page.to_vec()))
-            .chain([(self.entry(), entry)])
+            .chain([(self.entry(), entry.bytes().to_vec())])
             .collect()
     }
 }

@@ -16,12 +16,18 @@
 //! hears that the front is gone. The first process of a pid namespace needs no front: the
 //! kernel ends the namespace with it.
 
-use deckle_group::sys::{Errno, Fd, pidfd_kill, pidfd_open, proc_stat, to_read};
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+
+use deckle_group::proc::proc_stat;
 use deckle_group::{Group, Name};
+use deckle_sys::poll::{poll, to_read};
+use deckle_sys::signal::{self, Signals};
+use deckle_sys::{Fd, pidfd, process};
 
 use super::ending;
-use super::signals::Signals;
-use crate::fail::Fail;
+use crate::fail::{Fail, plain};
 use crate::say;
 
 /// The program has been stopped.
@@ -32,7 +38,7 @@ pub const GOES_ON: u8 = b'C';
 const STARTED: u8 = b'S';
 
 /// One end of the socket between the two.
-pub struct Link(Fd);
+pub struct Link(UnixStream);
 
 /// What was heard from the other end.
 #[derive(Debug, PartialEq, Eq)]
@@ -46,19 +52,16 @@ pub enum Heard {
 }
 
 impl Link {
-    fn pair() -> Result<(Link, Link), Errno> {
-        let mut fds = [-1; 2];
-        let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-        // SAFETY: an array of two live words.
-        if unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, fds.as_mut_ptr()) } < 0 {
-            return Err(Errno::last());
-        }
-        Ok((Link(Fd::own(fds[0])), Link(Fd::own(fds[1]))))
+    fn pair() -> io::Result<(Link, Link)> {
+        let (a, b) = UnixStream::pair()?;
+        a.set_nonblocking(true)?;
+        b.set_nonblocking(true)?;
+        Ok((Link(a), Link(b)))
     }
 
     /// The descriptor, to poll.
     pub fn fd(&self) -> i32 {
-        self.0.raw()
+        self.0.as_raw_fd()
     }
 
     /// Sends a byte. Lost if the other is gone, or has not listened for thousands of them.
@@ -67,9 +70,7 @@ impl Link {
     }
 
     fn send(&self, bytes: &[u8]) {
-        let flags = libc::MSG_NOSIGNAL;
-        // SAFETY: a live buffer of that length.
-        unsafe { libc::send(self.fd(), bytes.as_ptr().cast(), bytes.len(), flags) };
+        let _ = (&self.0).write(bytes);
     }
 
     /// Sends the program's pid.
@@ -80,12 +81,10 @@ impl Link {
 
     /// The next byte; never waits.
     pub fn hear(&self) -> Heard {
-        let mut byte = 0u8;
-        // SAFETY: one live byte.
-        match unsafe { libc::recv(self.fd(), (&raw mut byte).cast(), 1, 0) } {
-            1 => Heard::Byte(byte),
-            0 => Heard::End,
-            _ if matches!(Errno::last().0, libc::EAGAIN | libc::EINTR) => Heard::Nothing,
+        let mut byte = [0];
+        match (&self.0).read(&mut byte).map_err(|e| e.kind()) {
+            Ok(1..) => Heard::Byte(byte[0]),
+            Err(ErrorKind::WouldBlock | ErrorKind::Interrupted) => Heard::Nothing,
             _ => Heard::End,
         }
     }
@@ -105,20 +104,18 @@ pub enum Side {
 /// # Errors
 /// If there is no process or socket to be had.
 pub fn split(signals: &Signals, name: Name) -> Result<Side, Fail> {
-    let fail = |what: &str| Fail::own(format!("{what}: {}", Errno::last()));
-    let (ours, theirs) =
-        Link::pair().map_err(|e| Fail::own(format!("no socket for the supervisor: {e}")))?;
-    // SAFETY: there is one thread, so the child may do whatever this process may.
-    match unsafe { libc::fork() } {
-        -1 => Err(fail("no process for the supervisor")),
-        0 => {
+    let (ours, theirs) = Link::pair()
+        .map_err(|e| Fail::own(format!("no socket for the supervisor: {}", plain(&e))))?;
+    let forked = process::fork_alone();
+    match forked.map_err(|e| Fail::own(format!("no process for the supervisor: {e}")))? {
+        None => {
             drop(ours);
             Ok(Side::Supervisor(theirs))
         }
-        supervisor => {
+        Some(supervisor) => {
             drop(theirs);
             // Orphans come here when the supervisor is gone.
-            ending::adopt_orphans();
+            process::adopt_orphans();
             let front = Front {
                 supervisor,
                 link: ours,
@@ -179,15 +176,11 @@ impl Front {
                     }
                 }
             }
-            let mut raw = 0;
-            // SAFETY: a live status word; a child of ours.
-            let ended = unsafe { libc::waitpid(self.supervisor, &mut raw, libc::WNOHANG) };
-            if ended == self.supervisor {
+            if let Ok(Some((_, raw))) = process::wait(self.supervisor, libc::WNOHANG) {
                 return raw;
             }
             self.stop_too();
-            // SAFETY: a live array of two.
-            unsafe { libc::poll(set.as_mut_ptr(), 2, -1) };
+            let _ = poll(&mut set, -1);
         }
     }
 
@@ -203,7 +196,7 @@ impl Front {
         }
         let pid = u32::from_ne_bytes(pid);
         // Who is no child of the supervisor got the pid after the program.
-        self.program = pidfd_open(pid)
+        self.program = pidfd::open(pid)
             .ok()
             .filter(|_| proc_stat(pid).is_ok_and(|s| s.parent as i32 == self.supervisor));
     }
@@ -213,7 +206,7 @@ impl Front {
     /// program to be continued.
     fn continue_program(&self) -> bool {
         let program = self.program.as_ref();
-        program.is_some_and(|program| pidfd_kill(program, libc::SIGCONT).is_ok())
+        program.is_some_and(|program| pidfd::kill(program, libc::SIGCONT).is_ok())
     }
 
     /// Ctrl-Z: the program stopped, so the shell must see us stop. Only when we were asked to:
@@ -222,8 +215,8 @@ impl Front {
     fn stop_too(&mut self) {
         if self.stopped && self.stop_with_it {
             self.stop_with_it = false;
-            // SAFETY: stops this process until SIGCONT, which is then forwarded.
-            unsafe { libc::raise(libc::SIGSTOP) };
+            // Until SIGCONT, which is then forwarded.
+            let _ = signal::send(std::process::id() as i32, libc::SIGSTOP);
         }
     }
 }

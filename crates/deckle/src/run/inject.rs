@@ -12,7 +12,9 @@ use std::path::Path;
 
 use deckle_door::entry::{NOTHING, Told};
 use deckle_group::Group;
-use deckle_group::sys::{Errno, proc_stat};
+use deckle_group::proc::proc_stat;
+use deckle_sys::Errno;
+use deckle_sys::trace::{self, Request, request};
 
 use super::entry::Code;
 use crate::say;
@@ -41,23 +43,8 @@ pub struct Tracer {
     held: HashMap<i32, Held>,
 }
 
-const GET_MASK: libc::c_uint = 0x420a;
-const SET_MASK: libc::c_uint = 0x420b;
 /// `PTRACE_EVENT_STOP`.
 const STOP: i32 = 128;
-
-fn ptrace(request: libc::c_uint, pid: i32, at: usize, data: usize) -> Result<(), Errno> {
-    // SAFETY: concerns the other process; what `data` points to is as long as the request says.
-    match unsafe { libc::ptrace(request, pid, at, data) } {
-        -1 => Err(Errno::last()),
-        _ => Ok(()),
-    }
-}
-
-/// Has the calling process stop at its next exec, for its parent; false: that is refused.
-pub fn trace_me() -> bool {
-    ptrace(libc::PTRACE_TRACEME, 0, 0, 0).is_ok()
-}
 
 impl Tracer {
     /// Puts in `code`; without it nobody is held.
@@ -75,7 +62,7 @@ impl Tracer {
             options |=
                 libc::PTRACE_O_TRACEVFORK | libc::PTRACE_O_TRACEFORK | libc::PTRACE_O_TRACECLONE;
         }
-        let seized = || ptrace(libc::PTRACE_SEIZE, tid, 0, options as usize).is_ok();
+        let seized = || request(Request::Seize, tid, options).is_ok();
         // From an earlier announcement, out of whose exec it went by a jump.
         let known = self.held.contains_key(&tid);
         let is_held = self.code.is_some() && (known || seized());
@@ -85,7 +72,7 @@ impl Tracer {
         is_held
     }
 
-    /// The first program, which has called [`trace_me`], and stops after its exec.
+    /// The first program, which has asked for it, and stops after its exec.
     pub fn expect(&mut self, pid: i32) {
         self.held.insert(pid, NOBODY);
     }
@@ -113,7 +100,7 @@ impl Tracer {
             0 if signal == libc::SIGTRAP => self.let_go(pid, 0),
             0 => go_on(pid, signal),
             STOP if signal != libc::SIGTRAP => {
-                let _ = ptrace(libc::PTRACE_LISTEN, pid, 0, 0);
+                let _ = request(Request::Listen, pid, 0);
             }
             _ => go_on(pid, 0),
         }
@@ -124,9 +111,8 @@ impl Tracer {
     fn known(&mut self, pid: i32, event: i32) -> Option<Held> {
         if event == libc::PTRACE_EVENT_EXEC {
             // A thread that executes a program gets the number of its process.
-            let mut before = 0_usize;
-            let told = ptrace(libc::PTRACE_GETEVENTMSG, pid, 0, &raw mut before as usize);
-            if let Some(held) = told.ok().and_then(|()| self.held.remove(&(before as i32))) {
+            let before = trace::event_message(pid);
+            if let Some(held) = before.ok().and_then(|tid| self.held.remove(&(tid as i32))) {
                 self.held.insert(pid, held);
             }
         }
@@ -152,7 +138,7 @@ impl Tracer {
 
     fn let_go(&mut self, pid: i32, signal: i32) {
         self.held.remove(&pid);
-        let _ = ptrace(libc::PTRACE_DETACH, pid, 0, signal as usize);
+        let _ = request(Request::Detach, pid, signal);
     }
 
     fn put_in(&mut self, pid: i32, held: Held, group: &Group) {
@@ -167,8 +153,8 @@ impl Tracer {
                 ));
             }
             Err(why) if held.filtered => {
-                // SAFETY: a process that is stopped for us: the number is its own.
-                unsafe { libc::kill(pid, libc::SIGKILL) };
+                // A process that is stopped for us: the number is its own.
+                let _ = deckle_sys::signal::send(pid, libc::SIGKILL);
                 // It would die at its first call.
                 say(format_args!(
                     "process {pid}: is ended: the second door cannot be put in: {why}"
@@ -194,22 +180,16 @@ enum Put {
 }
 
 fn go_on(pid: i32, signal: i32) {
-    let _ = ptrace(libc::PTRACE_CONT, pid, 0, signal as usize);
+    let _ = request(Request::Continue, pid, signal);
 }
 
 /// Whether a SIGTRAP is the one after an exec, not of an `int3`.
 fn is_exec(pid: i32) -> bool {
-    // SAFETY: plain data, for which zeros are a value.
-    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
-    let told = ptrace(libc::PTRACE_GETSIGINFO, pid, 0, &raw mut info as usize);
-    told.is_ok() && info.si_code == libc::SI_USER
+    trace::signal_code(pid) == Ok(libc::SI_USER)
 }
 
 fn registers(pid: i32) -> io::Result<libc::user_regs_struct> {
-    // SAFETY: plain data, for which zeros are a value.
-    let mut all: libc::user_regs_struct = unsafe { std::mem::zeroed() };
-    ptrace(libc::PTRACE_GETREGS, pid, 0, &raw mut all as usize).map_err(error)?;
-    Ok(all)
+    trace::registers(pid).map_err(error)
 }
 
 fn error(e: Errno) -> io::Error {
@@ -224,10 +204,8 @@ fn put_in(code: &Code, pid: i32, held: Held) -> io::Result<Put> {
     if before.cs != CODE_SEGMENT {
         return Ok(Put::Not);
     }
-    let (mut mask, all) = (0_u64, u64::MAX);
-    let size = size_of::<u64>();
-    ptrace(GET_MASK, pid, size, &raw mut mask as usize).map_err(error)?;
-    ptrace(SET_MASK, pid, size, &raw const all as usize).map_err(error)?;
+    let mask = trace::mask(pid).map_err(error)?;
+    trace::set_mask(pid, u64::MAX).map_err(error)?;
     let memory = OpenOptions::new()
         .read(true)
         .write(true)
@@ -244,9 +222,9 @@ fn put_in(code: &Code, pid: i32, held: Held) -> io::Result<Put> {
         after.rdi = code.entry() as u64;
         Ok(Put::In { signal })
     });
-    mask &= !(1 << (libc::SIGSYS - 1));
-    ptrace(libc::PTRACE_SETREGS, pid, 0, &raw const after as usize).map_err(error)?;
-    ptrace(SET_MASK, pid, size, &raw const mask as usize).map_err(error)?;
+    let mask = mask & !(1 << (libc::SIGSYS - 1));
+    trace::set_registers(pid, &after).map_err(error)?;
+    trace::set_mask(pid, mask).map_err(error)?;
     filled
 }
 
@@ -285,7 +263,7 @@ fn run(pid: i32) -> io::Result<(u64, i32)> {
     let (mut signal, mut stopped) = (0, 0);
     loop {
         go_on(pid, signal);
-        let Some(raw) = next_stop(pid) else {
+        let Some(raw) = trace::next_stop(pid) else {
             return Err(io::Error::other("it has ended"));
         };
         match (raw >> 16, libc::WSTOPSIG(raw)) {
@@ -298,25 +276,4 @@ fn run(pid: i32) -> io::Result<(u64, i32)> {
             }
         }
     }
-}
-
-/// The status of its next stop; `None` if it ends before, which is left to be waited for.
-fn next_stop(pid: i32) -> Option<i32> {
-    // SAFETY: plain data, for which zeros are a value.
-    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
-    let how = libc::WEXITED | libc::WSTOPPED | libc::WNOWAIT | libc::__WALL;
-    // SAFETY: writes one structure.
-    while unsafe { libc::waitid(libc::P_PID, pid as u32, &mut info, how) } < 0 {
-        if Errno::last().0 != libc::EINTR {
-            return None;
-        }
-    }
-    let mut raw = 0;
-    let ended = [libc::CLD_EXITED, libc::CLD_KILLED, libc::CLD_DUMPED].contains(&info.si_code);
-    if ended {
-        return None;
-    }
-    // SAFETY: a live status word.
-    let got = unsafe { libc::waitpid(pid, &mut raw, libc::__WALL | libc::WNOHANG) };
-    (got == pid && libc::WIFSTOPPED(raw)).then_some(raw)
 }

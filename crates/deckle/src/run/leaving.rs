@@ -9,8 +9,10 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use deckle_group::sys::{Fd, ProcStat, pidfd_ended, pidfd_kill, proc_stat, task_stat};
+use deckle_group::proc::{ProcStat, proc_stat, task_stat};
 use deckle_group::{Group, LineId};
+use deckle_sys::clock;
+use deckle_sys::{Fd, pidfd};
 
 use crate::say;
 
@@ -57,9 +59,7 @@ impl Doing {
 }
 
 pub fn ticks_per_second() -> f64 {
-    // SAFETY: a call on a number.
-    let ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
-    ticks.max(1) as f64
+    clock::ticks_per_second().into()
 }
 
 /// How long a service has been at rest or at work for nothing.
@@ -139,7 +139,7 @@ impl Leavings {
     /// charged goes back to the group: nobody else may see its end.
     pub fn see_off(&mut self, group: &Group) {
         self.0.retain_mut(|l| {
-            if pidfd_ended(&l.pidfd) {
+            if pidfd::has_ended(&l.pidfd) {
                 group.leave(l.line);
                 return false;
             }
@@ -154,7 +154,7 @@ impl Leavings {
                     "process {}: a memory manager outlived its program: killed",
                     l.pid
                 ));
-                let _ = pidfd_kill(&l.pidfd, libc::SIGKILL);
+                let _ = pidfd::kill(&l.pidfd, libc::SIGKILL);
             }
             true
         });

@@ -24,13 +24,13 @@ use std::time::Instant;
 
 use deckle_door::Text;
 use deckle_group::program::{self, PATH_MAX, ProgramError, Verdict};
-use deckle_group::sys::{Errno, random};
 use deckle_group::{Group, Name};
 use deckle_live::{Capabilities, Capability};
+use deckle_sys::signal::Signals;
+use deckle_sys::{Errno, random};
 
 use self::front::{Link, Side};
 use self::report::Report;
-use self::signals::Signals;
 use self::stats_file::StatsFile;
 use self::swapfile::SwapFiles;
 use crate::access::Facts;
@@ -50,7 +50,7 @@ const ENTRY: &str = "libdeckle.entry";
 pub fn run(args: &RunArgs) -> Result<i32, Fail> {
     let name = Name::new(random_name()?.as_bytes()).map_err(|e| Fail::own(e.to_string()))?;
     let signals =
-        Signals::open().map_err(|e| Fail::own(format!("signals cannot be received: {e}")))?;
+        signals::open().map_err(|e| Fail::own(format!("signals cannot be received: {e}")))?;
     if std::process::id() == 1 {
         return supervisor(args, name, &signals, None);
     }

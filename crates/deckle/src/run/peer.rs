@@ -1,6 +1,8 @@
 //! Who connects: our own user, or one of our tree.
 
-use deckle_group::sys::{Fd, proc_stat};
+use deckle_group::proc::proc_stat;
+use deckle_sys::process::effective_user;
+use deckle_sys::{Fd, socket};
 
 use crate::procfs::field;
 
@@ -14,30 +16,12 @@ pub enum Peer {
 }
 
 /// Who is at the other end; `None`: nobody who may talk to us.
-pub fn peer_of(socket: &Fd) -> Option<Peer> {
-    let mut peer = libc::ucred {
-        pid: 0,
-        uid: u32::MAX,
-        gid: 0,
-    };
-    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: a live ucred and its size.
-    let rc = unsafe {
-        libc::getsockopt(
-            socket.raw(),
-            libc::SOL_SOCKET,
-            libc::SO_PEERCRED,
-            (&raw mut peer).cast(),
-            &mut len,
-        )
-    };
-    // SAFETY: a call without arguments.
-    let known = peer.uid == unsafe { libc::geteuid() } || peer.uid == 0;
-    match rc {
-        0 if known => Some(Peer::User),
-        0 if is_descendant(peer.pid as u32) => Some(Peer::Tree),
-        _ => None,
+pub fn peer_of(connection: &Fd) -> Option<Peer> {
+    let (pid, user) = socket::peer(connection)?;
+    if user == effective_user() || user == 0 {
+        return Some(Peer::User);
     }
+    is_descendant(pid).then_some(Peer::Tree)
 }
 
 /// The id here of a thread of the process `pid`, which calls it `tid` in its own pid namespace.

@@ -10,11 +10,12 @@
 use std::ffi::CString;
 use std::time::Instant;
 
-use deckle_door::link::{FDS_MAX, receive};
-use deckle_group::proto::{Message, PACKET_MAX, give, give_file, give_spare, held, listen};
-use deckle_group::socket::{accept, pair};
-use deckle_group::sys::{Errno, Fd, pidfd_ended, pidfd_kill, pidfd_open, proc_stat, to_read};
+use deckle_group::proc::proc_stat;
+use deckle_group::proto::{Message, PACKET_MAX, give, give_file, give_spare, held, listen, pair};
 use deckle_group::{Group, LineId, Name};
+use deckle_sys::poll::to_read;
+use deckle_sys::socket::{FDS_MAX, accept, receive};
+use deckle_sys::{Errno, Fd, pidfd};
 
 use super::inject::{Held, Tracer};
 use super::leaving::Leavings;
@@ -62,7 +63,7 @@ impl Connection {
     fn kill(&mut self) {
         self.lost = true;
         if let Some(s) = &self.service {
-            let _ = pidfd_kill(&s.program_pidfd, libc::SIGKILL);
+            let _ = pidfd::kill(&s.program_pidfd, libc::SIGKILL);
         }
     }
 }
@@ -148,7 +149,7 @@ impl Services {
         }
         // One that never got as far as its first message.
         let found = is_service_task(pid);
-        if found && let Ok(pidfd) = pidfd_open(pid) {
+        if found && let Ok(pidfd) = pidfd::open(pid) {
             self.leaving.add(pid, pidfd, LineId::NONE);
         }
         found
@@ -196,7 +197,7 @@ impl Services {
     fn out_of_memory(&mut self, group: &Group, o: OutOfMemory) {
         let of = |line: LineId| {
             let services = self.connections.iter().filter_map(|c| c.service.as_ref());
-            let mut alive = services.filter(|s| !pidfd_ended(&s.program_pidfd));
+            let mut alive = services.filter(|s| !pidfd::has_ended(&s.program_pidfd));
             alive.find(move |s| s.line == line)
         };
         if o.kills != group.oom_kills() || self.dying.is_some_and(|line| of(line).is_some()) {
@@ -207,7 +208,7 @@ impl Services {
             && group.note_killed(o.victim)
         {
             print_raw(&o.text);
-            let _ = pidfd_kill(&service.program_pidfd, libc::SIGKILL);
+            let _ = pidfd::kill(&service.program_pidfd, libc::SIGKILL);
             self.dying = Some(o.victim);
         }
     }
@@ -295,12 +296,12 @@ impl Services {
     /// A service that ended: in order if its program did too, else the program dies with it.
     fn watch(&mut self, c: &mut Connection) {
         let Some(s) = &c.service else { return };
-        let program_ended = pidfd_ended(&s.program_pidfd);
-        if !program_ended && !pidfd_ended(&s.service_pidfd) {
+        let program_ended = pidfd::has_ended(&s.program_pidfd);
+        if !program_ended && !pidfd::has_ended(&s.service_pidfd) {
             return;
         }
         // Looked at again: both may have ended between the two looks.
-        if program_ended || pidfd_ended(&s.program_pidfd) {
+        if program_ended || pidfd::has_ended(&s.program_pidfd) {
             if let Some(s) = c.service.take() {
                 self.leaving.add(s.pid, s.service_pidfd, s.line);
             }
@@ -314,7 +315,7 @@ impl Services {
                     s.program
                 ));
             }
-            let _ = pidfd_kill(&s.program_pidfd, libc::SIGKILL);
+            let _ = pidfd::kill(&s.program_pidfd, libc::SIGKILL);
         }
     }
 }
@@ -333,7 +334,7 @@ fn give_all(to: &Fd, sender: Option<&Known>, [page, device]: [Option<&Fd>; 2]) {
         let path = CString::new(format!("/proc/{pid}/{file}")).ok()?;
         let fd = Fd::open(&path, libc::O_RDONLY, 0).ok()?;
         // Otherwise the number may be another's by now.
-        (!pidfd_ended(&sender?.pidfd)).then_some(fd)
+        (!pidfd::has_ended(&sender?.pidfd)).then_some(fd)
     };
     let program = sender.and_then(program_of);
     let stat = program.as_ref().and_then(|p| open(p.pid, "stat"));
@@ -386,10 +387,10 @@ fn identified(
 fn program_of(service: &Known) -> Option<Known> {
     let parent = || proc_stat(service.pid).ok().map(|s| s.parent);
     let pid = parent()?;
-    let pidfd = pidfd_open(pid).ok()?;
+    let pidfd = pidfd::open(pid).ok()?;
     // Its child still, and so nobody else has the number; nor the service's, while that lives.
     let known = pid != std::process::id() && parent() == Some(pid);
-    (known && !pidfd_ended(&service.pidfd)).then_some(Known { pidfd, pid })
+    (known && !pidfd::has_ended(&service.pidfd)).then_some(Known { pidfd, pid })
 }
 
 fn hello(
@@ -416,7 +417,7 @@ fn hello(
             })
         }
         // One that has ended has no number any more.
-        (_, _, Some(program)) if pidfd_ended(&program.pidfd) => None,
+        (_, _, Some(program)) if pidfd::has_ended(&program.pidfd) => None,
         // Its program has ended, and it will see that.
         (Some(_), Some(_), None) => None,
         (Some(_), Some(_), Some(_)) => {

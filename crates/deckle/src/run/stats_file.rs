@@ -11,6 +11,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use deckle_sys::process::effective_user;
 use serde_json::Value;
 
 /// When the file is written first, after the start, and how often from then on.
@@ -31,10 +32,8 @@ impl StatsFile {
     /// If it cannot be written.
     pub fn create(path: &Path, unique: &str) -> io::Result<StatsFile> {
         let file = File::create(path)?;
-        // SAFETY: a call without arguments.
-        let me = unsafe { libc::geteuid() };
         let of = file.metadata()?;
-        let ours = of.is_file() && of.nlink() == 1 && of.uid() == me;
+        let ours = of.is_file() && of.nlink() == 1 && of.uid() == effective_user();
         // Its own place, also where a symbolic link led there.
         let at = ours.then(|| path.canonicalize().ok()).flatten();
         let replace = at.and_then(|at| {

@@ -4,14 +4,15 @@
 use std::time::{Duration, Instant};
 
 use deckle_group::Group;
-use deckle_group::sys::{Errno, to_read};
+use deckle_sys::poll::{poll, to_read};
+use deckle_sys::process;
+use deckle_sys::signal::{self, Signals};
 
 use super::child::Program;
 use super::ending;
 use super::front::{GOES_ON, Heard, Link, STOPPED};
 use super::inject::Tracer;
 use super::services::Services;
-use super::signals::Signals;
 use super::swapfile::SwapFiles;
 use super::tree;
 use crate::fail::Fail;
@@ -68,7 +69,7 @@ pub fn supervise(
 ) -> Result<Option<End>, Fail> {
     let start = Instant::now();
     if front.is_some() {
-        ending::adopt_orphans();
+        process::adopt_orphans();
     }
     let mut services = Services::listen(group.name(), files)?;
     let (main, traced) = program.start(group.name(), signals)?;
@@ -76,8 +77,7 @@ pub fn supervise(
         front.tell_started(main);
         // The program stays in the front's session and group, and nothing that is sent there
         // is for us.
-        // SAFETY: a call without arguments.
-        unsafe { libc::setsid() };
+        process::begin_session();
     }
     let mut s = Supervisor {
         main,
@@ -119,8 +119,7 @@ pub fn supervise(
         set.extend(s.front.iter().map(|link| to_read(link.fd())));
         services.poll_set(&mut set);
         let wait = patience.as_millis() as i32 + 1;
-        // SAFETY: a live array of that length.
-        unsafe { libc::poll(set.as_mut_ptr(), set.len() as libc::nfds_t, wait) };
+        let _ = poll(&mut set, wait);
     }
     group.fold_stale();
     Ok(Some(s.end(start)))
@@ -191,19 +190,13 @@ impl Supervisor {
         }
         self.rest = None;
         loop {
-            let mut raw = 0;
             let flags = libc::WNOHANG | libc::WUNTRACED | libc::WCONTINUED | libc::__WALL;
-            // SAFETY: a live status word.
-            let pid = unsafe { libc::waitpid(-1, &mut raw, flags) };
-            if pid == 0 {
+            let Ok(change) = process::wait(-1, flags) else {
+                return false;
+            };
+            let Some((pid, raw)) = change else {
                 return true;
-            }
-            if pid < 0 {
-                match Errno::last().0 {
-                    libc::EINTR => continue,
-                    _ => return false,
-                }
-            }
+            };
             if self.tracer.stopped(pid, raw, group) {
                 continue;
             }
@@ -259,6 +252,6 @@ fn left(services: &mut Services) -> Vec<u32> {
 }
 
 fn send(pid: u32, signal: i32) {
-    // SAFETY: a child of ours that has not been reaped: the pid cannot be another's.
-    unsafe { libc::kill(pid as i32, signal) };
+    // A child of ours that has not been reaped: the pid cannot be another's.
+    let _ = signal::send(pid as i32, signal);
 }

@@ -5,13 +5,14 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::{AsRawFd, IntoRawFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use deckle_group::sys::{Errno, Fd, random};
 use deckle_group::{Group, LineId};
+use deckle_sys::file::set_flags;
+use deckle_sys::{Errno, Fd, random};
 
 use crate::fail::{Fail, plain};
 
@@ -90,7 +91,7 @@ impl SwapFiles {
     fn open(&mut self, user: User) -> Result<(u64, &Fd), Errno> {
         let dir = self.dir.as_ref().ok_or(Errno(libc::ENOENT))?;
         let errno = |e: io::Error| Errno(e.raw_os_error().unwrap_or(libc::EIO));
-        let file = Fd::own(make(dir).map_err(errno)?.into_raw_fd());
+        let file = Fd::from(OwnedFd::from(make(dir).map_err(errno)?));
         let number = loop {
             let number = u64::from_le_bytes(random()?);
             if number != 0 && self.kept.iter().all(|k| k.number != number) {
@@ -219,8 +220,8 @@ fn make_named(dir: &Path) -> io::Result<File> {
     let file = options(0).create_new(true).open(&path)?;
     std::fs::remove_file(&path)?;
     // Not before: who is refused then has made the file, and its name stays.
-    // SAFETY: a call on a live descriptor and numbers. Where it is refused all goes on without.
-    unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, libc::O_DIRECT) };
+    // Where it is refused all goes on without.
+    let _ = set_flags(&file, libc::O_DIRECT);
     Ok(file)
 }
 

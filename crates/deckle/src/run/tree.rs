@@ -4,8 +4,9 @@ use std::collections::HashMap;
 use std::fs;
 use std::time::Duration;
 
-use deckle_group::sys::proc_stat;
+use deckle_group::proc::proc_stat;
 use deckle_group::{Group, LineId};
+use deckle_sys::process::{same_memory, session_of};
 
 use crate::procfs;
 
@@ -159,13 +160,6 @@ impl Amounts {
     }
 }
 
-/// Whether two processes have one memory. Where the kernel does not say, they have not.
-fn same_memory(a: u32, b: u32) -> bool {
-    const KCMP_VM: i32 = 1;
-    // SAFETY: a system call on numbers.
-    unsafe { libc::syscall(libc::SYS_kcmp, a, b, KCMP_VM, 0, 0) == 0 }
-}
-
 /// Whether two processes execute one file.
 fn same_program(a: u32, b: u32) -> bool {
     let exe = |pid| fs::read_link(format!("/proc/{pid}/exe")).ok();
@@ -179,9 +173,7 @@ const TASK_NAME: &str = "deckle";
 /// which has the name too. For those that have not sent, or will never send, a message.
 pub fn is_service_task(pid: u32) -> bool {
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    // SAFETY: a system call on numbers.
-    let leads = || unsafe { libc::getsid(pid as i32) } == pid as i32;
-    name.trim_end() == TASK_NAME && leads() && !same_program(pid, std::process::id())
+    name.trim_end() == TASK_NAME && session_of(pid) == pid && !same_program(pid, std::process::id())
 }
 
 #[cfg(test)]

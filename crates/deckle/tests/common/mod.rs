@@ -140,18 +140,17 @@ pub fn group_page(pid: u32) -> Option<PathBuf> {
 }
 
 pub fn kill(pid: u32, signal: i32) {
-    // SAFETY: a process that this test started.
-    unsafe { libc::kill(pid as i32, signal) };
+    let _ = deckle_sys::signal::send(pid as i32, signal);
 }
 
 /// State letter of a process, `-` if it is gone.
 pub fn state(pid: u32) -> char {
-    deckle_group::sys::proc_stat(pid).map_or('-', |s| s.state as char)
+    deckle_group::proc::proc_stat(pid).map_or('-', |s| s.state as char)
 }
 
 /// The parent of a process; of the first program of `deckle run`: its supervisor.
 pub fn parent(pid: u32) -> u32 {
-    deckle_group::sys::proc_stat(pid).unwrap().parent
+    deckle_group::proc::proc_stat(pid).unwrap().parent
 }
 
 /// Waits until `f` holds.

@@ -2,6 +2,7 @@
 
 use deckle_group::{Group, Limits, Name, SwapKind};
 use deckle_mm::Tunables;
+use deckle_sys::{process, signal};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 pub struct TestGroup(pub Group);
@@ -47,16 +48,11 @@ pub fn spawn(f: impl FnOnce() -> i32) -> u32 {
 
 /// Waits for `pid`; its raw wait status.
 pub fn wait(pid: u32) -> i32 {
-    let mut status = 0;
-    // SAFETY: a live status word.
-    let got = unsafe { libc::waitpid(pid as i32, &mut status, 0) };
-    assert_eq!(got, pid as i32);
-    status
+    process::wait(pid as i32, 0).unwrap().unwrap().1
 }
 
-pub fn kill(pid: u32, signal: i32) {
-    // SAFETY: a child of this test.
-    unsafe { libc::kill(pid as i32, signal) };
+pub fn kill(pid: u32, sig: i32) {
+    signal::send(pid as i32, sig).unwrap();
 }
 
 pub fn sleep_ms(ms: u64) {

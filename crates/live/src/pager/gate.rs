@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::machine::{futex_wait, futex_wake};
+use deckle_sys::futex;
 
 const CLOSED: u32 = 1 << 31;
 
@@ -32,7 +32,7 @@ impl Gate {
             }
             let now = self.word.load(Ordering::Relaxed);
             if now & CLOSED != 0 {
-                futex_wait(&self.word, now, None);
+                futex::wait(&self.word, now, None);
             }
         }
     }
@@ -51,7 +51,7 @@ impl Gate {
     pub fn close(&self) {
         let mut now = self.word.fetch_or(CLOSED, Ordering::Acquire) | CLOSED;
         while now != CLOSED {
-            futex_wait(&self.word, now, None);
+            futex::wait(&self.word, now, None);
             now = self.word.load(Ordering::Acquire);
         }
     }
@@ -60,7 +60,7 @@ impl Gate {
     /// inside.
     pub fn open(&self) {
         self.word.store(0, Ordering::Release);
-        futex_wake(&self.word, u32::MAX);
+        futex::wake(&self.word, u32::MAX);
     }
 }
 
@@ -73,7 +73,7 @@ impl Default for Gate {
 impl Drop for Inside<'_> {
     fn drop(&mut self) {
         if self.0.word.fetch_sub(1, Ordering::Release) == CLOSED | 1 {
-            futex_wake(&self.0.word, u32::MAX);
+            futex::wake(&self.0.word, u32::MAX);
         }
     }
 }

@@ -7,6 +7,7 @@ use deckle_mm::platform::Stop;
 use deckle_mm::{
     Charge, FaultError, FaultMode, Item, Machine, PAGE_SIZE, PlatformError, Served, Store, Vpn,
 };
+use deckle_sys::poll::{poll, to_read};
 use deckle_uffd::{Errno, Event, Msg};
 
 use super::Pager;
@@ -58,18 +59,11 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
 
     /// Sleeps until there is a message; false: told to stop.
     fn wait_for_messages(&self) -> bool {
-        let entry = |fd| libc::pollfd {
-            fd,
-            events: libc::POLLIN,
-            revents: 0,
-        };
-        let mut fds = [
-            entry(self.platform().program_uffd().as_raw_fd()),
-            entry(self.stop.as_raw_fd()),
-        ];
+        let uffd = self.platform().program_uffd().as_raw_fd();
+        let mut fds = [uffd, self.stop.as_raw_fd()].map(to_read);
         let _traced = stage(Stage::Message);
-        // SAFETY: two valid entries. A failure (EINTR) means another round.
-        unsafe { libc::poll(fds.as_mut_ptr(), 2, -1) };
+        // A failure (EINTR) means another round.
+        let _ = poll(&mut fds, -1);
         if fds[0].revents & libc::POLLNVAL != 0 {
             self.hooks.lost(Errno(libc::EBADF));
             return false;

@@ -22,8 +22,7 @@ impl Die {
     fn say(&self, what: std::fmt::Arguments<'_>) {
         use std::io::Write;
         let _ = writeln!(std::io::stderr(), "deckle: {what}; killed");
-        // SAFETY: signals of the process itself.
-        unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+        let _ = deckle_sys::signal::send(std::process::id() as i32, libc::SIGKILL);
     }
 }
 

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
-use std::time::Duration;
 
 use deckle_mm::{Machine, Site, Work};
+use deckle_sys::{clock, futex};
 
 use super::cpu;
 use super::signal::Signal;
@@ -82,32 +82,9 @@ impl Default for LiveMachine {
     }
 }
 
-/// Waits until `word` may differ from `expected`, at most so long (`None`: for ever).
-pub(super) fn futex_wait(word: &AtomicU32, expected: u32, most: Option<Duration>) {
-    let op = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
-    let time = most.map(|most| libc::timespec {
-        tv_sec: most.as_secs().min(i64::MAX as u64) as i64,
-        tv_nsec: most.subsec_nanos().into(),
-    });
-    let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: word is a valid futex for the call, and the time, if any, lives through it;
-    // whatever it returns, callers look again.
-    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), op, expected, time) };
-}
-
-/// Wakes up to `count` waiters.
-pub(super) fn futex_wake(word: &AtomicU32, count: u32) {
-    let op = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
-    let count = i32::try_from(count).unwrap_or(i32::MAX);
-    // SAFETY: waking touches no memory.
-    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), op, count) };
-}
-
 impl Machine for LiveMachine {
     fn this_cpu(&self) -> usize {
-        // SAFETY: no arguments, no memory of ours.
-        let cpu = unsafe { libc::sched_getcpu() };
-        usize::try_from(cpu).unwrap_or(0) % self.cpus
+        clock::this_cpu() % self.cpus
     }
 
     fn nr_cpus(&self) -> usize {
@@ -116,12 +93,12 @@ impl Machine for LiveMachine {
 
     fn park(&self, word: &AtomicU32, expected: u32) {
         if word.load(Ordering::Acquire) == expected {
-            futex_wait(word, expected, None);
+            futex::wait(word, expected, None);
         }
     }
 
     fn unpark(&self, word: &AtomicU32, count: u32) {
-        futex_wake(word, count);
+        futex::wake(word, count);
     }
 
     fn kick(&self, work: Work) {
@@ -148,7 +125,7 @@ impl Machine for LiveMachine {
         }
         if !on {
             if self.quiet.swap(0, Ordering::Release) == AWAITED {
-                futex_wake(&self.quiet, u32::MAX);
+                futex::wake(&self.quiet, u32::MAX);
             }
             return;
         }
@@ -164,7 +141,7 @@ impl Machine for LiveMachine {
         let (set, fetch) = (Ordering::Acquire, Ordering::Relaxed);
         if self.quiet.fetch_update(set, fetch, wait).is_ok() {
             let _traced = stage(Stage::Aside);
-            futex_wait(&self.quiet, AWAITED, None);
+            futex::wait(&self.quiet, AWAITED, None);
         }
     }
 

@@ -5,9 +5,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use deckle_mm::{BLOCK_PAGES, Charge, MapError, Store, Vpn};
+use deckle_sys::futex;
 
 use super::Pager;
-use super::machine::{PAGEOUT, futex_wait, futex_wake};
+use super::machine::PAGEOUT;
 
 /// Blocks from which on it pays to wake somebody.
 const WORTH_SHARING: u64 = 4;
@@ -59,8 +60,8 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
             loop {
                 match share.helpers.load(Ordering::Acquire) {
                     0 => break,
-                    n => futex_wait(&share.helpers, n, None),
-                }
+                    n => futex::wait(&share.helpers, n, None),
+                };
             }
         }
         drop(taken);
@@ -80,6 +81,6 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
         self.share.helpers.fetch_add(1, Ordering::AcqRel);
         self.take_parts();
         self.share.helpers.fetch_sub(1, Ordering::AcqRel);
-        futex_wake(&self.share.helpers, u32::MAX);
+        futex::wake(&self.share.helpers, u32::MAX);
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use super::machine::{futex_wait, futex_wake};
+use deckle_sys::futex;
 
 /// Pending requests as bits.
 pub struct Signal {
@@ -21,7 +21,7 @@ impl Signal {
     /// Adds requests; the sleeper is woken only if one of them is new.
     pub fn raise(&self, bits: u32) {
         if self.bits.fetch_or(bits, Ordering::AcqRel) & bits != bits {
-            futex_wake(&self.bits, u32::MAX);
+            futex::wake(&self.bits, u32::MAX);
         }
     }
 
@@ -32,14 +32,14 @@ impl Signal {
             if bits != 0 {
                 return bits;
             }
-            futex_wait(&self.bits, 0, None);
+            futex::wait(&self.bits, 0, None);
         }
     }
 
     /// As [`take`](Self::take), but for so long at most; 0 then.
     pub fn take_within(&self, sticky: u32, most: Duration) -> u32 {
         if self.bits.load(Ordering::Acquire) == 0 {
-            futex_wait(&self.bits, 0, Some(most));
+            futex::wait(&self.bits, 0, Some(most));
         }
         self.bits.fetch_and(sticky, Ordering::AcqRel)
     }

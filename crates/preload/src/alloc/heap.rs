@@ -7,7 +7,7 @@ use super::head;
 use core::cell::UnsafeCell;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use core::sync::atomic::{AtomicU32, AtomicUsize};
-use deckle_door::futex;
+use deckle_sys::futex;
 use dlmalloc::{Allocator, Dlmalloc};
 
 /// The heap over the source `A`.

@@ -5,7 +5,8 @@ use crate::gate;
 use crate::sys::{self, PAGE};
 use core::arch::x86_64::{__cpuid_count, __get_cpuid_max};
 use core::ffi::{CStr, c_int};
-use deckle_door::{Fd, Op};
+use deckle_door::Op;
+use deckle_sys::Fd;
 use libc::c_long;
 
 /// Whether memory with these rights is guarded by a key: where the CPU has any, what may only be

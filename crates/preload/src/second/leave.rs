@@ -6,7 +6,7 @@ use crate::map::calls;
 use crate::{DOOR, gate, sys};
 use core::sync::atomic::Ordering::{Acquire, Release};
 use core::sync::atomic::{AtomicU32, AtomicUsize};
-use deckle_door::futex::{self, Scope};
+use deckle_sys::futex::{self, Scope};
 
 /// Address of the word that the main thread wants cleared at its end; 0: none, or the kernel
 /// knows it. Some C libraries give the address of a lock, by which our service could not tell

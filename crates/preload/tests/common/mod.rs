@@ -116,8 +116,8 @@ fn finish(mut command: Command, limit: Duration) -> Output {
     match told.recv_timeout(limit) {
         Ok(output) => output.expect("wait"),
         Err(_) => {
-            // SAFETY: a child of ours, not reaped yet. Its tree ends with it.
-            unsafe { libc::kill(pid, libc::SIGKILL) };
+            // A child of ours, not reaped yet. Its tree ends with it.
+            let _ = deckle_sys::signal::send(pid, libc::SIGKILL);
             panic!("{command:?} still ran after {:?}", start.elapsed());
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! A service and its program have the same memory, so private futexes work between them.
 
-use crate::sys;
+use crate::call::{call, timespec};
 use core::ffi::c_int;
 use core::sync::atomic::AtomicU32;
 use core::time::Duration;
@@ -42,15 +42,15 @@ pub fn wake_in(scope: Scope, word: &AtomicU32, count: u32) {
     let op = scope.op(libc::FUTEX_WAKE);
     let count = count.min(i32::MAX as u32) as usize;
     // SAFETY: a wake reads nothing through the address.
-    let _ = unsafe { sys::call(libc::SYS_futex, [word.as_ptr() as usize, op, count]) };
+    let _ = unsafe { call(libc::SYS_futex, [word.as_ptr() as usize, op, count]) };
 }
 
 /// As [`wait`], for wake-ups of `scope`.
 pub fn wait_in(scope: Scope, word: &AtomicU32, expected: u32, timeout: Option<Duration>) -> bool {
-    let time = timeout.map(sys::timespec);
+    let time = timeout.map(timespec);
     let time = time.as_ref().map_or(0, |t| &raw const *t as usize);
     let (at, op) = (word.as_ptr() as usize, scope.op(libc::FUTEX_WAIT));
     // SAFETY: the word is alive for the call; the time is null or a timespec on this stack.
-    let done = unsafe { sys::call(libc::SYS_futex, [at, op, expected as usize, time]) };
+    let done = unsafe { call(libc::SYS_futex, [at, op, expected as usize, time]) };
     done != Err(libc::ETIMEDOUT)
 }

@@ -1,25 +1,13 @@
-//! The few system calls of the group, without allocation.
+//! What /proc tells of processes, without allocation.
 
 use core::ffi::CStr;
 use core::fmt;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU32, AtomicU64};
-use core::time::Duration;
 use std::io::Write;
 
-use deckle_door::sys::{call, timespec};
-
-pub use deckle_door::{Errno, Fd};
-
-/// What one of the stat family writes.
-pub(crate) fn stat(call: impl FnOnce(*mut libc::stat) -> i32) -> Result<libc::stat, Errno> {
-    // SAFETY: stat is plain data, and all zeros is a value of it.
-    let mut st: libc::stat = unsafe { core::mem::zeroed() };
-    match call(&raw mut st) {
-        0 => Ok(st),
-        _ => Err(Errno::last()),
-    }
-}
+use deckle_sys::file::stat_at;
+use deckle_sys::{Errno, Fd};
 
 /// What `/proc/PID/stat` tells about a process, or `/proc/PID/task/TID/stat` about a task of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -115,10 +103,7 @@ pub fn leave_namespaces_unknown() {
 }
 
 fn look_at_namespaces() -> u64 {
-    let inode = |path: &CStr| {
-        // SAFETY: the path is a NUL-terminated string and `st` a live stat.
-        stat(|st| unsafe { libc::stat(path.as_ptr(), st) }).map(|st| st.st_ino)
-    };
+    let inode = |path: &CStr| stat_at(path).map(|st| st.st_ino);
     let Ok(pids) = inode(c"/proc/self/ns/pid") else {
         return 0;
     };
@@ -127,57 +112,6 @@ fn look_at_namespaces() -> u64 {
     pids ^ clock << 32
 }
 
-/// Bytes that nobody can guess.
-///
-/// # Errors
-/// The system has none.
-pub fn random<const N: usize>() -> Result<[u8; N], Errno> {
-    let mut bytes = [0; N];
-    // SAFETY: fills a live buffer of this length.
-    match unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), N, 0) } {
-        got if got == N as isize => Ok(bytes),
-        _ => Err(Errno::last()),
-    }
-}
-
-/// What poll needs to wait until there is something to read.
-pub fn to_read(fd: i32) -> libc::pollfd {
-    libc::pollfd {
-        fd,
-        events: libc::POLLIN,
-        revents: 0,
-    }
-}
-
-/// Waits until there is something to read, or the end, at most so long; false when there is not.
-pub fn is_ready(fd: i32, time: Duration) -> bool {
-    let (mut slot, mut time) = (to_read(fd), timespec(time));
-    let args = [&raw mut slot as usize, 1, &raw mut time as usize];
-    // SAFETY: one slot and a time, both on this stack: the kernel writes what is left of it.
-    let done = unsafe { call(libc::SYS_ppoll, args) };
-    done == Ok(1) && slot.revents & !libc::POLLNVAL != 0
-}
-
-/// Opens a pidfd, close-on-exec.
-pub fn pidfd_open(pid: u32) -> Result<Fd, Errno> {
-    // SAFETY: a system call on numbers.
-    let made = unsafe { call(libc::SYS_pidfd_open, [pid as usize, 0]) };
-    made.map(|raw| Fd::own(raw as i32)).map_err(Errno)
-}
-
-/// Sends `signal` to the process behind `pidfd`. ESRCH when it is gone.
-pub fn pidfd_kill(pidfd: &Fd, signal: i32) -> Result<(), Errno> {
-    let args = [pidfd.raw() as usize, signal as usize, 0, 0];
-    // SAFETY: a system call on numbers; the siginfo pointer may be null.
-    let sent = unsafe { call(libc::SYS_pidfd_send_signal, args) };
-    sent.map(drop).map_err(Errno)
-}
-
-/// Whether the process behind `pidfd` has ended (a zombie has).
-pub fn pidfd_ended(pidfd: &Fd) -> bool {
-    is_ready(pidfd.raw(), Duration::ZERO)
-}
-
 #[cfg(test)]
-#[path = "../tests/unit/sys.rs"]
+#[path = "../tests/unit/proc.rs"]
 mod tests;

@@ -3,12 +3,10 @@
 //! A library's wrappers may be interposed (by deckle itself, too) and write `errno`, which
 //! belongs to the program while we run on its thread.
 
+use crate::Errno;
 use core::arch::asm;
 use core::time::Duration;
 use libc::c_long;
-
-/// Bytes of a page.
-pub const PAGE: usize = 4096;
 
 /// The six words of a call's arguments, zeros behind those that are given.
 #[inline(always)]
@@ -19,10 +17,6 @@ pub fn words<const N: usize>(args: [usize; N]) -> [usize; 6] {
 }
 
 /// One system call.
-///
-/// # Errors
-///
-/// The errno.
 ///
 /// # Safety
 ///
@@ -49,9 +43,6 @@ pub unsafe fn call<const N: usize>(number: c_long, args: [usize; N]) -> Result<u
 
 /// Maps `bytes` of private anonymous memory at `hint`, or at an address of the kernel's choice. No
 /// core dump has it: what the program keeps out of its dumps may be in the store.
-///
-/// # Errors
-/// The errno of mmap.
 pub fn map_anonymous(hint: usize, bytes: usize) -> Result<usize, i32> {
     let prot = (libc::PROT_READ | libc::PROT_WRITE) as usize;
     let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as usize;
@@ -81,9 +72,21 @@ pub fn exit_all(status: i32) -> ! {
 }
 
 /// A length of time, as the kernel takes it.
-pub fn timespec(time: Duration) -> libc::timespec {
+pub(crate) fn timespec(time: Duration) -> libc::timespec {
     libc::timespec {
         tv_sec: time.as_secs().min(i64::MAX as u64) as i64,
         tv_nsec: i64::from(time.subsec_nanos()),
+    }
+}
+
+/// Bytes that nobody can guess.
+/// Errors: the system has none.
+pub fn random<const N: usize>() -> Result<[u8; N], Errno> {
+    let mut bytes = [0; N];
+    // SAFETY: fills a live buffer of this length.
+    match unsafe { call(libc::SYS_getrandom, [bytes.as_mut_ptr() as usize, N, 0]) } {
+        Ok(got) if got == N => Ok(bytes),
+        Ok(_) => Err(Errno(libc::EIO)),
+        Err(errno) => Err(Errno(errno)),
     }
 }

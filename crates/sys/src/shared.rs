@@ -1,0 +1,48 @@
+//! Files that processes have in their memory at the same time.
+
+use crate::call::call;
+use crate::{Errno, Fd};
+use core::sync::atomic::{AtomicU32, AtomicU64};
+
+/// What other processes may write at any time: atomics, and nothing else.
+///
+/// # Safety
+/// Every byte pattern is a value, and no byte but those of atomics is ever looked at.
+pub unsafe trait Shared: Sync + 'static {}
+
+// SAFETY: atomics, of which every byte pattern is a value.
+unsafe impl Shared for AtomicU32 {}
+// SAFETY: as above.
+unsafe impl Shared for AtomicU64 {}
+// SAFETY: as its elements.
+unsafe impl<T: Shared, const N: usize> Shared for [T; N] {}
+
+/// Declares structs that are [`Shared`], as all of their fields must be, laid out as C does.
+#[macro_export]
+macro_rules! shared {
+    ($($(#[$meta:meta])* pub struct $name:ident {
+        $($(#[$about:meta])* $see:vis $field:ident: $of:ty,)*
+    })*) => {$(
+        $(#[$meta])*
+        #[repr(C)]
+        pub struct $name {
+            $($(#[$about])* $see $field: $of,)*
+        }
+        // SAFETY: it is its fields, which are all shared, and what is between them, which nobody
+        // looks at.
+        unsafe impl $crate::shared::Shared for $name where $($of: $crate::shared::Shared,)* {}
+    )*};
+}
+
+/// Maps the beginning of `file` for the rest of the process's life. Who touches what the file is
+/// too short for gets SIGBUS.
+pub fn map<T: Shared>(file: &Fd) -> Result<&'static T, Errno> {
+    const { assert!(size_of::<T>() > 0 && align_of::<T>() <= crate::PAGE) };
+    let rights = (libc::PROT_READ | libc::PROT_WRITE) as usize;
+    let (how, fd) = (libc::MAP_SHARED as usize, file.raw() as usize);
+    // SAFETY: a new mapping at an address of the kernel's choice.
+    let at = unsafe { call(libc::SYS_mmap, [0, size_of::<T>(), rights, how, fd]) };
+    // SAFETY: a mapping of that size, aligned to a page, that is never undone; whatever its bytes
+    // are, and whoever changes them, they are a value by the trait's contract.
+    at.map(|at| unsafe { &*(at as *const T) }).map_err(Errno)
+}
