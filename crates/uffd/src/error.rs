@@ -2,64 +2,7 @@
 
 use core::fmt;
 
-/// An error number of the kernel. Two words of register, no allocation.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Errno(pub i32);
-
-impl Errno {
-    /// The calling thread's `errno`.
-    pub fn last() -> Self {
-        // SAFETY: __errno_location returns a valid pointer to the calling thread's errno.
-        Self(unsafe { *libc::__errno_location() })
-    }
-
-    /// The symbolic name, for those that these interfaces return.
-    pub const fn name(self) -> Option<&'static str> {
-        Some(match self.0 {
-            libc::EPERM => "EPERM",
-            libc::ENOENT => "ENOENT",
-            libc::ESRCH => "ESRCH",
-            libc::EINTR => "EINTR",
-            libc::EBADF => "EBADF",
-            libc::EAGAIN => "EAGAIN",
-            libc::ENOMEM => "ENOMEM",
-            libc::EACCES => "EACCES",
-            libc::EFAULT => "EFAULT",
-            libc::EBUSY => "EBUSY",
-            libc::EEXIST => "EEXIST",
-            libc::EINVAL => "EINVAL",
-            libc::ENFILE => "ENFILE",
-            libc::EMFILE => "EMFILE",
-            libc::ENOTTY => "ENOTTY",
-            libc::ENOSPC => "ENOSPC",
-            libc::ENOSYS => "ENOSYS",
-            _ => return None,
-        })
-    }
-}
-
-impl fmt::Display for Errno {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.name() {
-            Some(name) => f.write_str(name),
-            None => write!(f, "errno {}", self.0),
-        }
-    }
-}
-
-impl fmt::Debug for Errno {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
-impl core::error::Error for Errno {}
-
-impl From<Errno> for std::io::Error {
-    fn from(e: Errno) -> Self {
-        Self::from_raw_os_error(e.0)
-    }
-}
+pub use deckle_sys::Errno;
 
 /// The whole range was done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

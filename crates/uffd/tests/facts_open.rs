@@ -2,6 +2,9 @@
 
 use crate::common::mem::{Map, PAGE, has_page, is_zero, peek, present, write_page};
 use crate::common::process::{fork, next_event, next_fault, reader, task};
+use std::io::Write;
+use std::os::fd::AsRawFd;
+
 use crate::common::{fact, is_root, skip, uffd, user_mode_uffd};
 use deckle_uffd::{
     CopyMode, Errno, Event, Features, MoveMode, Msg, RegisterMode, Uffd, Via, WakeMode, Why,
@@ -9,13 +12,10 @@ use deckle_uffd::{
 
 /// A pipe with one byte in it; reads that byte into `addr` and says what read(2) said.
 fn read_into(addr: usize) -> Result<usize, Errno> {
-    let mut ends = [0; 2];
-    // SAFETY: room for two descriptors.
-    assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);
-    // SAFETY: one valid byte.
-    assert_eq!(unsafe { libc::write(ends[1], b"x".as_ptr().cast(), 1) }, 1);
+    let (from, mut to) = std::io::pipe().expect("a pipe");
+    to.write_all(b"x").expect("room");
     // SAFETY: one byte of the test's mapping.
-    let got = unsafe { libc::read(ends[0], addr as *mut _, 1) };
+    let got = unsafe { libc::read(from.as_raw_fd(), addr as *mut _, 1) };
     usize::try_from(got).map_err(|_| Errno::last())
 }
 

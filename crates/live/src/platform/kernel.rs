@@ -1,5 +1,6 @@
 //! The few memory calls of the kernel that are not userfaultfd's, with typed errors.
 
+use deckle_sys::clock::{Clock, nanos};
 use deckle_uffd::Errno;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -38,13 +39,6 @@ pub enum Advice {
     Collapse = 25,
 }
 
-fn check(result: i32) -> Result<(), Errno> {
-    match result {
-        0 => Ok(()),
-        _ => Err(Errno::last()),
-    }
-}
-
 /// Gives advice on a range; repeated when a signal interrupts it.
 ///
 /// # Safety
@@ -52,7 +46,7 @@ fn check(result: i32) -> Result<(), Errno> {
 pub unsafe fn madvise(start: usize, len: usize, advice: Advice) -> Result<(), Errno> {
     loop {
         // SAFETY: the kernel checks the range; lost bytes are the caller's promise.
-        let result = check(unsafe { libc::madvise(start as *mut _, len, advice as i32) });
+        let result = Errno::check(unsafe { libc::madvise(start as *mut _, len, advice as i32) });
         match result {
             Err(Errno(libc::EINTR)) => {}
             other => return other,
@@ -138,7 +132,7 @@ pub unsafe fn drop_all(ranges: impl Iterator<Item = (usize, usize)>) -> Result<(
 /// Whoever uses the range expects these rights.
 pub unsafe fn mprotect(start: usize, len: usize, prot: i32) -> Result<(), Errno> {
     // SAFETY: the kernel checks the range; the rights are the caller's promise.
-    check(unsafe { libc::mprotect(start as *mut _, len, prot) })
+    Errno::check(unsafe { libc::mprotect(start as *mut _, len, prot) })
 }
 
 /// Maps `len` bytes without access, at `at` as `how` says (0: a hint, `MAP_FIXED`,
@@ -162,7 +156,7 @@ pub unsafe fn map_none(at: usize, len: usize, how: i32) -> Result<usize, Errno> 
 /// Nobody counts on what is there.
 pub unsafe fn munmap(start: usize, len: usize) -> Result<(), Errno> {
     // SAFETY: the caller's promise.
-    check(unsafe { libc::munmap(start as *mut _, len) })
+    Errno::check(unsafe { libc::munmap(start as *mut _, len) })
 }
 
 /// Unmaps a mapping just made, or an edge of it, which nobody knows of yet.
@@ -180,13 +174,7 @@ pub fn yield_now() {
 
 /// The monotonic clock in nanoseconds.
 pub fn monotonic_ns() -> u64 {
-    let mut now = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: fills one timespec, which `now` is; this clock is always there.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+    nanos(Clock::Monotonic)
 }
 
 /// RAM of the system in bytes.
@@ -194,17 +182,6 @@ pub fn ram_bytes() -> u64 {
     // SAFETY: sysconf takes an integer.
     let pages = unsafe { libc::sysconf(libc::_SC_PHYS_PAGES) };
     u64::try_from(pages).unwrap_or(0).max(16384) * PAGE as u64
-}
-
-/// The limit on the process's address space (`RLIMIT_AS`) in bytes, if there is one.
-pub fn address_space_limit() -> Option<u64> {
-    let mut limit = libc::rlimit {
-        rlim_cur: libc::RLIM_INFINITY,
-        rlim_max: libc::RLIM_INFINITY,
-    };
-    // SAFETY: limit is a valid structure for the kernel to fill.
-    let failed = unsafe { libc::getrlimit(libc::RLIMIT_AS, &raw mut limit) } != 0;
-    (!failed && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
 }
 
 /// A private anonymous mapping of ours, unmapped when dropped.

@@ -112,7 +112,7 @@ impl LivePlatform {
         let mut opened = config.opened;
         let (program, park) = (opened.uffd(caps)?, opened.uffd(caps)?);
         let pagemap = opened.pagemap()?;
-        let limit = kernel::address_space_limit();
+        let limit = deckle_sys::process::address_space_limit();
         let most = |share: u64| limit.map_or(usize::MAX, |l| (l / share) as usize);
 
         let want = config

@@ -13,7 +13,7 @@ pub mod service;
 use std::any::type_name;
 use std::fs::File;
 use std::io::{Read, Seek, Write};
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::process::{Command, Stdio};
 use std::sync::{PoisonError, RwLock, RwLockWriteGuard};
 use std::time::{Duration, Instant};
@@ -113,11 +113,8 @@ pub fn in_case() -> bool {
 }
 
 fn log_file() -> File {
-    // SAFETY: the name is a valid C string.
-    let fd = unsafe { libc::memfd_create(c"log".as_ptr(), libc::MFD_CLOEXEC) };
-    assert!(fd >= 0, "memfd_create");
-    // SAFETY: just created, without another owner.
-    unsafe { OwnedFd::from_raw_fd(fd) }.into()
+    let file = deckle_sys::file::in_memory(c"log").expect("memfd_create");
+    OwnedFd::from(file).into()
 }
 
 /// Ends the case as not runnable here, loudly.
@@ -159,6 +156,5 @@ fn ready(uffd: Uffd, via: Via, features: Features, user_mode_only: bool) -> Uffd
 
 /// Whether the case runs as root.
 pub fn is_root() -> bool {
-    // SAFETY: no preconditions.
-    unsafe { libc::geteuid() == 0 }
+    deckle_sys::process::effective_user() == 0
 }

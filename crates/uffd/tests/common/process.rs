@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use deckle_sys::process::wait;
+use deckle_sys::signal::send;
 use deckle_uffd::{Errno, Event, Msg, Uffd};
 
 use super::mem::{peek, poke};
@@ -45,24 +47,18 @@ impl Child {
 
     /// Whether it has ended.
     pub fn has_ended(&mut self) -> bool {
-        let mut status = 0;
-        // SAFETY: status is valid for writing.
-        self.done |= unsafe { libc::waitpid(self.pid, &raw mut status, libc::WNOHANG) } == self.pid;
+        self.done |= matches!(wait(self.pid, libc::WNOHANG), Ok(Some(_)));
         self.done
     }
 
     /// SIGKILL, then [`status`](Self::status).
     pub fn kill(self) -> i32 {
-        // SAFETY: our own child, not reaped yet.
-        unsafe { libc::kill(self.pid, libc::SIGKILL) };
+        let _ = send(self.pid, libc::SIGKILL);
         self.status()
     }
 
     fn reap(&mut self) -> i32 {
-        let mut status = 0;
-        // SAFETY: status is valid for writing.
-        let pid = unsafe { libc::waitpid(self.pid, &raw mut status, libc::__WALL) };
-        assert_eq!(pid, self.pid, "waitpid: {}", Errno::last());
+        let (_, status) = wait(self.pid, libc::__WALL).unwrap().expect("its end");
         self.done = true;
         if libc::WIFEXITED(status) {
             libc::WEXITSTATUS(status)
@@ -75,8 +71,7 @@ impl Child {
 impl Drop for Child {
     fn drop(&mut self) {
         if !self.done {
-            // SAFETY: our own child, not reaped yet.
-            unsafe { libc::kill(self.pid, libc::SIGKILL) };
+            let _ = send(self.pid, libc::SIGKILL);
             self.reap();
         }
     }

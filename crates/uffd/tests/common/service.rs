@@ -32,10 +32,8 @@ pub fn start<S: Sync>(
 impl Service {
     /// Waits for the end and gives the exit code.
     pub fn join(self) -> i32 {
-        let mut status = 0;
-        // SAFETY: status is valid for writing.
-        let pid = unsafe { libc::waitpid(self.pid, &raw mut status, libc::__WALL) };
-        assert_eq!(pid, self.pid, "waitpid: {}", Errno::last());
+        let ended = deckle_sys::process::wait(self.pid, libc::__WALL);
+        let (_, status) = ended.unwrap().expect("its end");
         assert!(
             libc::WIFEXITED(status),
             "ended by signal {}",
