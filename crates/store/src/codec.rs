@@ -2,8 +2,9 @@
 
 use crate::encode::{MAX_ENCODED, Page, SPARSE_ROOM};
 use crate::pool::Scratch;
-use crate::zeroed::{Zeroable, zeroed_box};
+use crate::table::boxed;
 use deckle_mm::{PAGE_SIZE, StoreStop};
+use deckle_sys::Memory;
 use lz4_flex::block::{CompressTable, compress_into_with_table, decompress_into};
 use std::fmt;
 use std::ops::Range;
@@ -36,13 +37,9 @@ const LZ4_ROOM: usize = lz4_flex::block::get_maximum_output_size(PAGE_SIZE);
 /// Encodings of a few pages, and room for one more whatever it is.
 const ROOM: usize = LZ4_ROOM + (8 << 10);
 
-struct Bytes<const N: usize>([u8; N]);
-// SAFETY: an array of bytes is valid when they are zero.
-unsafe impl<const N: usize> Zeroable for Bytes<N> {}
-
 /// What a put works in. Kept between calls, so that a put allocates nothing.
 pub(crate) struct Writer {
-    out: Box<Bytes<ROOM>>,
+    out: Box<[u8; ROOM]>,
     engine: Packer,
 }
 
@@ -76,7 +73,7 @@ impl Writer {
             }
         };
         Some(Box::new(Writer {
-            out: zeroed_box()?,
+            out: boxed(|| 0)?,
             engine,
         }))
     }
@@ -92,27 +89,27 @@ impl Writer {
         const { assert!(SPARSE_ROOM <= LZ4_ROOM) };
         let at = at.min(ROOM - LZ4_ROOM);
         // Never too short, by the lines above.
-        self.out.0[at..]
+        self.out[at..]
             .first_chunk_mut()
             .expect("the room is larger")
     }
 
     /// Bytes of the room.
     pub(crate) fn written(&self, range: Range<usize>) -> &[u8] {
-        self.out.0.get(range).unwrap_or_default()
+        self.out.get(range).unwrap_or_default()
     }
 
     /// Copies a page as it is into the room from byte `at` on, which [fits](Self::fits).
     pub(crate) fn copy(&mut self, at: usize, page: &Page) -> usize {
         const { assert!(PAGE_SIZE <= LZ4_ROOM) };
-        self.out.0[at.min(ROOM - LZ4_ROOM)..][..PAGE_SIZE].copy_from_slice(page);
+        self.out[at.min(ROOM - LZ4_ROOM)..][..PAGE_SIZE].copy_from_slice(page);
         PAGE_SIZE
     }
 
     /// Compresses a page into the room from byte `at` on, which [fits](Self::fits).
     /// `Incompressible` beyond [`MAX_ENCODED`] bytes.
     pub(crate) fn pack(&mut self, at: usize, page: &Page) -> Result<usize, StoreStop> {
-        let out = &mut self.out.0[at.min(ROOM - LZ4_ROOM)..];
+        let out = &mut self.out[at.min(ROOM - LZ4_ROOM)..];
         let len = match &mut self.engine {
             Packer::Lz4(table) => compress_into_with_table(page, &mut out[..LZ4_ROOM], table)
                 .map_err(|_| StoreStop::Incompressible)?,
@@ -152,18 +149,14 @@ impl Scratch for Writer {
 
 /// What a get works in.
 pub(crate) struct Reader {
-    encoded: Box<Bytes<PAGE_SIZE>>,
-    /// What is read of a file, if there may be one.
-    window: Option<Box<Window>>,
+    encoded: Box<[u8; PAGE_SIZE]>,
+    /// What is read of a file, if there may be one: [`WINDOW`] bytes, on a block's boundary.
+    window: Option<Memory>,
     engine: Unpacker,
 }
 
 /// Blocks of a file: those that some 16 pages lie in which do not compress, or more that do.
-#[repr(C, align(4096))]
-struct Window([u8; WINDOW]);
 const WINDOW: usize = 18 * PAGE_SIZE;
-// SAFETY: an array of bytes is valid when they are zero.
-unsafe impl Zeroable for Window {}
 
 enum Unpacker {
     Lz4,
@@ -180,9 +173,9 @@ impl Reader {
             Algorithm::Zstd(_) => Unpacker::Zstd(zstd_safe::DCtx::try_create()?),
         };
         Some(Box::new(Reader {
-            encoded: zeroed_box()?,
+            encoded: boxed(|| 0)?,
             window: match are {
-                true => Some(zeroed_box()?),
+                true => Some(Memory::heap(WINDOW)?),
                 false => None,
             },
             engine,
@@ -194,18 +187,18 @@ impl Reader {
     pub(crate) fn window(&mut self, at: u64, bytes: usize) -> Option<(u64, &mut [u8])> {
         let from = at / PAGE_SIZE as u64 * PAGE_SIZE as u64;
         let whole = ((at - from) as usize + bytes).next_multiple_of(PAGE_SIZE);
-        Some((from, self.window.as_mut()?.0.get_mut(..whole)?))
+        Some((from, self.window.as_mut()?.get_mut(..whole)?))
     }
 
     /// What was read into the [window](Self::window), and what was there before behind it.
     pub(crate) fn read(&self) -> &[u8] {
-        self.window.as_ref().map_or(&[], |w| &w.0)
+        self.window.as_ref().map_or(&[], |w| w)
     }
 
     /// Takes an encoding from what was read into the [window](Self::window).
     pub(crate) fn take_read(&mut self, at: usize, len: usize) -> bool {
-        let read = self.window.as_ref().and_then(|w| w.0.get(at..at + len));
-        match (read, self.encoded.0.get_mut(..len)) {
+        let read = self.window.as_ref().and_then(|w| w.get(at..at + len));
+        match (read, self.encoded.get_mut(..len)) {
             (Some(read), Some(room)) => {
                 room.copy_from_slice(read);
                 true
@@ -217,7 +210,7 @@ impl Reader {
     /// Takes a copy of an encoding, so that the store's lock can be dropped before decoding.
     /// False when it is longer than any encoding of ours.
     pub(crate) fn take(&mut self, encoded: &[u8]) -> bool {
-        match self.encoded.0.get_mut(..encoded.len()) {
+        match self.encoded.get_mut(..encoded.len()) {
             Some(room) => {
                 room.copy_from_slice(encoded);
                 true
@@ -228,13 +221,13 @@ impl Reader {
 
     /// The first `len` bytes taken.
     pub(crate) fn taken(&self, len: usize) -> &[u8] {
-        &self.encoded.0[..len.min(PAGE_SIZE)]
+        &self.encoded[..len.min(PAGE_SIZE)]
     }
 
     /// Decompresses the `len` bytes taken, or copies them if they are a page as it is; false unless
     /// they give exactly a page. Needs no memory beyond its own.
     pub(crate) fn unpack(&mut self, len: usize, page: &mut Page) -> bool {
-        let encoded = &self.encoded.0[..len.min(PAGE_SIZE)];
+        let encoded = &self.encoded[..len.min(PAGE_SIZE)];
         if len == PAGE_SIZE {
             page.copy_from_slice(encoded);
             return true;
@@ -254,7 +247,7 @@ impl Scratch for Reader {
             #[cfg(feature = "zstd")]
             Unpacker::Zstd(context) => context.sizeof(),
         };
-        let window = self.window.as_ref().map_or(0, |_| size_of::<Window>());
+        let window = self.window.as_ref().map_or(0, |w| w.len());
         size_of::<Reader>() + PAGE_SIZE + window + engine
     }
 }

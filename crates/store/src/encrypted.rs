@@ -8,6 +8,7 @@
 use crate::swapfile::{BLOCK, SwapFile};
 use chacha20poly1305::aead::{AeadInOut, KeyInit};
 use chacha20poly1305::{ChaCha20Poly1305, Nonce, Tag};
+use deckle_sys::Memory;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -28,11 +29,6 @@ const TOGETHER: u64 = 64;
 /// What is sealed beside a block. Not even its place: the nonce and the tag that it is opened with
 /// are those of the last write to that place, and no other block has them.
 const NOTHING_MORE: &[u8] = &[];
-
-/// A block, on a block's boundary.
-#[derive(Clone)]
-#[repr(C, align(4096))]
-struct Block([u8; BYTES]);
 
 /// What it takes to read a block.
 #[derive(Clone, Copy)]
@@ -136,26 +132,26 @@ impl<F: SwapFile> Encrypted<F> {
         &self,
         (at, bytes): (u64, &[u8]),
         (cipher, first): (&ChaCha20Poly1305, u64),
-        room: &mut [Block],
+        room: &mut [u8],
     ) -> Result<(), i32> {
         let blocks = bytes.as_chunks::<BYTES>().0;
         let mut seals = Vec::with_capacity(blocks.len());
-        for ((from, to), nonce) in blocks.iter().zip(&mut *room).zip(first..) {
-            to.0 = *from;
+        for ((from, to), nonce) in blocks
+            .iter()
+            .zip(room.as_chunks_mut::<BYTES>().0)
+            .zip(first..)
+        {
+            *to = *from;
             let place = at / BYTES as u64 + seals.len() as u64;
             let tag = cipher.encrypt_inout_detached(
                 &nonce_of(nonce),
                 NOTHING_MORE,
-                to.0.as_mut_slice().into(),
+                to.as_mut_slice().into(),
             );
             let tag = tag.map_err(|_| BAD)?.into();
             seals.push((place, Seal { nonce, tag }));
         }
-        // SAFETY: blocks are bytes, one after the other, and initialized; no more of them are
-        // taken than there are.
-        let room =
-            unsafe { core::slice::from_raw_parts(room.as_ptr().cast::<u8>(), seals.len() * BYTES) };
-        self.inner.write(at, room)?;
+        self.inner.write(at, &room[..seals.len() * BYTES])?;
         let number = self.inner.number();
         if let Some(keyed) = self.keyed().iter_mut().find(|k| k.number == number) {
             seals
@@ -192,9 +188,8 @@ impl<F: SwapFile> SwapFile for Encrypted<F> {
         let Some((cipher, mut nonce)) = self.cipher(bytes.len().div_ceil(BYTES)) else {
             return self.inner.write(at, bytes);
         };
-        let mut room = Vec::new();
-        room.try_reserve_exact(AT_ONCE).map_err(|_| NO_MEMORY)?;
-        room.resize(AT_ONCE, Block([0; BYTES]));
+        // On a block's boundary.
+        let mut room = Memory::heap(AT_ONCE * BYTES).ok_or(NO_MEMORY)?;
         let mut at = at;
         for some in bytes.chunks(AT_ONCE * BYTES) {
             self.write_some((at, some), (&cipher, nonce), &mut room)?;

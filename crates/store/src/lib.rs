@@ -12,7 +12,8 @@
 //! input or output but through the [`SwapFile`] hook and keeps no thread-local state. Locks are
 //! futex mutexes, held for the look-up and copy of a few encoded pages, or for a bounded step of
 //! compaction; never while a page is compressed or decompressed, or a file is read or written.
-#![deny(unsafe_op_in_unsafe_fn)]
+
+#![forbid(unsafe_code)]
 
 mod codec;
 mod config;
@@ -29,7 +30,6 @@ mod swapfile;
 mod table;
 mod tier;
 mod trial;
-mod zeroed;
 
 pub use codec::Algorithm;
 pub use config::{Config, Counts};

@@ -14,13 +14,13 @@ mod verify;
 
 use crate::swapfile::Extent;
 use crate::table::Place;
+use deckle_sys::Memory;
 use filed::Filed;
 pub(crate) use filed::{Outgoing, Sparse};
 use share::{Ghosts, Share};
 pub use source::{Heap, Segments};
 pub(crate) use sparse::LIVE_PER_DEAD;
 use sparse::NO_BUCKETS;
-use std::ptr::NonNull;
 
 /// Bytes in front of each object: slot, length, 16 bits of the checksum.
 pub(crate) const HEADER: u32 = 8;
@@ -79,8 +79,9 @@ enum State {
 
 struct Segment {
     share: Share,
-    base: NonNull<u8>,
-    /// Bytes mapped.
+    /// None of what is free, or in a file.
+    memory: Option<Memory>,
+    /// Its bytes.
     size: u32,
     /// Bytes appended.
     used: u32,
@@ -108,16 +109,18 @@ impl Segment {
     }
     /// Whether there is memory of it.
     fn is_mapped(&self) -> bool {
-        !matches!(self.state, State::Free | State::Filed)
+        self.memory.is_some()
+    }
+    /// An object with its header, to write; `None` without memory, or while that is written to a
+    /// file.
+    fn object_mut(&mut self, place: Place) -> Option<&mut [u8]> {
+        self.memory.as_mut()?.bytes_mut()?.get_mut(place.bytes())
     }
     /// Bytes of pages that were appended to.
     fn written(&self) -> u64 {
         u64::from(self.used.next_multiple_of(4096).min(self.size))
     }
 }
-// SAFETY: the segment owns the memory at `base`; all access goes through the set that owns
-// the segment.
-unsafe impl Send for Segment {}
 
 const NIL: u32 = u32::MAX;
 /// With live bytes of so many large segments, shared ones not counted, new segments are large:
@@ -145,7 +148,7 @@ pub(crate) struct SegmentSet {
     filed: Filed,
     /// A large one that was emptied. To use it anew takes neither time nor a charge, where a new
     /// one is 2 MiB of zeros that the kernel writes, and those who wait for room have to make.
-    spare: Option<Segment>,
+    spare: Option<Memory>,
     mapped: u64,
     sums: [Sum; 3],
     /// Bytes of segments that a parent is charged for.
@@ -184,7 +187,7 @@ impl SegmentSet {
 
     /// Their bytes.
     pub(crate) fn mapped_bytes(&self) -> u64 {
-        let spare = self.spare.as_ref().map_or(0, |s| u64::from(s.size));
+        let spare = self.spare.as_ref().map_or(0, |s| s.len() as u64);
         self.sums.iter().map(|s| s.mapped).sum::<u64>() + spare
     }
 
@@ -203,19 +206,10 @@ impl SegmentSet {
     ) -> Option<Place> {
         let place = self.room(hooks, u32::from(header.len))?;
         debug_assert_eq!(usize::from(header.len), body.len());
-        // SAFETY: `room` gave footprint(len) bytes at this place of a mapped segment that is
-        // ours alone; `body` has len bytes (checked by the min) and cannot overlap them.
-        unsafe {
-            let at = self.segments[place.segment as usize]
-                .base
-                .add(place.offset as usize);
-            let head = header.to_bytes();
-            at.copy_from_nonoverlapping(NonNull::from(&head).cast(), head.len());
-            at.add(head.len()).copy_from_nonoverlapping(
-                NonNull::from(body).cast(),
-                body.len().min(usize::from(header.len)),
-            );
-        }
+        let segment = &mut self.segments[place.segment as usize];
+        let (head, to) = segment.object_mut(place)?.split_first_chunk_mut()?;
+        *head = header.to_bytes();
+        to.copy_from_slice(body.get(..to.len())?);
         Some(place)
     }
 
@@ -224,18 +218,11 @@ impl SegmentSet {
     pub(crate) fn relocate(&mut self, hooks: &dyn Segments, from: Place) -> Option<Place> {
         self.object(from)?;
         let to = self.room(hooks, from.len)?;
-        // SAFETY: `object` checked that `from` lies in the written part of a mapped segment,
-        // `room` gave as many bytes that belong to no object, so the two do not overlap; and
-        // `room` unmaps nothing.
-        unsafe {
-            let source = self.segments[from.segment as usize]
-                .base
-                .add(from.offset as usize);
-            let target = self.segments[to.segment as usize]
-                .base
-                .add(to.offset as usize);
-            target.copy_from_nonoverlapping(source, (HEADER + from.len) as usize);
-        }
+        // Never one: what is appended to is not sealed.
+        let both = [from.segment as usize, to.segment as usize];
+        let [source, target] = self.segments.get_disjoint_mut(both).ok()?;
+        let bytes = target.object_mut(to)?;
+        bytes.copy_from_slice(source.object_mut(from)?);
         Some(to)
     }
 
@@ -280,13 +267,13 @@ impl SegmentSet {
             false if self.is_much() => large,
             false => small,
         };
-        let base = match self.spare.take_if(|spare| spare.size == size) {
-            Some(spare) => spare.base,
+        let memory = match self.spare.take_if(|spare| spare.len() == size as usize) {
+            Some(spare) => spare,
             None => hooks.map(size as usize)?,
         };
         let new = Segment {
             share: Share::Own,
-            base,
+            memory: Some(memory),
             size,
             used: 0,
             live: 0,
@@ -324,6 +311,7 @@ impl SegmentSet {
             next: self.free,
             state: State::Free,
             share: Share::Own,
+            memory: None,
             ..*segment
         };
         let gone = core::mem::replace(segment, free);
@@ -335,24 +323,22 @@ impl SegmentSet {
             Share::Borrowed => self.borrowed -= gone.written(),
         }
         self.free = i;
-        // SAFETY: its state said that it is unmapped only once, and no object of it is live.
-        unsafe { self.give_back(hooks, gone) }
+        self.give_back(hooks, gone);
     }
 
     /// Gives a segment's memory back, or keeps it to be used anew.
-    ///
-    /// # Safety
-    /// The memory was mapped by `map` with that size, and nobody uses it any more.
-    unsafe fn give_back(&mut self, hooks: &dyn Segments, gone: Segment) {
+    fn give_back(&mut self, hooks: &dyn Segments, gone: Segment) {
+        let Some(memory) = gone.memory else {
+            return;
+        };
         self.mapped -= 1;
         let [small, large] = self.sizes;
         let fits = gone.share == Share::Own && gone.size == large && large > small;
         if fits && self.is_much() && self.spare.is_none() {
-            self.spare = Some(gone);
-            return;
+            self.spare = Some(memory);
+        } else {
+            hooks.unmap(memory);
         }
-        // SAFETY: the caller's word.
-        unsafe { hooks.unmap(gone.base, gone.size as usize) }
     }
 
     /// Gives the spare segment back; its bytes.
@@ -360,9 +346,9 @@ impl SegmentSet {
         let Some(spare) = self.spare.take() else {
             return 0;
         };
-        // SAFETY: mapped by `map` with this size, and nothing but `spare` named it any more.
-        unsafe { hooks.unmap(spare.base, spare.size as usize) }
-        u64::from(spare.size)
+        let bytes = spare.len() as u64;
+        hooks.unmap(spare);
+        bytes
     }
 
     fn seal(&mut self, hooks: &dyn Segments, i: u32) {
@@ -373,7 +359,10 @@ impl SegmentSet {
         }
         segment.state = State::Sealed;
         segment.age = self.filed.next_age();
-        hooks.sealed(segment.base, segment.size as usize);
+        segment
+            .memory
+            .iter()
+            .for_each(|memory| hooks.sealed(memory));
         self.link(i);
     }
 
@@ -385,12 +374,8 @@ impl SegmentSet {
         if read || self.object(place).is_none() {
             return;
         }
-        let base = self.segments[place.segment as usize].base;
-        // SAFETY: `object` checked that header and encoding lie in the written part of a mapped
-        // segment, and `&mut self` excludes readers.
-        unsafe {
-            let body = base.add((place.offset + HEADER) as usize);
-            body.write_bytes(0, place.len as usize);
+        if let Some(object) = self.segments[place.segment as usize].object_mut(place) {
+            object[HEADER as usize..].fill(0);
         }
     }
 
@@ -445,20 +430,15 @@ impl SegmentSet {
     pub(crate) fn object(&self, place: Place) -> Option<(Header, &[u8])> {
         let segment = self.segments.get(place.segment as usize)?;
         let end = u64::from(place.offset) + u64::from(footprint(place.len));
-        if !segment.is_mapped() || end > u64::from(segment.used) {
+        if end > u64::from(segment.used) {
             return None;
         }
-        // SAFETY: the range lies in the written part of a mapped segment (checked above),
-        // which is written by `&mut self` methods only; the result borrows self.
-        let (head, body) = unsafe {
-            let at = segment.base.add(place.offset as usize);
-            let body = at.add(HEADER as usize);
-            (
-                at.cast::<[u8; HEADER as usize]>().read(),
-                std::slice::from_raw_parts(body.as_ptr(), place.len as usize),
-            )
-        };
-        Some((Header::from_bytes(head), body))
+        let (head, body) = segment
+            .memory
+            .as_ref()?
+            .get(place.bytes())?
+            .split_first_chunk()?;
+        Some((Header::from_bytes(*head), body))
     }
 
     /// The header at a byte of a segment, whoever it belongs to; `None` past the last.
@@ -476,13 +456,9 @@ impl SegmentSet {
         if self.object(place).is_none() || bit / 8 >= HEADER + place.len {
             return false;
         }
-        // SAFETY: the byte lies inside an object of a mapped segment (checked above) and
-        // `&mut self` excludes readers.
-        unsafe {
-            let base = self.segments[place.segment as usize].base;
-            *base.add((place.offset + bit / 8) as usize).as_ptr() ^= 1 << (bit % 8);
-        }
-        true
+        let object = self.segments[place.segment as usize].object_mut(place);
+        let byte = object.and_then(|object| object.get_mut(bit as usize / 8));
+        byte.map(|byte| *byte ^= 1 << (bit % 8)).is_some()
     }
 
     /// Unmaps everything; nothing may be used afterwards.

@@ -1,11 +1,11 @@
 //! Where each slot's page is: a table of three levels, filled lazily, 12 bytes a slot.
 
-use crate::zeroed::{Zeroable, zeroed_box};
+use crate::segment::HEADER;
 
 /// Slots that one leaf covers.
 pub(crate) const LEAF_SLOTS: u32 = 512;
 const LEAF_BITS: u32 = LEAF_SLOTS.trailing_zeros();
-const MID_BITS: u32 = 11;
+const MID_BITS: u32 = 8;
 const MID_LEAVES: usize = 1 << MID_BITS;
 
 /// Bits of a checksum that an entry keeps.
@@ -62,6 +62,11 @@ pub(crate) struct Place {
 }
 
 impl Place {
+    /// Its bytes in the segment, the header's too.
+    pub(crate) fn bytes(self) -> std::ops::Range<usize> {
+        let from = self.offset as usize;
+        from..from + (HEADER + self.len) as usize
+    }
     pub(crate) fn pack(self) -> u64 {
         u64::from(self.segment) << 33
             | u64::from(self.offset / 8) << 12
@@ -77,26 +82,36 @@ impl Place {
     }
 }
 
-struct Leaf {
-    words: [u64; LEAF_SLOTS as usize],
+/// A slot's entry. Words are halved, so that nothing is lost between rows.
+#[derive(Clone, Copy)]
+struct Row {
+    word: [u32; 2],
     /// Kind in the two top bits, checksum below.
-    metas: [u32; LEAF_SLOTS as usize],
+    meta: u32,
+}
+
+struct Leaf {
+    rows: Box<[Row; LEAF_SLOTS as usize]>,
     used: u32,
 }
-// SAFETY: integers only; zero means empty entries.
-unsafe impl Zeroable for Leaf {}
 
 struct Mid {
-    leaves: [Option<Box<Leaf>>; MID_LEAVES],
+    leaves: Box<[Option<Leaf>; MID_LEAVES]>,
     used: u32,
 }
-// SAFETY: an `Option<Box>` of zero bytes is None (guaranteed null pointer optimisation).
-unsafe impl Zeroable for Mid {}
+
+/// So many values, `None` without memory. Never builds them on the stack.
+pub(crate) fn boxed<T, const N: usize>(value: impl FnMut() -> T) -> Option<Box<[T; N]>> {
+    let mut all = Vec::new();
+    all.try_reserve_exact(N).ok()?;
+    all.resize_with(N, value);
+    all.into_boxed_slice().try_into().ok()
+}
 
 /// The table. Leaves that become empty are freed.
 #[derive(Default)]
 pub(crate) struct Table {
-    mids: Vec<Option<Box<Mid>>>,
+    mids: Vec<Option<Mid>>,
     leaves: usize,
     nr_mids: usize,
 }
@@ -120,7 +135,8 @@ impl Table {
         else {
             return Entry::EMPTY;
         };
-        let kind = match leaf.metas[at] >> SUM_BITS {
+        let Row { word, meta } = leaf.rows[at];
+        let kind = match meta >> SUM_BITS {
             0 => Kind::Empty,
             1 => Kind::Same,
             2 => Kind::Sparse,
@@ -128,8 +144,8 @@ impl Table {
         };
         Entry {
             kind,
-            sum: leaf.metas[at] & ((1 << SUM_BITS) - 1),
-            word: leaf.words[at],
+            sum: meta & ((1 << SUM_BITS) - 1),
+            word: u64::from(word[0]) | u64::from(word[1]) << 32,
         }
     }
 
@@ -147,14 +163,17 @@ impl Table {
             self.mids.resize_with(top + 1, || None);
         }
         if self.mids[top].is_none() {
-            self.mids[top] = zeroed_box();
+            let leaves = boxed(|| None);
+            self.mids[top] = leaves.map(|leaves| Mid { leaves, used: 0 });
             self.nr_mids += usize::from(self.mids[top].is_some());
         }
         let Some(mids) = &mut self.mids[top] else {
             return false;
         };
         if mids.leaves[mid].is_none() {
-            mids.leaves[mid] = zeroed_box();
+            let (word, meta) = ([0; 2], 0);
+            let rows = boxed(|| Row { word, meta });
+            mids.leaves[mid] = rows.map(|rows| Leaf { rows, used: 0 });
             if mids.leaves[mid].is_some() {
                 mids.used += 1;
                 self.leaves += 1;
@@ -176,10 +195,12 @@ impl Table {
         let Some(leaf) = mids.leaves[mid].as_mut() else {
             return false;
         };
-        leaf.used -= u32::from(leaf.metas[at] >> SUM_BITS != 0);
+        leaf.used -= u32::from(leaf.rows[at].meta >> SUM_BITS != 0);
         leaf.used += u32::from(entry.kind != Kind::Empty);
-        leaf.metas[at] = (entry.kind as u32) << SUM_BITS | entry.sum & ((1 << SUM_BITS) - 1);
-        leaf.words[at] = entry.word;
+        leaf.rows[at] = Row {
+            word: [entry.word as u32, (entry.word >> 32) as u32],
+            meta: (entry.kind as u32) << SUM_BITS | entry.sum & ((1 << SUM_BITS) - 1),
+        };
         if leaf.used == 0 {
             mids.leaves[mid] = None;
             mids.used -= 1;
@@ -211,9 +232,9 @@ impl Table {
 
     /// Bytes of all levels.
     pub(crate) fn bytes(&self) -> usize {
-        self.leaves * size_of::<Leaf>()
-            + self.nr_mids * size_of::<Mid>()
-            + self.mids.capacity() * size_of::<Option<Box<Mid>>>()
+        self.leaves * size_of::<[Row; LEAF_SLOTS as usize]>()
+            + self.nr_mids * size_of::<[Option<Leaf>; MID_LEAVES]>()
+            + self.mids.capacity() * size_of::<Option<Mid>>()
     }
 }
 
@@ -260,6 +281,6 @@ mod tests {
 
     #[test]
     fn a_slot_costs_twelve_bytes() {
-        assert!(size_of::<Leaf>() <= LEAF_SLOTS as usize * 12 + 8);
+        assert_eq!(size_of::<Row>(), 12);
     }
 }

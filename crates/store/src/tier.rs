@@ -166,22 +166,20 @@ impl<S: Segments, F: SwapFile> Ram<S, F> {
         let (part, out) = parts
             .filter_map(|part| Some((part, part.change(|shard| shard.send())?)))
             .next()?;
-        let to = self.reserve(number, out.size);
-        // SAFETY: a sealed segment's memory, of which that many bytes are mapped. Until it is told
-        // to be sent it is neither unmapped nor written: nothing is appended to what is sealed,
-        // compaction does not see it, and objects that are freed are not wiped.
-        let bytes = unsafe { std::slice::from_raw_parts(out.base.as_ptr(), out.bytes as usize) };
+        let size = out.size;
+        let to = self.reserve(number, size);
+        let bytes = &out.memory[..out.bytes as usize];
         let written = to.map(|to| self.file.write(to.at(), bytes));
         let sent = to.filter(|_| written == Some(Ok(())));
         self.tier.used.store(true, Relaxed);
-        let pages = part.change(|shard| shard.segments.sent(&self.hooks, &out, sent));
+        let pages = part.change(|shard| shard.segments.sent(&self.hooks, out, sent));
         self.vacate(part);
         if sent.is_some() {
-            let bytes = u64::from(out.size);
+            let bytes = u64::from(size);
             return Some(Written { pages, bytes });
         }
         if let Some(to) = to {
-            self.give(to.block, out.size);
+            self.give(to.block, size);
         }
         let is_full = written.is_none_or(|w| w.is_err_and(|errno| FULL.contains(&errno)));
         if !is_full || !self.clean(number, 3) {
@@ -237,14 +235,8 @@ impl<S: Segments, F: SwapFile> Ram<S, F> {
     }
 
     fn empty(&self, number: u64, part: &Part, sparse: &Sparse) {
-        let Some(base) = self.hooks.map(sparse.size as usize) else {
+        let Some(mut room) = self.hooks.map(sparse.size as usize) else {
             return;
-        };
-        // SAFETY: `map` gave that many bytes, which are ours until `unmap` below, and they are
-        // initialised first.
-        let room = unsafe {
-            base.write_bytes(0, sparse.size as usize);
-            std::slice::from_raw_parts_mut(base.as_ptr(), sparse.size as usize)
         };
         let whole = sparse.used.next_multiple_of(BLOCK).min(sparse.size);
         let read = &mut room[..whole as usize];
@@ -259,8 +251,7 @@ impl<S: Segments, F: SwapFile> Ram<S, F> {
         }
         // If something is left of it, it cannot be read, or there is no memory.
         part.change(|shard| shard.segments.leave(sparse));
-        // SAFETY: from `map` with that size, and the slices are not used any more.
-        unsafe { self.hooks.unmap(base, sparse.size as usize) };
+        self.hooks.unmap(room);
     }
 
     /// Reads what is in a row in a file of the pages of slots `first` and following, all by one

@@ -3,8 +3,8 @@
 use crate::common::{KINDS, Rng, page};
 use deckle_mm::{PAGE_SIZE, Slot, Store};
 use deckle_store::{Algorithm, Config, Heap, Ram, Segments};
+use deckle_sys::Memory;
 use std::collections::HashMap;
-use std::ptr::NonNull;
 use std::sync::Mutex;
 
 const SEGMENT: u64 = 64 << 10;
@@ -145,16 +145,14 @@ struct Counting {
     unmapped: Mutex<u64>,
 }
 
-// SAFETY: the heap's memory, passed on unchanged.
-unsafe impl Segments for &Counting {
-    fn map(&self, bytes: usize) -> Option<NonNull<u8>> {
+impl Segments for &Counting {
+    fn map(&self, bytes: usize) -> Option<Memory> {
         *self.mapped.lock().unwrap() += 1;
         Heap.map(bytes)
     }
-    unsafe fn unmap(&self, base: NonNull<u8>, bytes: usize) {
+    fn unmap(&self, memory: Memory) {
         *self.unmapped.lock().unwrap() += 1;
-        // SAFETY: from the heap's `map`, passed on unchanged.
-        unsafe { Heap.unmap(base, bytes) }
+        drop(memory);
     }
 }
 
@@ -226,34 +224,21 @@ struct Watching {
     checked: Mutex<usize>,
 }
 
-fn bytes_of(base: NonNull<u8>, bytes: usize) -> Vec<u8> {
-    // SAFETY: the store mapped this many zeroed bytes and its lock is held during hooks.
-    unsafe { std::slice::from_raw_parts(base.as_ptr(), bytes) }.to_vec()
-}
-
-// SAFETY: the heap's memory, zeroed so that all of it may be read.
-unsafe impl Segments for &Watching {
-    fn map(&self, bytes: usize) -> Option<NonNull<u8>> {
-        let base = Heap.map(bytes)?;
-        // SAFETY: the heap gave this many bytes.
-        unsafe { base.write_bytes(0, bytes) };
-        Some(base)
+impl Segments for &Watching {
+    fn map(&self, bytes: usize) -> Option<Memory> {
+        Heap.map(bytes)
     }
-    unsafe fn unmap(&self, base: NonNull<u8>, bytes: usize) {
-        if let Some(before) = self.sealed.lock().unwrap().remove(&base.addr().get()) {
-            let now = bytes_of(base, bytes);
-            let wiped = before.iter().zip(&now).all(|(b, n)| b == n || *n == 0);
+    fn unmap(&self, memory: Memory) {
+        let at = memory.as_ptr().expose_provenance();
+        if let Some(before) = self.sealed.lock().unwrap().remove(&at) {
+            let wiped = before.iter().zip(&*memory).all(|(b, n)| b == n || *n == 0);
             assert!(wiped, "a sealed segment was written, not only wiped");
             *self.checked.lock().unwrap() += 1;
         }
-        // SAFETY: from the heap's `map`, passed on unchanged.
-        unsafe { Heap.unmap(base, bytes) }
     }
-    fn sealed(&self, base: NonNull<u8>, bytes: usize) {
-        self.sealed
-            .lock()
-            .unwrap()
-            .insert(base.addr().get(), bytes_of(base, bytes));
+    fn sealed(&self, memory: &Memory) {
+        let mut sealed = self.sealed.lock().unwrap();
+        sealed.insert(memory.as_ptr().addr(), memory.to_vec());
     }
 }
 
@@ -283,20 +268,17 @@ fn sealed_segments_are_written_by_wiping_alone() {
 #[derive(Default)]
 struct Kept(Mutex<Vec<(usize, usize)>>);
 
-// SAFETY: the heap's memory, which is never freed.
-unsafe impl Segments for &Kept {
-    fn map(&self, bytes: usize) -> Option<NonNull<u8>> {
-        let base = Heap.map(bytes)?;
-        // SAFETY: the heap gave this many bytes.
-        unsafe { base.write_bytes(0, bytes) };
-        self.0.lock().unwrap().push((base.addr().get(), bytes));
-        Some(base)
+impl Segments for &Kept {
+    fn map(&self, bytes: usize) -> Option<Memory> {
+        let memory = Heap.map(bytes)?;
+        let place = (memory.as_ptr().expose_provenance(), bytes);
+        self.0.lock().unwrap().push(place);
+        Some(memory)
     }
-    unsafe fn unmap(&self, base: NonNull<u8>, _bytes: usize) {
-        self.0
-            .lock()
-            .unwrap()
-            .retain(|(at, _)| *at != base.addr().get());
+    fn unmap(&self, memory: Memory) {
+        let here = memory.as_ptr().expose_provenance();
+        self.0.lock().unwrap().retain(|(at, _)| *at != here);
+        std::mem::forget(memory);
     }
 }
 

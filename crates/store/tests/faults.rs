@@ -4,7 +4,7 @@ use crate::common::{Page, mixed, noise, page};
 use deckle_mm::{PAGE_SIZE, Slot, Store, StoreError, StoreStop};
 use deckle_store::faulty::{EIO, ENOSPC, Faulty, Plan};
 use deckle_store::{Algorithm, Config, Heap, MAX_SPARSE_WORDS, Ram, Segments};
-use std::ptr::NonNull;
+use deckle_sys::Memory;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 fn algorithms() -> Vec<Algorithm> {
@@ -214,19 +214,17 @@ fn a_failing_medium_fails_exactly_the_planned_page() {
 /// Segments that run out.
 struct Scarce(AtomicI64);
 
-// SAFETY: hands on what the heap gives and takes.
-unsafe impl Segments for Scarce {
-    fn map(&self, bytes: usize) -> Option<NonNull<u8>> {
+impl Segments for Scarce {
+    fn map(&self, bytes: usize) -> Option<Memory> {
         if self.0.fetch_sub(1, Ordering::Relaxed) <= 0 {
             self.0.fetch_add(1, Ordering::Relaxed);
             return None;
         }
         Heap.map(bytes)
     }
-    unsafe fn unmap(&self, base: NonNull<u8>, bytes: usize) {
+    fn unmap(&self, memory: Memory) {
         self.0.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: comes from the heap's `map`, passed on unchanged.
-        unsafe { Heap.unmap(base, bytes) }
+        drop(memory);
     }
 }
 

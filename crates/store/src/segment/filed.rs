@@ -6,8 +6,8 @@
 
 use super::{Segment, SegmentSet, Segments, Share, State, footprint};
 use crate::swapfile::{BLOCK, Extent};
+use deckle_sys::memory::Lent;
 use std::collections::VecDeque;
-use std::ptr::NonNull;
 
 /// Bytes of a segment that goes to the file first: little is won with one before it is written.
 pub(super) const FAR_BYTES: u32 = 256 << 10;
@@ -95,7 +95,7 @@ impl Filed {
 pub(crate) struct Outgoing {
     pub(crate) segment: u32,
     /// Its memory, which stays and does not change until [`SegmentSet::sent`].
-    pub(crate) base: NonNull<u8>,
+    pub(crate) memory: Lent,
     /// Bytes to be written, whole blocks.
     pub(crate) bytes: u32,
     /// Bytes of the segment.
@@ -124,7 +124,7 @@ impl SegmentSet {
         s.state = State::Leaving;
         Some(Outgoing {
             segment,
-            base: s.base,
+            memory: s.memory.as_mut()?.lend()?,
             bytes: s.used.next_multiple_of(BLOCK).min(s.size),
             size: s.size,
         })
@@ -132,11 +132,14 @@ impl SegmentSet {
 
     /// It was written there, and its memory is not needed any more; or was not, and it is as
     /// before. Returns how many pages of it are in the file now.
-    pub(crate) fn sent(&mut self, hooks: &dyn Segments, out: &Outgoing, to: Option<Extent>) -> u64 {
+    pub(crate) fn sent(&mut self, hooks: &dyn Segments, out: Outgoing, to: Option<Extent>) -> u64 {
         let i = out.segment;
         let s = &mut self.segments[i as usize];
         debug_assert_eq!(s.state, State::Leaving);
         s.state = State::Sealed;
+        if let Some(memory) = &mut s.memory {
+            memory.take_back(out.memory);
+        }
         self.filed.own = to.map_or(self.filed.own, |extent| extent.file);
         // Nobody appends to it, but all of it may have been freed, or lent, meanwhile.
         if s.live > 0
@@ -159,7 +162,7 @@ impl SegmentSet {
         let s = &mut self.segments[i as usize];
         let filed = Segment {
             state: State::Filed,
-            base: NonNull::dangling(),
+            memory: None,
             extent,
             ..*s
         };
@@ -170,9 +173,7 @@ impl SegmentSet {
         let sum = &mut self.sums[Share::Own as usize];
         sum.mapped -= u64::from(before.size);
         sum.live -= u64::from(before.live);
-        // SAFETY: `map` gave this memory, the segment does not name it any more, and who has
-        // written it is done.
-        unsafe { self.give_back(hooks, before) }
+        self.give_back(hooks, before);
         pages
     }
 

@@ -1,12 +1,12 @@
 //! A pager in this process, with the store timed: what `deckle run` puts into a program.
 
-use std::alloc::{Layout, alloc, dealloc};
-use std::ptr::NonNull;
 use std::sync::Arc;
 
 use deckle_live::{Die, Limit, LiveConfig, Pager, Service};
 use deckle_mm::{Slot, Store, StoreError, Tunables};
 use deckle_store::{Algorithm, Config, Ram, Segments};
+use deckle_sys::Memory;
+use deckle_sys::mapping::Advice;
 
 use super::clock::{Part, turn_to, within};
 use crate::LabError;
@@ -21,36 +21,16 @@ const ROOM: (u64, u64) = (4 << 20, 64);
 #[derive(Clone, Copy)]
 pub(crate) struct Mapped;
 
-fn layout(bytes: usize) -> Option<Layout> {
-    let align = if bytes.is_multiple_of(HUGE) {
-        HUGE
-    } else {
-        PAGE
-    };
-    let layout = Layout::from_size_align(bytes, align).ok()?;
-    (layout.size() > 0).then_some(layout)
-}
-
-// SAFETY: the allocator's blocks are exclusive until freed, and aligned to a page by their layout.
-unsafe impl Segments for Mapped {
-    fn map(&self, bytes: usize) -> Option<NonNull<u8>> {
-        // SAFETY: the size is above zero.
-        let base = NonNull::new(unsafe { alloc(layout(bytes)?) })?;
-        for advice in [libc::MADV_HUGEPAGE, libc::MADV_POPULATE_WRITE] {
-            if advice == libc::MADV_POPULATE_WRITE || bytes.is_multiple_of(HUGE) {
-                // SAFETY: changes no byte of the block, which is ours. Where it is refused pages
-                // come when they are touched.
-                unsafe { libc::madvise(base.as_ptr().cast(), bytes, advice) };
-            }
+impl Segments for Mapped {
+    fn map(&self, bytes: usize) -> Option<Memory> {
+        let is_huge = bytes.is_multiple_of(HUGE);
+        let mut memory = Memory::map_aligned(bytes, if is_huge { HUGE } else { PAGE }).ok()?;
+        // Where it is refused pages come when they are touched.
+        if is_huge {
+            let _ = memory.advise(0..bytes, Advice::HugePage);
         }
-        Some(base)
-    }
-
-    unsafe fn unmap(&self, base: NonNull<u8>, bytes: usize) {
-        if let Some(layout) = layout(bytes) {
-            // SAFETY: the caller says `base` came from `map(bytes)`, which used this layout.
-            unsafe { dealloc(base.as_ptr(), layout) }
-        }
+        let _ = memory.advise(0..bytes, Advice::PopulateWrite);
+        Some(memory)
     }
 
     fn encoded(&self) {
