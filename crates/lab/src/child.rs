@@ -3,10 +3,15 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
+
+use deckle_sys::file::{in_memory, set_flags};
+use deckle_sys::poll::{poll, to_read};
+use deckle_sys::process::{self, Start, at_start};
+use deckle_sys::{Errno, Fd, pidfd};
 
 use crate::LabError;
 use crate::program::FIGURES_LINE;
@@ -18,7 +23,7 @@ const DEADLINE: Duration = Duration::from_secs(1800);
 pub struct Running {
     what: String,
     child: Child,
-    pidfd: OwnedFd,
+    pidfd: Fd,
     input: Option<ChildStdin>,
     output: File,
     said: Vec<u8>,
@@ -95,34 +100,31 @@ impl Running {
         let [program, args @ ..] = command else {
             return Err(LabError::Option(format!("{what}: the command is empty")));
         };
-        let errors = memory_file().map_err(fail)?;
+        let errors = in_memory(c"deckle-lab-stderr").map_err(|e| fail(e.into()))?;
+        let errors = File::from(OwnedFd::from(errors));
         let mut build = Command::new(program);
         build.args(args);
         build.stdin(Stdio::piped()).stdout(Stdio::piped());
         build.stderr(errors.try_clone().map_err(fail)?);
-        // SAFETY: between fork and exec only async-signal-safe calls run: prctl, and write to
-        // files opened before. The closure owns them and allocates nothing.
-        unsafe {
-            build.pre_exec(move || {
-                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-                doors.iter().try_for_each(|mut door| door.write_all(b"0"))
-            });
-        }
+        let start = Start {
+            doors,
+            ..Start::default()
+        };
+        at_start(&mut build, start);
         let started = Instant::now();
         let mut child = build.spawn().map_err(fail)?;
-        let pidfd = pidfd(&child).inspect_err(|_| {
+        let pidfd = pidfd::open(child.id()).inspect_err(|_| {
             let _ = child.kill();
             let _ = child.wait();
         });
-        let pidfd = pidfd.map_err(fail)?;
+        let pidfd = pidfd.map_err(|e| fail(e.into()))?;
         let input = child.stdin.take();
         let output = child
             .stdout
             .take()
             .map(|out| File::from(OwnedFd::from(out)));
         let output = output.ok_or_else(|| fail(io::ErrorKind::BrokenPipe.into()))?;
-        // SAFETY: fcntl on a descriptor that output keeps open.
-        unsafe { libc::fcntl(output.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) };
+        set_flags(&output, libc::O_NONBLOCK).map_err(|e| fail(e.into()))?;
         Ok(Self {
             what: what.into(),
             child,
@@ -248,22 +250,13 @@ impl Running {
                 how,
             });
         }
-        let poll = |fd: &dyn AsRawFd| libc::pollfd {
-            fd: fd.as_raw_fd(),
-            events: libc::POLLIN,
-            revents: 0,
-        };
-        let mut fds = [poll(&self.pidfd), poll(&self.output)];
+        let mut fds = [self.pidfd.raw(), self.output.as_raw_fd()].map(to_read);
         let count = if output { 2 } else { 1 };
         let wait = i32::try_from(left.min(most).as_millis()).unwrap_or(i32::MAX);
-        // SAFETY: fds holds at least count entries and lives through the call.
-        let ready = unsafe { libc::poll(fds.as_mut_ptr(), count, wait) };
-        if ready < 0 {
-            let e = io::Error::last_os_error();
-            if e.kind() != io::ErrorKind::Interrupted {
-                return Err(LabError::io(format!("waiting for {}", self.what), e));
-            }
-            return Ok(false);
+        match poll(&mut fds[..count], wait) {
+            Ok(_) => {}
+            Err(Errno(libc::EINTR)) => return Ok(false),
+            Err(e) => return Err(LabError::io(format!("waiting for {}", self.what), e.into())),
         }
         if fds[1].revents != 0 && !self.drain() {
             // Closed its stdout: only its end is left to wait for.
@@ -286,20 +279,9 @@ impl Running {
     }
 
     fn reap(&mut self) -> Result<(ExitStatus, f64), LabError> {
-        let mut status = 0;
-        // SAFETY: an all-zero rusage is a valid one.
-        let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-        let pid = self.child.id() as libc::pid_t;
-        loop {
-            // SAFETY: both pointers are to locals; pid is our own child, not reaped before.
-            if unsafe { libc::wait4(pid, &mut status, 0, &mut usage) } == pid {
-                break;
-            }
-            let e = io::Error::last_os_error();
-            if e.kind() != io::ErrorKind::Interrupted {
-                return Err(LabError::io(format!("waiting for {}", self.what), e));
-            }
-        }
+        let ended = process::wait_usage(self.child.id() as i32);
+        let (status, usage) =
+            ended.map_err(|e| LabError::io(format!("waiting for {}", self.what), e.into()))?;
         self.reaped = true;
         let seconds = |t: libc::timeval| t.tv_sec as f64 + t.tv_usec as f64 / 1e6;
         let cpu_s = seconds(usage.ru_utime) + seconds(usage.ru_stime);
@@ -314,26 +296,6 @@ impl Drop for Running {
             let _ = self.child.wait();
         }
     }
-}
-
-fn memory_file() -> io::Result<File> {
-    // SAFETY: the name is a terminated literal.
-    let fd = unsafe { libc::memfd_create(c"deckle-lab-stderr".as_ptr(), libc::MFD_CLOEXEC) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: fd was just made and belongs to nobody else.
-    Ok(unsafe { File::from_raw_fd(fd) })
-}
-
-fn pidfd(child: &Child) -> io::Result<OwnedFd> {
-    // SAFETY: the call takes two numbers; the child is not reaped, so the pid is its own.
-    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, child.id(), 0) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: fd was just made and belongs to nobody else; descriptors fit an i32.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
 #[cfg(test)]

@@ -5,10 +5,12 @@ use std::hint::black_box;
 use std::thread;
 use std::time::Instant;
 
+use deckle_sys::mapping::Advice;
+
 use crate::LabError;
 use crate::program::in_threads;
 use crate::program::pageout::Content;
-use crate::region::Region;
+use crate::region;
 use crate::size::{BLOCK, PAGE};
 
 /// Memory per thread, used over and over: more than its caches hold.
@@ -33,11 +35,11 @@ pub fn measure(len: usize, content: Content) -> Result<f64, LabError> {
 fn work(threads: usize, blocks: usize, content: Content) -> Result<f64, LabError> {
     let prepared = in_threads(0..threads, |_| -> Result<f64, LabError> {
         let started = Instant::now();
-        let mut window = Region::new(WINDOW)?;
-        let _ = window.advise(libc::MADV_HUGEPAGE);
-        window.bytes_mut().fill(1);
+        let mut window = region::map(WINDOW)?;
+        let _ = region::advise(&mut window, Advice::HugePage);
+        window.fill(1);
         let prepared = started.elapsed().as_secs_f64();
-        zero_and_scan(window.bytes_mut(), blocks, content);
+        zero_and_scan(&mut window, blocks, content);
         Ok(prepared)
     });
     (prepared.into_iter()).try_fold(0.0, |longest: f64, prepared| Ok(longest.max(prepared?)))

@@ -15,6 +15,8 @@
 //!
 //! Dependencies go one way: experiments -> host, child, program -> content, region, size.
 
+#![deny(unsafe_code)]
+
 #[macro_use]
 mod named;
 

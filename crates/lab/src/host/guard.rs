@@ -1,9 +1,8 @@
 //! Changes of the host that are certain to be undone.
 
 use std::ffi::OsString;
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, Write};
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -189,13 +188,10 @@ pub(super) fn current(text: &str) -> String {
 fn lock(file: &File, at: &Path) -> Result<(), LabError> {
     let deadline = Instant::now() + PATIENCE;
     loop {
-        // SAFETY: flock takes a descriptor that file keeps open.
-        if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
-            return Ok(());
-        }
-        let error = std::io::Error::last_os_error();
-        if error.raw_os_error() != Some(libc::EWOULDBLOCK) {
-            return Err(LabError::file("locking", at, error));
+        match file.try_lock() {
+            Ok(()) => return Ok(()),
+            Err(TryLockError::WouldBlock) => {}
+            Err(TryLockError::Error(e)) => return Err(LabError::file("locking", at, e)),
         }
         if Instant::now() > deadline {
             return Err(LabError::Host {

@@ -12,6 +12,8 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use deckle_sys::{file, signal};
+
 /// How long processes of a removed cgroup and busy devices are waited for.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -102,11 +104,7 @@ fn swap_off(device: &Path) -> io::Result<()> {
         return Ok(());
     }
     let path = CString::new(device.as_os_str().as_bytes())?;
-    // SAFETY: path is a terminated string that lives through the call.
-    match unsafe { libc::swapoff(path.as_ptr()) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
+    Ok(file::swap_off(&path)?)
 }
 
 fn remove_cgroup(dir: &Path) -> io::Result<()> {
@@ -122,8 +120,8 @@ fn remove_cgroup(dir: &Path) -> io::Result<()> {
             .filter_map(|p| p.parse::<i32>().ok())
             .filter(|pid| *pid > 1)
         {
-            // SAFETY: kill touches no memory; the pid was read from our own cgroup just now.
-            unsafe { libc::kill(pid, libc::SIGKILL) };
+            // Read from our own cgroup just now.
+            let _ = signal::send(pid, libc::SIGKILL);
         }
         match fs::remove_dir(dir) {
             Ok(()) => return Ok(()),

@@ -10,18 +10,15 @@ use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::process::ExitCode;
 
+use deckle_sys::{process, signal};
+
 use super::journal;
 
 /// Runs the keeper until its stdin closes. Exit status 0 if everything was given back.
 pub fn main() -> ExitCode {
-    // SAFETY: setsid and signal touch no memory of ours. Ctrl-C at the terminal, and a hang-up,
-    // are meant for the run: this process has to outlive it.
-    unsafe {
-        libc::setsid();
-        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGPIPE] {
-            libc::signal(signal, libc::SIG_IGN);
-        }
-    }
+    // Ctrl-C at the terminal, and a hang-up, are meant for the run: this process has to outlive it.
+    process::begin_session();
+    signal::ignore(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGPIPE]);
     match keep() {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {

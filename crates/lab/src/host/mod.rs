@@ -14,6 +14,8 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+use deckle_sys::process::effective_user;
+
 use crate::LabError;
 use crate::experiment::bad;
 use crate::size::human;
@@ -57,8 +59,7 @@ fn lacks<T>(what: impl Into<String>, remedy: &str) -> Result<T, LabError> {
 
 /// True if this process is root, which every change of the host needs.
 pub fn is_root() -> bool {
-    // SAFETY: geteuid takes nothing and cannot fail.
-    unsafe { libc::geteuid() == 0 }
+    effective_user() == 0
 }
 
 /// Memory of the host that programs can still get, in bytes.

@@ -6,11 +6,10 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
 
+use deckle_sys::process::same_memory;
+
 use super::read;
 use crate::LabError;
-
-/// Compares the address spaces of two processes, in kcmp(2).
-const KCMP_VM: libc::c_int = 1;
 
 /// Sum of Pss_Anon over `root` and all its descendants, in bytes. Tasks that share one address
 /// space count once. A process that ends meanwhile counts nothing.
@@ -73,9 +72,4 @@ pub fn tree(root: u32) -> Result<Vec<u32>, LabError> {
         next += 1;
     }
     Ok(all)
-}
-
-fn same_memory(a: u32, b: u32) -> bool {
-    // SAFETY: kcmp takes numbers only; a pid that is gone makes it fail.
-    unsafe { libc::syscall(libc::SYS_kcmp, a, b, KCMP_VM, 0, 0) == 0 }
 }

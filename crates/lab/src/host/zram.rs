@@ -6,6 +6,8 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use deckle_sys::file;
+
 use super::journal::Undo;
 use super::{Guard, lacks, read, refused, unexpected, write};
 use crate::LabError;
@@ -58,15 +60,7 @@ pub fn swap_on(guard: &mut Guard, bytes: usize) -> Result<(), LabError> {
     write_header(bytes).map_err(|e| LabError::file("writing a swap header to", DEVICE, e))?;
     guard.note(Undo::SwapOff(DEVICE.into()))?;
     let device = CString::new(DEVICE).map_err(|e| LabError::io("device name", e.into()))?;
-    // SAFETY: device is a terminated string that lives through the call.
-    match unsafe { libc::swapon(device.as_ptr(), 0) } {
-        0 => Ok(()),
-        _ => Err(refused(
-            "swapon",
-            Path::new(DEVICE),
-            io::Error::last_os_error(),
-        )),
-    }
+    file::swap_on(&device).map_err(|e| refused("swapon", Path::new(DEVICE), e.into()))
 }
 
 /// Memory that zram0 takes now, in bytes: what is compressed, with the holes between it.

@@ -1,11 +1,11 @@
 //! The S000 accesses: fill, advise, read back.
 
-use std::io;
 use std::time::Instant;
 
 use deckle_mm::{Advice, Item, Store, Tunables};
 use deckle_model::ModelCharge;
 use deckle_store::{Algorithm, Ram};
+use deckle_sys::clock::{Clock, nanos};
 
 use super::process::Process;
 use super::{PER_PAGE, fits};
@@ -42,14 +42,14 @@ pub fn run(case: Case, size: usize) -> Result<ModelPageout, LabError> {
     let program = Process::new(ram, charge, store, Tunables::default(), size)?.mapped()?;
     let content = Pages::new(case)?;
 
-    let (started, cpu) = (Instant::now(), cpu_seconds()?);
+    let (started, cpu) = (Instant::now(), cpu_seconds());
     program.advise(Advice::HugePage)?;
     for block in 0..size / BLOCK {
         content.fill(&program, block)?;
     }
     program.advise(Advice::PageOut)?;
     let mut wall_s = started.elapsed().as_secs_f64();
-    let mut cpu_s = cpu_seconds()? - cpu;
+    let mut cpu_s = cpu_seconds() - cpu;
 
     let stored = Stored {
         zero_pages: program.count(Item::SwpoutZero),
@@ -66,10 +66,10 @@ pub fn run(case: Case, size: usize) -> Result<ModelPageout, LabError> {
     content.check(&program, size / PAGE)?;
     program.verify(true)?;
 
-    let (started, cpu) = (Instant::now(), cpu_seconds()?);
+    let (started, cpu) = (Instant::now(), cpu_seconds());
     program.unmap()?;
     wall_s += started.elapsed().as_secs_f64();
-    cpu_s += cpu_seconds()? - cpu;
+    cpu_s += cpu_seconds() - cpu;
     program.verify(true)?;
     Ok(ModelPageout {
         wall_s,
@@ -79,19 +79,8 @@ pub fn run(case: Case, size: usize) -> Result<ModelPageout, LabError> {
 }
 
 /// CPU time of this thread so far, in seconds.
-fn cpu_seconds() -> Result<f64, LabError> {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: the call writes one timespec, which `time` is.
-    match unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) } {
-        0 => Ok(time.tv_sec as f64 + time.tv_nsec as f64 / 1e9),
-        _ => Err(LabError::io(
-            "reading the CPU time",
-            io::Error::last_os_error(),
-        )),
-    }
+fn cpu_seconds() -> f64 {
+    nanos(Clock::Thread) as f64 / 1e9
 }
 
 /// What the program writes, as the real program does.

@@ -5,7 +5,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::{Failure, check_all, pages_of, parse, say};
 use crate::content::{self, Recipe};
-use crate::region::Region;
+use crate::region;
 use crate::size::{self, PAGE};
 
 /// Pages between two updates of the progress bar.
@@ -48,10 +48,10 @@ pub(crate) fn run(
         recipe.ratio(),
         measured(&recipe, seed, pages as u64),
     ))?;
-    let mut region = Region::new(bytes)?;
-    fill(region.bytes_mut(), &recipe, seed);
-    meddle(region.bytes_mut());
-    check_all(region.bytes(), |n, want| recipe.page(seed, n as u64, want))
+    let mut region = region::map(bytes)?;
+    fill(&mut region, &recipe, seed);
+    meddle(&mut region);
+    check_all(&region, |n, want| recipe.page(seed, n as u64, want))
 }
 
 /// Fills all pages.

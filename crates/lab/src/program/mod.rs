@@ -12,9 +12,11 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
 
+use deckle_sys::process;
+
 use crate::LabError;
 use crate::experiment::bad;
-use crate::region::last_error;
+use crate::region::failed;
 use crate::size::{self, PAGE};
 
 pub mod anon;
@@ -212,37 +214,26 @@ pub(crate) fn in_threads<W: Send, T: Send>(
 }
 
 /// Does `work` in a forked child, which has to say that it went well.
+#[expect(
+    unsafe_code,
+    reason = "a fork while there are threads is its caller's to answer for"
+)]
 pub(crate) fn in_child(work: impl FnOnce() -> bool) -> Result<(), LabError> {
-    // SAFETY: the child works on memory that it owns, and ends by _exit.
-    let pid = unsafe { libc::fork() };
-    if pid < 0 {
-        return Err(last_error("forking"));
-    }
-    if pid == 0 {
-        let well = work();
-        // SAFETY: ends the child at once, without the parent's exit handlers.
-        unsafe { libc::_exit(i32::from(!well)) };
-    }
-    let mut status = 0;
-    // SAFETY: our own child; status is a local.
-    if unsafe { libc::waitpid(pid, &mut status, 0) } == pid && status == 0 {
+    // SAFETY: the work of this crate makes no thread.
+    let raw = unsafe { process::in_child(work) }.map_err(failed("forking"))?;
+    if raw == 0 {
         return Ok(());
     }
     let (what, how) = (
         "a forked child".into(),
-        format!("ended with status {status:#x}"),
+        format!("ended with status {raw:#x}"),
     );
     Err(LabError::Child { what, how })
 }
 
 /// Page faults until now, minor and major, of this process (`RUSAGE_SELF`) or of the children that
 /// it has waited for.
-pub(crate) fn faults(of: libc::c_int) -> Result<u64, LabError> {
-    // SAFETY: an all-zero rusage is a valid one.
-    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: fills one rusage, which `usage` is.
-    match unsafe { libc::getrusage(of, &mut usage) } {
-        0 => Ok(usage.ru_minflt.cast_unsigned() + usage.ru_majflt.cast_unsigned()),
-        _ => Err(last_error("counting page faults")),
-    }
+pub(crate) fn faults(of: i32) -> u64 {
+    let usage = process::usage(of);
+    usage.ru_minflt.cast_unsigned() + usage.ru_majflt.cast_unsigned()
 }

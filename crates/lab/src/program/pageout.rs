@@ -12,11 +12,13 @@
 
 use std::time::Instant;
 
+use deckle_sys::mapping::Advice;
+
 use super::{Failure, check_all, parse, say, wait_for_a_line};
 use crate::LabError;
 use crate::content::{Recipe, mix};
 use crate::experiment::bad;
-use crate::region::Region;
+use crate::region;
 use crate::size::{BLOCK, PAGE};
 
 /// lz4 ratio of the pages of `--text`.
@@ -152,8 +154,8 @@ pub(crate) fn run(
     meddle: impl FnOnce(&mut [u8]),
 ) -> Result<(), Failure> {
     let templates = content.templates()?;
-    let mut region = Region::new(len)?;
-    region.advise(libc::MADV_HUGEPAGE)?;
+    let mut region = region::map(len)?;
+    region::advise(&mut region, Advice::HugePage)?;
 
     let blocks = len / BLOCK;
     let timed = blocks.min(TIMED_FAULTS);
@@ -166,7 +168,7 @@ pub(crate) fn run(
             region.touch(block * BLOCK + content.offset(first), 0xff);
             fault_us += (started.elapsed() - before).as_secs_f64() * 1e6;
         }
-        let bytes = &mut region.bytes_mut()[block * BLOCK..][..BLOCK];
+        let bytes = &mut region[block * BLOCK..][..BLOCK];
         let pages = bytes.chunks_exact_mut(PAGE).take(content.pages());
         for (i, page) in pages.enumerate() {
             content.write(&templates, first + i, page);
@@ -174,12 +176,12 @@ pub(crate) fn run(
     }
     say(format_args!("{FAULTS_LINE}{:.1}", fault_us / timed as f64))?;
 
-    region.advise(libc::MADV_PAGEOUT)?;
+    region::advise(&mut region, Advice::PageOut)?;
     let Some(wait) = wait else { return Ok(()) };
     say(format_args!("{PAGED_OUT_LINE}"))?;
     wait()?;
-    meddle(region.bytes_mut());
-    check_all(region.bytes(), |n, want| content.page(&templates, n, want))
+    meddle(&mut region);
+    check_all(&region, |n, want| content.page(&templates, n, want))
 }
 
 /// The pages that [`text_page`] stamps.

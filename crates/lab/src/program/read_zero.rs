@@ -3,7 +3,7 @@
 
 use super::{Failure, check, check_all, fill, pages_of, parse, say};
 use crate::content::Recipe;
-use crate::region::Region;
+use crate::region;
 use crate::size::{self, PAGE};
 
 #[derive(clap::Parser)]
@@ -21,16 +21,16 @@ pub(super) fn main(args: &[&str]) -> Result<(), Failure> {
 }
 
 fn run(pages: usize, seed: u64) -> Result<(), Failure> {
-    let mut region = Region::new(pages * PAGE)?;
-    for (n, page) in region.bytes().chunks_exact(PAGE).enumerate() {
+    let mut region = region::map(pages * PAGE)?;
+    for (n, page) in region.chunks_exact(PAGE).enumerate() {
         check(n, page, &[0; PAGE])?;
     }
     let all = size::human((pages * PAGE) as u64);
     say(format_args!("read: {all} of zeros"))?;
     let recipe = Recipe::new(1.0)?;
-    fill::fill(region.bytes_mut(), &recipe, seed);
+    fill::fill(&mut region, &recipe, seed);
     say(format_args!("wrote: the same with lz4 ratio 1:1"))?;
-    check_all(region.bytes(), |n, want| recipe.page(seed, n as u64, want))
+    check_all(&region, |n, want| recipe.page(seed, n as u64, want))
 }
 
 #[cfg(test)]

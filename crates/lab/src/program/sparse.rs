@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::{Failure, check_all, pages_of, parse};
-use crate::region::Region;
+use crate::region;
 use crate::size::{self, PAGE};
 
 const BYTE: u8 = b'Z';
@@ -42,13 +42,13 @@ pub(crate) fn run(
     zeros: bool,
     meddle: impl FnOnce(&mut [u8]),
 ) -> Result<(), Failure> {
-    let mut region = Region::new(len)?;
+    let mut region = region::map(len)?;
     for (at, byte) in touches(len, stride, zeros) {
         region.touch(at, byte);
     }
     thread::sleep(HOLD);
-    meddle(region.bytes_mut());
-    check_all(region.bytes(), |n, want| page(n, stride, zeros, want))
+    meddle(&mut region);
+    check_all(&region, |n, want| page(n, stride, zeros, want))
 }
 
 /// What is written, in order: bytes by their place.

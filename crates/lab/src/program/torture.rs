@@ -11,9 +11,11 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use deckle_sys::mapping::{Advice, Words};
+
 use super::{Failure, in_child, in_threads, pages_of, parse, say, seconds};
 use crate::content::{mix, next};
-use crate::region::{Region, last_error};
+use crate::region::{self, failed};
 use crate::size::{self, PAGE};
 
 /// Words of a page that differ from page to page and from write to write; the rest repeats one.
@@ -44,8 +46,8 @@ pub(super) fn main(args: &[&str]) -> Result<(), Failure> {
 }
 
 fn run(plan: Plan) -> Result<(), Failure> {
-    let mut region = Region::new(plan.pages * PAGE)?;
-    let memory = Memory(region.bytes_mut().as_mut_ptr().cast());
+    let mut region = region::map(plan.pages * PAGE)?;
+    let memory = region.words();
     let counts = Counts::default();
     let work = |thread| Worker::new(plan, thread, &memory, &counts).run();
     let results = in_threads(0..plan.threads, work);
@@ -75,15 +77,11 @@ struct Counts {
     forks: AtomicU64,
 }
 
-/// The region, as words; each thread touches its own pages only.
-struct Memory(*mut u64);
-// SAFETY: threads access disjoint pages (see Worker::page), through volatile accesses.
-unsafe impl Sync for Memory {}
-
 struct Worker<'a> {
     plan: Plan,
     thread: usize,
-    memory: &'a Memory,
+    /// The region; each thread touches its own pages only.
+    memory: &'a Words<'a>,
     counts: &'a Counts,
     random: u64,
     /// Writes of each of our pages; 0: reads as zeros.
@@ -91,7 +89,7 @@ struct Worker<'a> {
 }
 
 impl<'a> Worker<'a> {
-    fn new(plan: Plan, thread: usize, memory: &'a Memory, counts: &'a Counts) -> Worker<'a> {
+    fn new(plan: Plan, thread: usize, memory: &'a Words<'a>, counts: &'a Counts) -> Worker<'a> {
         let ours = (plan.pages - thread).div_ceil(plan.threads);
         let random = mix(plan.seed ^ (thread as u64 + 1) << 40);
         Worker {
@@ -124,18 +122,17 @@ impl<'a> Worker<'a> {
         mix(self.plan.seed ^ mix(page as u64 ^ (version as u64) << 32) ^ salt)
     }
 
-    fn at(&self, page: usize, i: usize) -> *mut u64 {
+    fn at(&self, page: usize, i: usize) -> &AtomicU64 {
         debug_assert!(page < self.plan.pages && i < WORDS);
-        // SAFETY: page and i are inside the region, which holds pages * WORDS words.
-        unsafe { self.memory.0.add(page * WORDS + i) }
+        &self.memory[page * WORDS + i]
     }
 
     fn write(&mut self, i: usize) {
         let page = self.page(i);
         let version = self.versions[i] + 1;
         for w in 0..WORDS {
-            // SAFETY: inside the region (at), in a page that only this thread touches.
-            unsafe { self.at(page, w).write_volatile(self.word(page, version, w)) };
+            let word = self.word(page, version, w);
+            self.at(page, w).store(word, Ordering::Relaxed);
         }
         self.versions[i] = version;
         self.counts.writes.fetch_add(1, Ordering::Relaxed);
@@ -144,8 +141,7 @@ impl<'a> Worker<'a> {
     fn check(&self, i: usize) -> Result<(), Failure> {
         let (page, version) = (self.page(i), self.versions[i]);
         for w in 0..WORDS {
-            // SAFETY: as in write.
-            let found = unsafe { self.at(page, w).read_volatile() };
+            let found = self.at(page, w).load(Ordering::Relaxed);
             let want = self.word(page, version, w);
             if found != want {
                 let byte = (found ^ want).trailing_zeros() as usize / 8;
@@ -162,20 +158,19 @@ impl<'a> Worker<'a> {
     }
 
     fn advise(&mut self, i: usize) -> Result<(), Failure> {
-        let advices = [libc::MADV_COLD, libc::MADV_PAGEOUT, libc::MADV_WILLNEED];
+        let advices = [Advice::Cold, Advice::PageOut, Advice::WillNeed];
         let page = self.page(i);
         // Advice that keeps the contents may cover the pages of the others too.
         let (advice, pages) = match self.below(4) {
-            3 => (libc::MADV_DONTNEED, 1),
+            3 => (Advice::DontNeed, 1),
             k => (advices[k], 1 + self.below(600)),
         };
         let pages = pages.min(self.plan.pages - page);
-        // SAFETY: the range is inside the region; DONTNEED covers only a page of ours.
-        let rc = unsafe { libc::madvise(self.at(page, 0).cast(), pages * PAGE, advice) };
-        if rc != 0 {
-            return Err(last_error("madvise").into());
-        }
-        if advice == libc::MADV_DONTNEED {
+        let range = page * PAGE..(page + pages) * PAGE;
+        self.memory
+            .advise(range, advice)
+            .map_err(failed("madvise"))?;
+        if advice == Advice::DontNeed {
             self.versions[i] = 0;
         }
         self.counts.advices.fetch_add(1, Ordering::Relaxed);
@@ -253,14 +248,13 @@ mod tests {
             no_fork: true,
             rest: Duration::ZERO,
         };
-        let mut region = Region::new(plan.pages * PAGE).unwrap();
-        let memory = Memory(region.bytes_mut().as_mut_ptr().cast());
+        let mut region = region::map(plan.pages * PAGE).unwrap();
+        let memory = region.words();
         let counts = Counts::default();
         let mut worker = Worker::new(plan, 0, &memory, &counts);
         (0..8).for_each(|i| worker.write(i));
         (0..8).for_each(|i| worker.check(i).unwrap());
-        // SAFETY: word 100 of page 3 is inside the region.
-        unsafe { *memory.0.add(3 * WORDS + 100) ^= 1 << 17 };
+        memory[3 * WORDS + 100].fetch_xor(1 << 17, Ordering::Relaxed);
         match worker.check(3) {
             Err(Failure::Mismatch {
                 page: 3,

@@ -4,9 +4,11 @@
 use std::thread;
 use std::time::Instant;
 
+use deckle_sys::mapping::Advice;
+
 use super::{Failure, in_threads, pages_of, parse, say};
 use crate::LabError;
-use crate::region::Region;
+use crate::region;
 use crate::size::{BLOCK, PAGE};
 
 #[derive(clap::Parser)]
@@ -38,8 +40,8 @@ const ROUNDS: usize = 4;
 fn just_freed() -> Result<f64, LabError> {
     let mut best = f64::INFINITY;
     for _ in 0..ROUNDS {
-        let mut region = Region::new(FAULTS * BLOCK)?;
-        let _ = region.advise(libc::MADV_HUGEPAGE);
+        let mut region = region::map(FAULTS * BLOCK)?;
+        let _ = region::advise(&mut region, Advice::HugePage);
         let start = Instant::now();
         for at in 0..FAULTS {
             region.touch(at * BLOCK, 1);
@@ -50,9 +52,9 @@ fn just_freed() -> Result<f64, LabError> {
 }
 
 fn touch(len: usize) -> Result<(), LabError> {
-    let mut region = Region::new(len)?;
+    let mut region = region::map(len)?;
     // Refused where the kernel has no huge pages; small ones warm as well.
-    let _ = region.advise(libc::MADV_HUGEPAGE);
+    let _ = region::advise(&mut region, Advice::HugePage);
     for at in (0..len).step_by(PAGE) {
         region.touch(at, 1);
     }

@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use super::{Failure, compiler, faults, in_child, parse, say_figures};
-use crate::LabError;
 use crate::live_stats::TempFile;
 use crate::size::PAGE;
 
@@ -64,15 +63,15 @@ pub(super) fn main(args: &[&str]) -> Result<(), Failure> {
 }
 
 /// Page faults of this process and of the children that it has waited for.
-fn all_faults() -> Result<u64, LabError> {
-    Ok(faults(libc::RUSAGE_SELF)? + faults(libc::RUSAGE_CHILDREN)?)
+fn all_faults() -> u64 {
+    faults(libc::RUSAGE_SELF) + faults(libc::RUSAGE_CHILDREN)
 }
 
 /// A compiler on a generated file.
 fn compile() -> Result<Figures, Failure> {
     let file = TempFile::new("compile.c");
     let mut cc = compiler::cc(file.path(), FUNCTIONS, "")?;
-    let before = all_faults()?;
+    let before = all_faults();
     let started = Instant::now();
     let end = cc.stdin(Stdio::null()).output();
     let end = end.map_err(|e| compiler::none("cc", &e))?;
@@ -82,7 +81,7 @@ fn compile() -> Result<Figures, Failure> {
     Ok(Figures {
         ops: 1,
         seconds: started.elapsed().as_secs_f64(),
-        faults: all_faults()? - before,
+        faults: all_faults() - before,
         ..Figures::default()
     })
 }
@@ -102,7 +101,7 @@ fn serve(most: Duration) -> Result<Figures, Failure> {
         })
     };
     request()?;
-    let before = all_faults()?;
+    let before = all_faults();
     let started = Instant::now();
     let mut ops = 0;
     while ops == 0 || started.elapsed() < most {
@@ -110,7 +109,7 @@ fn serve(most: Duration) -> Result<Figures, Failure> {
         ops += 1;
     }
     let seconds = started.elapsed().as_secs_f64();
-    let faults = all_faults()? - before;
+    let faults = all_faults() - before;
     let used = anonymous()?.saturating_sub(at_start);
     Real.unmap(map)?;
     Ok(Figures {
@@ -135,7 +134,7 @@ fn touch(workload: Workload, most: Duration) -> Result<Figures, Failure> {
         round(workload, &mut memory, &mut |_, _| ())?;
     }
     let mut done = Figures::default();
-    let before = all_faults()?;
+    let before = all_faults();
     let started = Instant::now();
     loop {
         let all = round(workload, &mut memory, &mut |_, _| ())?;
@@ -146,7 +145,7 @@ fn touch(workload: Workload, most: Duration) -> Result<Figures, Failure> {
         }
     }
     done.seconds = started.elapsed().as_secs_f64();
-    done.faults = all_faults()? - before;
+    done.faults = all_faults() - before;
 
     let at_start = anonymous()?;
     let (mut at_peak, mut touched) = (Ok(0), 0);

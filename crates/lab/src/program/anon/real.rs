@@ -1,30 +1,27 @@
 //! Real memory, and what the system counts about it.
 
+use std::hint::black_box;
+use std::mem::MaybeUninit;
 use std::path::Path;
-use std::ptr;
+
+use deckle_sys::mapping::Advice;
+use deckle_sys::{Errno, Memory};
 
 use super::Accesses;
 use crate::LabError;
 use crate::host;
-use crate::region::last_error;
+use crate::region::failed;
 use crate::size::PAGE;
 
 /// The memory of this process.
 pub struct Real;
 
-/// A mapping of it.
-pub struct Map {
-    at: *mut u8,
-    bytes: usize,
-    malloc: bool,
-}
-
-impl Map {
-    fn page(&self, page: usize) -> *mut u8 {
-        assert!(page < self.bytes / PAGE);
-        // SAFETY: within the mapping (just asserted).
-        unsafe { self.at.add(page * PAGE) }
-    }
+/// A piece of it.
+pub enum Map {
+    /// By mmap.
+    Mapped(Memory),
+    /// By malloc: the room of a vector without elements.
+    Malloc(Vec<u8>),
 }
 
 impl Accesses for Real {
@@ -32,62 +29,58 @@ impl Accesses for Real {
     type Error = LabError;
 
     fn map(&mut self, bytes: usize, malloc: bool) -> Result<Map, LabError> {
-        let at = if malloc {
-            // SAFETY: a new allocation, owned by the result.
-            unsafe { libc::malloc(bytes) }
-        } else {
-            let prot = libc::PROT_READ | libc::PROT_WRITE;
-            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-            // SAFETY: a new mapping at an address of the system's choice.
-            match unsafe { libc::mmap(ptr::null_mut(), bytes, prot, flags, -1, 0) } {
-                libc::MAP_FAILED => ptr::null_mut(),
-                at => at,
-            }
-        };
-        if at.is_null() {
-            return Err(last_error("mapping memory"));
+        let failed = failed("mapping memory");
+        if !malloc {
+            return Memory::map(bytes).map(Map::Mapped).map_err(failed);
         }
-        let at = std::hint::black_box(at.cast());
-        Ok(Map { at, bytes, malloc })
+        let mut room = Vec::new();
+        let made = room.try_reserve_exact(bytes);
+        made.map_err(|_| failed(Errno(libc::ENOMEM)))?;
+        Ok(Map::Malloc(black_box(room)))
     }
 
     fn unmap(&mut self, map: Map) -> Result<(), LabError> {
-        if map.malloc {
-            // SAFETY: from malloc above, used by nobody any more.
-            unsafe { libc::free(map.at.cast()) };
-            return Ok(());
-        }
-        // SAFETY: mapped above, used by nobody any more.
-        match unsafe { libc::munmap(map.at.cast(), map.bytes) } {
-            0 => Ok(()),
-            _ => Err(last_error("giving memory back")),
-        }
+        drop(map);
+        Ok(())
     }
 
     fn write(&mut self, map: &mut Map, page: usize) -> Result<(), LabError> {
-        // SAFETY: a byte of the mapping, which nothing else points to.
-        unsafe { map.page(page).write_volatile(1) };
+        match map {
+            Map::Mapped(memory) => memory.touch(page * PAGE, 1),
+            Map::Malloc(room) => {
+                black_box(&mut room.spare_capacity_mut()[page * PAGE]).write(1);
+            }
+        }
         Ok(())
     }
 
     fn fill(&mut self, map: &mut Map, page: usize) -> Result<(), LabError> {
-        // SAFETY: a page of the mapping, which nothing else points to.
-        unsafe { ptr::write_bytes(std::hint::black_box(map.page(page)), 0x5a, PAGE) };
+        let bytes = page * PAGE..(page + 1) * PAGE;
+        match map {
+            Map::Mapped(memory) => black_box(&mut memory[bytes]).fill(0x5a),
+            Map::Malloc(room) => {
+                black_box(&mut room.spare_capacity_mut()[bytes]).fill(MaybeUninit::new(0x5a));
+            }
+        }
         Ok(())
     }
 
     fn read(&mut self, map: &mut Map, page: usize) -> Result<(), LabError> {
-        // SAFETY: a byte of the mapping.
-        unsafe { map.page(page).read_volatile() };
+        match map {
+            Map::Mapped(memory) => drop(black_box(*black_box(&memory[page * PAGE]))),
+            Map::Malloc(room) => {
+                black_box(*black_box(&room.spare_capacity_mut()[page * PAGE]));
+            }
+        }
         Ok(())
     }
 
     fn clear(&mut self, map: &mut Map) -> Result<(), LabError> {
-        // SAFETY: the mapping's bytes are not needed any more.
-        match unsafe { libc::madvise(map.at.cast(), map.bytes, libc::MADV_DONTNEED) } {
-            0 => Ok(()),
-            _ => Err(last_error("giving memory back")),
-        }
+        let done = match map {
+            Map::Mapped(memory) => memory.advise(0..memory.len(), Advice::DontNeed),
+            Map::Malloc(_) => Err(Errno(libc::EINVAL)),
+        };
+        done.map_err(failed("giving memory back"))
     }
 }
 

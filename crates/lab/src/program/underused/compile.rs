@@ -5,13 +5,15 @@
 
 use std::ffi::CString;
 use std::fs::{self, OpenOptions};
-use std::io::{self, Write};
+use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::thread;
 use std::time::Duration;
+
+use deckle_sys::file;
 
 use super::{Failure, Watch, compiler};
 use crate::LabError;
@@ -69,9 +71,5 @@ fn meet(cc: &mut Child, fifo: &PathBuf, watch: &mut Watch) -> Result<(), Failure
 fn make_fifo(path: &PathBuf) -> Result<(), LabError> {
     let failed = |e| LabError::file("creating", path, e);
     let name = CString::new(path.as_os_str().as_bytes()).map_err(|e| failed(e.into()))?;
-    // SAFETY: the name is terminated and lives through the call.
-    match unsafe { libc::mkfifo(name.as_ptr(), 0o600) } {
-        0 => Ok(()),
-        _ => Err(failed(io::Error::last_os_error())),
-    }
+    file::make_fifo(&name, 0o600).map_err(|e| failed(e.into()))
 }

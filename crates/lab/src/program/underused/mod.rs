@@ -6,8 +6,10 @@
 
 use std::time::Instant;
 
+use deckle_sys::mapping::Advice;
+
 use super::{Failure, compiler, differs, parse, say, wait_for_a_line};
-use crate::region::{Region, last_error};
+use crate::region::{self, failed};
 
 mod churn;
 mod compile;
@@ -95,28 +97,22 @@ fn check<M: Memory>(memory: &mut M, at: usize, want: &[u8]) -> Result<(), M::Err
     Ok(())
 }
 
-impl Memory for Region {
+impl Memory for deckle_sys::Memory {
     type Error = Failure;
 
     fn write(&mut self, at: usize, bytes: &[u8]) -> Result<(), Failure> {
-        self.bytes_mut()[at..at + bytes.len()].copy_from_slice(bytes);
+        self[at..at + bytes.len()].copy_from_slice(bytes);
         Ok(())
     }
 
     fn read(&mut self, at: usize, bytes: &mut [u8]) -> Result<(), Failure> {
-        bytes.copy_from_slice(&self.bytes()[at..at + bytes.len()]);
+        bytes.copy_from_slice(&self[at..at + bytes.len()]);
         Ok(())
     }
 
     fn give_back(&mut self, at: usize, bytes: usize) -> Result<(), Failure> {
-        let range = &mut self.bytes_mut()[at..at + bytes];
-        let (start, len) = (range.as_mut_ptr().cast(), range.len());
-        // SAFETY: the range is private anonymous memory that `range` borrows alone; it reads as
-        // zeros afterwards, which are valid bytes.
-        match unsafe { libc::madvise(start, len, libc::MADV_DONTNEED) } {
-            0 => Ok(()),
-            _ => Err(last_error("giving memory back").into()),
-        }
+        let done = self.advise(at..at + bytes, Advice::DontNeed);
+        Ok(done.map_err(failed("giving memory back"))?)
     }
 
     fn wrong(at: usize, found: u8, want: u8) -> Failure {
@@ -138,10 +134,10 @@ struct Options {
 pub(super) fn main(args: &[&str]) -> Result<(), Failure> {
     let options: Options = parse(args)?;
     let mut watch = Watch::new();
-    let mut settle = |_: &mut Region| watch.settle();
+    let mut settle = |_: &mut deckle_sys::Memory| watch.settle();
     match options.program {
-        Program::Sparse => sparse(&mut Region::new(SPARSE_BYTES)?, &mut settle)?,
-        Program::Churn => churn(&mut Region::new(CHURN_BYTES)?, &mut settle)?,
+        Program::Sparse => sparse(&mut region::map(SPARSE_BYTES)?, &mut settle)?,
+        Program::Churn => churn(&mut region::map(CHURN_BYTES)?, &mut settle)?,
         Program::Python => return Err(python::run().into()),
         Program::Compile => compile::run(&mut watch)?,
     }

@@ -22,7 +22,7 @@ use super::{
 };
 use crate::LabError;
 use crate::experiment::bad;
-use crate::region::Region;
+use crate::region;
 use crate::size::PAGE;
 
 pub(crate) mod faults;
@@ -147,24 +147,24 @@ fn run(
         records.len(),
         records.ratio(),
     ))?;
-    let mut region = Region::new(plan.len)?;
+    let mut region = region::map(plan.len)?;
     let started = Instant::now();
-    in_threads(walkers(plan, &records, region.bytes_mut()), |mut walker| {
+    in_threads(walkers(plan, &records, &mut region), |mut walker| {
         walker.fill()
     });
     let fill_s = started.elapsed().as_secs_f64();
-    meddle(region.bytes_mut());
-    let mut walkers = walkers(plan, &records, region.bytes_mut());
+    meddle(&mut region);
+    let mut walkers = walkers(plan, &records, &mut region);
     timed(&mut walkers, plan.settle, Walker::walk)?;
     step(SETTLED_LINE)?;
-    let (before, started) = (count_faults(libc::RUSAGE_SELF)?, Instant::now());
+    let (before, started) = (count_faults(libc::RUSAGE_SELF), Instant::now());
     let ops = timed(&mut walkers, plan.count, Walker::walk)?;
     let walked = Walked {
         ops: ops.iter().sum(),
         fewest: ops.into_iter().min().unwrap_or(0),
         seconds: started.elapsed().as_secs_f64(),
         fill_s,
-        faults: count_faults(libc::RUSAGE_SELF)?.saturating_sub(before),
+        faults: count_faults(libc::RUSAGE_SELF).saturating_sub(before),
     };
     say_figures(walked)?;
     step(WALKED_LINE)?;

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Mutex, PoisonError};
 
 use deckle_live::trace::{self, Stage};
+use deckle_sys::clock::{Clock, nanos};
 
 named! {
     /// A stage: first those of a fault, from [`Part::Pick`] on those of an eviction.
@@ -119,33 +120,19 @@ fn new_block() -> &'static Block {
     block
 }
 
-/// Nanoseconds of a clock.
-fn read(clock: libc::clockid_t) -> u64 {
-    let mut now = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: writes one timespec, a local. Both clocks exist always.
-    unsafe { libc::clock_gettime(clock, &mut now) };
-    now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
-}
-
 /// Nanoseconds now.
 pub(crate) fn time() -> u64 {
-    read(libc::CLOCK_MONOTONIC)
+    nanos(Clock::Monotonic)
 }
 
 /// Nanoseconds now: time, and CPU time of the calling task.
 pub(crate) fn now() -> [u64; 2] {
-    [
-        read(libc::CLOCK_MONOTONIC),
-        read(libc::CLOCK_THREAD_CPUTIME_ID),
-    ]
+    [nanos(Clock::Monotonic), nanos(Clock::Thread)]
 }
 
 /// Nanoseconds of CPU time of the process.
 pub(crate) fn cpu_of_process() -> u64 {
-    read(libc::CLOCK_PROCESS_CPUTIME_ID)
+    nanos(Clock::Process)
 }
 
 /// Begins to listen.

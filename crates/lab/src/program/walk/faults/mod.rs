@@ -113,12 +113,11 @@ const CPU_EVERY: u64 = 8;
 
 /// Reads a byte of managed memory, and books the fault that this was.
 fn touch(byte: &u8, watch: &Watch, seen: &mut Seen) {
-    let at = std::ptr::from_ref(byte);
-    watch.begin((at.addr() / PAGE) as u64);
+    watch.begin((std::ptr::from_ref(byte).addr() / PAGE) as u64);
     let cpu = seen.ops.is_multiple_of(CPU_EVERY).then(clock::now);
     let before = clock::time();
-    // SAFETY: a reference may be read; volatile, so that it is read just here.
-    black_box(unsafe { at.read_volatile() });
+    // It is read just here.
+    black_box(*black_box(byte));
     let wall = clock::time() - before;
     let cpu = cpu.map(|[_, then]| clock::now()[1] - then);
     let Some([read, installs]) = watch.end() else {
