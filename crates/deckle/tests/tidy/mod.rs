@@ -1,5 +1,6 @@
 //! Rules of the sources that no compiler looks after.
 
+mod rim;
 mod rooms;
 
 use std::path::Path;
