@@ -200,6 +200,58 @@ fn p22_a_program_dies_with_its_real_service_and_one_line() {
     assert!(err.contains("its memory manager died"), "{err}");
 }
 
+/// A third of the limit is a child's, and more than the rest its parent's.
+const HEIR: &str = "import os, signal, time
+def fill(bytes):
+    b = bytearray(bytes)
+    for at in range(0, bytes, 4096):
+        b[at] = 1 + at // 4096 % 255
+    return b
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+read, write = os.pipe()
+child = os.fork()
+if child == 0:
+    b = fill(20 << 20)
+    os.write(write, b'x')
+    signal.pause()
+os.close(write)
+assert os.read(read, 1)
+print(child, flush=True)
+signal.sigwait([signal.SIGUSR1])
+b = fill(44 << 20)
+assert all(b[at] == 1 + at // 4096 % 255 for at in range(0, len(b), 4096))
+print('right', flush=True)
+time.sleep(1)";
+
+/// What is asked of `deckle run` may be late on a busy machine: memory is out no more.
+#[test]
+fn nobody_is_killed_who_has_room_again() {
+    let _turn = turn();
+    if !library("nobody_is_killed_who_has_room_again") {
+        return;
+    }
+    let limit = ["run", "--memory-max", "64M", "--swap", "none", "--"];
+    let mut run = Running::start(&[&limit[..], &["python3", "-c", HEIR]].concat());
+    let child = start_python(&mut run);
+    let parent_of = |pid| deckle_group::sys::proc_stat(pid).unwrap().parent;
+    let (heir, service) = (parent_of(child), service_of(child));
+    let supervisor = parent_of(heir);
+    kill(supervisor, libc::SIGSTOP);
+    until("deckle run stops", || state(supervisor) == 'T');
+    kill(heir, libc::SIGUSR1);
+    // It fills all that there is, and has its largest process killed: itself.
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    kill(child, libc::SIGKILL);
+    until("the child's memory is given back", || {
+        matches!(state(service), '-' | 'Z')
+    });
+    run.wait_for("right");
+    kill(supervisor, libc::SIGCONT);
+    let (code, _, err) = run.end();
+    assert_eq!(code, 0, "{err}");
+    assert!(!err.contains("out of memory"), "{err}");
+}
+
 #[test]
 fn killing_deckle_ends_the_whole_tree() {
     let _turn = turn();
