@@ -9,6 +9,7 @@ mod help;
 pub mod lab;
 
 use crate::config::Setting;
+use crate::fail::Fail;
 use lab::LabArgs;
 
 /// Run programs inside a memory limit, with huge pages where they pay and none of their waste.
@@ -116,6 +117,9 @@ pub struct RunArgs {
     /// Read settings from a TOML file (see below).
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
+    /// Set any setting of that file, such as vm.page-cluster=3. Can be repeated.
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
     /// Write all counters, those of each size of folio too, and the settings in force to FILE as
     /// JSON: at the end, and before that anew every second.
     #[arg(long, value_name = "FILE")]
@@ -136,9 +140,15 @@ pub struct RunArgs {
 }
 
 impl RunArgs {
-    /// The settings that have an option.
-    pub fn settings(&self) -> Vec<Setting> {
-        let mut all = Vec::new();
+    /// The settings: those of `--set`, and behind them those that have an option of their own.
+    pub fn settings(&self) -> Result<Vec<Setting>, Fail> {
+        let pair = |text: &String| match text.split_once('=') {
+            Some((key, value)) => Ok(Setting::new(key, value, format!("--set {key}"))),
+            None => Err(Fail::own(format!(
+                "--set: `{text}` has no value: write KEY=VALUE, such as vm.page-cluster=3"
+            ))),
+        };
+        let mut all: Vec<Setting> = self.set.iter().map(pair).collect::<Result<_, _>>()?;
         let thp = |key| format!("transparent_hugepage.{key}");
         for (option, key, text) in [
             ("profile", "profile".into(), &self.profile),
@@ -164,7 +174,7 @@ impl RunArgs {
                     .map(|text| Setting::new(&key, text, place.clone())),
             );
         }
-        all
+        Ok(all)
     }
 }
 

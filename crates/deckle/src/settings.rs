@@ -35,13 +35,13 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Reads the file that `args` names and lays the options over it.
+    /// Reads the file that `args` names and lays `--set` and then the options over it.
     pub fn of(args: &RunArgs) -> Result<Settings, Fail> {
         let mut all = match &args.config {
             Some(path) => config::read(path)?,
             None => Vec::new(),
         };
-        all.extend(args.settings());
+        all.extend(args.settings()?);
         let mut profile = Tunables::default();
         for setting in all.iter().filter(|s| s.key == "profile") {
             setting.put(&mut profile)?;

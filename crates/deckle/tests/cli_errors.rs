@@ -104,6 +104,25 @@ fn knobs_out_of_range() {
         125,
         &["--no-such-option"],
     );
+    for (set, needles) in [
+        (
+            "vm.page-cluster=9",
+            ["--set vm.page-cluster: `9`", "0 to 8"],
+        ),
+        ("vm.page-cluster", ["--set", "write KEY=VALUE"]),
+        (
+            "page-cluster=3",
+            ["no such setting", "did you mean `vm.page-cluster`"],
+        ),
+        (
+            "split_mode=shatter",
+            ["--set split_mode", "no such setting"],
+        ),
+        ("memory.max=2M", ["--set memory.max", "too small"]),
+        ("strict=maybe", ["--set strict", "true, false, on, off"]),
+    ] {
+        fails(&["run", "--set", set, "--", "true"], 125, &needles);
+    }
     fails(&["run", "--memory-max", "1G"], 125, &["PROGRAM"]);
     fails(&["run", "true", "x"], 125, &["`true`: `--` must stand"]);
     fails(
@@ -211,7 +230,12 @@ fn settings_files_are_refused_with_the_line() {
     };
     assert_eq!(run(&[]), (0, String::new(), String::new()));
     // Options win: this one makes memory.high of the file too large.
-    let (code, _, err) = run(&["--memory-max", "5M"]);
+    for win in [["--memory-max", "5M"], ["--set", "memory.max=5M"]] {
+        let (code, _, err) = run(&win);
+        assert_eq!(code, 125);
+        assert!(err.contains("all: line 5: memory.high"), "{err}");
+    }
+    let (code, _, err) = run(&["--set", "memory.max=40M", "--memory-max", "5M"]);
     assert_eq!(code, 125);
     assert!(err.contains("all: line 5: memory.high"), "{err}");
 }

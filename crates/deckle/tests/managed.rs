@@ -282,7 +282,7 @@ fn r149_all_counters_and_knobs_can_be_read_while_the_program_runs() {
     );
     let mut args = vec!["run", "--memory-max", "64M", "--max-ptes-none", "400"];
     args.extend(["--config", &config, "--stats", stats.to_str().unwrap()]);
-    args.extend(["--", "sh", "-c", &script]);
+    args.extend(["--set", "vm.vma_ra_enabled=off", "--", "sh", "-c", &script]);
     let mut run = Running::start(&args);
     run.wait_for("up");
     let read = || -> Option<serde_json::Value> {
@@ -348,7 +348,7 @@ fn r149_all_counters_and_knobs_can_be_read_while_the_program_runs() {
             17.into(),
         ),
         ("/transparent_hugepage/khugepaged/defrag", false.into()),
-        ("/vm/vma_ra_enabled", true.into()),
+        ("/vm/vma_ra_enabled", false.into()),
         (
             "/transparent_hugepage/thp_waste_max",
             serde_json::Value::Null,

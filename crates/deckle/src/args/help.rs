@@ -22,7 +22,8 @@ Examples:
 
 Sizes: bytes, or K, M, G, T (binary), fractions allowed: 256M, 1.5G; max for no limit.
 
-Settings file (--config), with the kernel's names; options on the command line win:
+Settings, for the file (--config) or one at a time (--set KEY=VALUE), with the kernel's names; what
+the command line says wins over the file, and an option of a setting's own over --set:
   swap = \"zram:lz4\"
   strict = false
   memory.max = \"256M\"
