@@ -12,10 +12,11 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use deckle_group::sys::Errno;
+use deckle_mm::memparse;
 
 use crate::args::FetchArgs;
 use crate::fail::{Fail, plain};
-use crate::{print, say, size};
+use crate::{print, say};
 
 const PAGE: u64 = 4096;
 /// How long a few pages are waited for.
@@ -98,9 +99,12 @@ impl Range {
             )
         })?;
         let bytes = match number(&args.length) {
-            Some(bytes @ 1..) => bytes,
-            _ => size::parse(&args.length).map_err(|e| e.to_string())?,
+            Some(bytes) => bytes,
+            None => memparse(&args.length)?,
         };
+        if bytes == 0 {
+            return Err("a length of zero: give a larger one".to_owned());
+        }
         let end = start.checked_add(bytes);
         let end = end.and_then(|end| end.checked_next_multiple_of(PAGE));
         let end = end.ok_or_else(|| format!("{start:#x}: no address is so large"))?;

@@ -334,7 +334,7 @@ fn r149_all_counters_and_knobs_can_be_read_while_the_program_runs() {
     );
     let mut args = vec!["run", "--memory-max", "64M", "--max-ptes-none", "400"];
     args.extend(["--config", &config, "--stats", stats.to_str().unwrap()]);
-    args.extend(["--", "sh", "-c", &script]);
+    args.extend(["--set", "vm.vma_ra_enabled=off", "--", "sh", "-c", &script]);
     let mut run = Running::start(&args);
     run.wait_for("up");
     let read = || -> Option<serde_json::Value> {
@@ -400,11 +400,20 @@ fn r149_all_counters_and_knobs_can_be_read_while_the_program_runs() {
             17.into(),
         ),
         ("/transparent_hugepage/khugepaged/defrag", false.into()),
+        ("/vm/vma_ra_enabled", false.into()),
+        (
+            "/transparent_hugepage/thp_waste_max",
+            serde_json::Value::Null,
+        ),
         ("/memory/max", (64u64 << 20).into()),
         ("/memory/high", (60u64 << 20).into()),
         ("/memory/swap/max", serde_json::Value::Null),
     ] {
         assert_eq!(json["knobs"].pointer(at), Some(&want), "{at}");
+    }
+    for knob in deckle_mm::Tunables::KNOBS {
+        let at = format!("/{}", knob.key.replace('.', "/"));
+        assert!(json["knobs"].pointer(&at).is_some(), "{at}");
     }
     for entry in std::fs::read_dir(&s.0).unwrap().flatten() {
         let name = entry.file_name();
