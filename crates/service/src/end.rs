@@ -24,6 +24,14 @@ impl Hooks for Last {
     fn fatal(&self, fault: Fault, error: &FaultError) {
         let Some(process) = process() else { return };
         match error {
+            // These frames are the process's own: nobody else's end gives it one.
+            FaultError::Oom(report) if report.lacks_frames() => {
+                let _ = process.link.say(format!("deckle: {report}\n").as_bytes());
+                process.kill(
+                    "out of memory below its limit: its address space has no places left to keep \
+                     pages in: raise its limit (ulimit -v)",
+                );
+            }
             FaultError::Oom(report) => out_of_memory(process, report),
             error => {
                 let at = fault.page.addr();
