@@ -5,8 +5,11 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+mod help;
 pub mod lab;
 
+use crate::config::Setting;
+use crate::fail::Fail;
 use lab::LabArgs;
 
 /// Run programs inside a memory limit, with huge pages where they pay and none of their waste.
@@ -71,69 +74,9 @@ pub struct FetchArgs {
     pub length: String,
 }
 
-const RUN_HELP: &str = "\
-Examples:
-  deckle run --memory-max 256M -- python3 job.py
-      The script and everything it starts share 256 MiB. Cold pages are kept compressed.
-  deckle run --memory-max 2G --swap zram:zstd --stats out.json -- make -j4
-      Compress harder, and write all counters and settings to out.json.
-  deckle run --memory-max 1G --swap none -- ./server
-      No compression: zero pages are dropped, nothing else; killed when that is not enough.
-  deckle run --memory-max 1G --swap zram:lz4,file:/var/tmp:20G -- ./job
-      What does not fit in compressed memory goes on to the disk, 20 GiB at most.
-  deckle run --memory-max auto -- ./service
-      In a container: what the container may use, minus headroom.
-
-Sizes: bytes, or K, M, G, T (binary), fractions allowed: 256M, 1.5G; max for no limit.
-
-Settings file (--config), with the kernel's names; options on the command line win:
-  profile = \"deckle\"
-  swap = \"zram:lz4\"
-  strict = false
-  memory.max = \"256M\"
-  memory.high = \"240M\"
-  memory.swap.max = \"1G\"
-  transparent_hugepage.enabled = \"always\"
-  transparent_hugepage.shrink_underused = true
-  transparent_hugepage.khugepaged.max_ptes_none = 409
-  transparent_hugepage.khugepaged.scan_sleep_millisecs = 10000    (and alloc_sleep_millisecs)
-  transparent_hugepage.khugepaged.pages_to_scan = 4096    (max_ptes_swap,
-                                                       max_ptes_shared, defrag)
-  transparent_hugepage.fault_order = \"auto\"    (fixed: always the largest that is allowed)
-  transparent_hugepage.fault_open_ratio = 50    (percent of memory.high below which the
-                                                kernel fills small holes: they count as used)
-  transparent_hugepage.hugepages-64kB.enabled = \"inherit\"    (16kB to 2048kB)
-  transparent_hugepage.align_mappings = false    (true: each of 2 MiB and more on huge pages)
-  transparent_hugepage.thp_waste_max = \"64M\"    (zeros in huge pages, of each process:
-                                                 nr_thp_waste of --stats, while it runs)
-  zswap.max_pool_percent = 50    (compressed memory before it goes on to a file)
-  vm.page-cluster = 6    (order of the largest window that is read back at once)
-  vm.swap_cache = true    (what was read back is not compressed again unless it changes)
-
-Signals (TERM, INT, HUP, QUIT, USR1, USR2, TSTP, CONT, WINCH) are passed on. deckle run ends
-when the program and everything that it started have ended. A program that ignores SIGTERM is
-not killed for it: SIGKILL to deckle run ends it within a second, daemons that it started too.
-
-What the summary says, on standard error:
-  memory   the largest amount charged against the limit, exactly: pages in use, the compressed
-           ones, and (far below the limit) small holes that the kernel fills by itself.
-           Resident: without the compressed ones, as the programs told it last.
-  swap     what was compressed and what came back; the peak, and the memory it was kept in.
-  file     what went on to files and came back from there; the most that was in them.
-  zeros    pages that held only zeros: they were dropped, and cost nothing.
-  faults   page faults; huge pages of 2 MiB given to them, and how often there was none.
-  pressure for how long somebody waited for memory (some), and the part of it in which the
-           program did nothing else (full): the kernel's PSI, added up over processes.
-  outside  memory that the limit does not hold, sampled every 20 ms at first and every second
-           later: each process's RssAnon and RssShmem minus what it has charged.
-
-Exit status: that of the program (128 + N if signal N ended it; 137 when it was killed at
-the limit); 125 when deckle itself fails, 126 when the program cannot be executed, 127 when
-it is not found.";
-
 /// Options of `deckle run`.
 #[derive(Args)]
-#[command(after_help = RUN_HELP)]
+#[command(after_help = help::run_help())]
 pub struct RunArgs {
     /// Most memory the program and its children may use together, or `auto`: the container's
     /// limit minus headroom; `max`: no limit. Default: auto in a container that has a limit,
@@ -174,6 +117,9 @@ pub struct RunArgs {
     /// Read settings from a TOML file (see below).
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
+    /// Set any setting of that file, such as vm.page-cluster=3. Can be repeated.
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
     /// Write all counters, those of each size of folio too, and the settings in force to FILE as
     /// JSON: at the end, and before that anew every second.
     #[arg(long, value_name = "FILE")]
@@ -191,6 +137,45 @@ pub struct RunArgs {
     /// The program and its arguments.
     #[arg(last = true, required = true, value_name = "PROGRAM ARGS")]
     pub program: Vec<OsString>,
+}
+
+impl RunArgs {
+    /// The settings: those of `--set`, and behind them those that have an option of their own.
+    pub fn settings(&self) -> Result<Vec<Setting>, Fail> {
+        let pair = |text: &String| match text.split_once('=') {
+            Some((key, value)) => Ok(Setting::new(key, value, format!("--set {key}"))),
+            None => Err(Fail::own(format!(
+                "--set: `{text}` has no value: write KEY=VALUE, such as vm.page-cluster=3"
+            ))),
+        };
+        let mut all: Vec<Setting> = self.set.iter().map(pair).collect::<Result<_, _>>()?;
+        let thp = |key| format!("transparent_hugepage.{key}");
+        for (option, key, text) in [
+            ("profile", "profile".into(), &self.profile),
+            ("swap", "swap".into(), &self.swap),
+            ("memory-max", "memory.max".into(), &self.memory_max),
+            ("memory-high", "memory.high".into(), &self.memory_high),
+            ("swap-max", "memory.swap.max".into(), &self.swap_max),
+            ("thp", thp("enabled"), &self.thp),
+            (
+                "max-ptes-none",
+                thp("khugepaged.max_ptes_none"),
+                &self.max_ptes_none,
+            ),
+            (
+                "shrink-underused",
+                thp("shrink_underused"),
+                &self.shrink_underused,
+            ),
+        ] {
+            let place = format!("--{option}");
+            all.extend(
+                text.iter()
+                    .map(|text| Setting::new(&key, text, place.clone())),
+            );
+        }
+        Ok(all)
+    }
 }
 
 /// How results are written.

@@ -11,12 +11,13 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread::sleep;
 use std::time::Duration;
 
+use deckle_mm::memparse;
 use deckle_sys::Errno;
 use deckle_sys::process::peek;
 
 use crate::args::FetchArgs;
 use crate::fail::{Fail, plain};
-use crate::{print, say, size};
+use crate::{print, say};
 
 const PAGE: u64 = 4096;
 /// How long a few pages are waited for.
@@ -99,9 +100,12 @@ impl Range {
             )
         })?;
         let bytes = match number(&args.length) {
-            Some(bytes @ 1..) => bytes,
-            _ => size::parse(&args.length).map_err(|e| e.to_string())?,
+            Some(bytes) => bytes,
+            None => memparse(&args.length)?,
         };
+        if bytes == 0 {
+            return Err("a length of zero: give a larger one".to_owned());
+        }
         let end = start.checked_add(bytes);
         let end = end.and_then(|end| end.checked_next_multiple_of(PAGE));
         let end = end.ok_or_else(|| format!("{start:#x}: no address is so large"))?;

@@ -16,7 +16,6 @@ mod run;
 mod settings;
 mod size;
 mod swap;
-mod words;
 
 use std::fmt;
 use std::process::{ExitCode, exit};

@@ -1,17 +1,13 @@
 //! What a run is to be: the file, then the command line, checked.
 
-use std::fmt;
-use std::path::Path;
-
 use deckle_group::{Limits, SwapFile};
+use deckle_mm::knob::Kind;
 use deckle_mm::{FaultOrder, PAGE_SIZE, Profile, Tunables};
 
 use crate::args::RunArgs;
-use crate::config::{self, Config, Khugepaged, Memory, SizeText};
+use crate::config::{self, Setting};
 use crate::fail::Fail;
-use crate::size::SizeError;
 use crate::swap::{self, Swap};
-use crate::words::Word;
 use crate::{cgroup, size};
 
 /// Least limit that runs anything: one huge page or 64 small ones in reserve for faults, the
@@ -38,101 +34,76 @@ pub struct Settings {
     pub align_mappings: bool,
 }
 
-/// A size, as it was given.
-struct Given {
-    /// Where: the option, or the file and the key in it.
-    name: String,
-    text: String,
-}
-
-impl Given {
-    /// That of the option `name`, else of the file's `key`.
-    fn of(
-        args: &RunArgs,
-        (name, option): (&str, &Option<String>),
-        (key, file): (&str, &Option<SizeText>),
-    ) -> Option<Given> {
-        let path = args.config.as_deref().unwrap_or(Path::new(""));
-        let in_file = |size: &SizeText| Given {
-            name: format!("{}: {key}", path.display()),
-            text: size.0.clone(),
-        };
-        match option {
-            Some(text) => Some(Given {
-                name: name.to_owned(),
-                text: text.clone(),
-            }),
-            None => file.as_ref().map(in_file),
-        }
-    }
-
-    fn refuse(&self, why: impl fmt::Display) -> Fail {
-        Fail::own(format!("{}: {why}", self.name))
-    }
-
-    /// Bytes, if there is a limit: `max` is the kernel's word for none. What is below `least` is
-    /// too small, and `remedy` says what to do.
-    fn bytes(&self, least: u64, remedy: &str) -> Result<Option<u64>, Fail> {
-        if self.text == "max" {
-            return Ok(None);
-        }
-        let bytes = match size::parse(&self.text) {
-            Err(SizeError::Zero) => 0,
-            other => other.map_err(|e| self.refuse(e))?,
-        };
-        match bytes < least {
-            true => Err(self.refuse(format_args!("`{}` is too small{remedy}", self.text))),
-            false => Ok(Some(bytes)),
-        }
-    }
-}
-
-/// What `option` says.
-fn word<T: Word>(option: &str, text: &str) -> Result<T, Fail> {
-    T::parse(text).map_err(|e| Fail::own(format!("{option}: {e}")))
-}
-
 impl Settings {
-    /// Reads the file that `args` names and lays the options over it.
+    /// Reads the file that `args` names and lays `--set` and then the options over it.
     pub fn of(args: &RunArgs) -> Result<Settings, Fail> {
-        let file = match &args.config {
+        let mut all = match &args.config {
             Some(path) => config::read(path)?,
-            None => Config::default(),
+            None => Vec::new(),
         };
-        let tunables = tunables(args, &file)?;
-        let limits = limits(args, &file, tunables.profile)?;
-        let swap = match &args.swap {
-            Some(text) => Swap::parse(text).map_err(|e| Fail::own(format!("--swap: {e}")))?,
-            None => file.swap.clone().unwrap_or_default(),
+        all.extend(args.settings()?);
+        let mut profile = Tunables::default();
+        for setting in all.iter().filter(|s| s.key == "profile") {
+            setting.put(&mut profile)?;
+        }
+        let mut settings = Settings {
+            limits: Limits::NONE,
+            tunables: defaults(profile.profile),
+            swap: Swap::default(),
+            swap_file: None,
+            strict: args.strict,
+            align_mappings: false,
         };
-        let percent = file
-            .zswap
-            .max_pool_percent
-            .map_or(swap::MAX_POOL_PERCENT, u32::from);
-        Ok(Settings {
-            limits,
-            tunables,
-            swap_file: swap.for_group(percent),
-            swap,
-            align_mappings: file.transparent_hugepage.align_mappings.unwrap_or(false),
-            strict: args.strict || file.strict.unwrap_or(false),
-        })
+        let (mut max, mut high, mut swap_max) = (None, None, None);
+        let mut percent = swap::MAX_POOL_PERCENT;
+        for setting in &all {
+            match setting.key.as_str() {
+                "memory.max" => max = Some(setting.sized()?),
+                "memory.high" => high = Some(setting.sized()?),
+                "memory.swap.max" => swap_max = Some(setting.sized()?),
+                "swap" => {
+                    let swap = Swap::parse(&setting.text);
+                    settings.swap = swap.map_err(|e| setting.refuse(e))?;
+                }
+                "zswap.max_pool_percent" => {
+                    percent = setting.value(Kind::Number(100, "percent"))? as u32;
+                }
+                "strict" => settings.strict = args.strict || setting.value(Kind::Flag)? != 0,
+                "transparent_hugepage.align_mappings" => {
+                    settings.align_mappings = setting.value(Kind::Flag)? != 0;
+                }
+                _ => setting.put(&mut settings.tunables)?,
+            }
+        }
+        settings.limits = limits(max, high, swap_max, settings.tunables.profile)?;
+        settings.swap_file = settings.swap.for_group(percent);
+        Ok(settings)
     }
 }
 
-fn limits(args: &RunArgs, file: &Config, profile: Profile) -> Result<Limits, Fail> {
+/// The knobs of a run, if nobody says otherwise. Programs that know nothing of us get what their
+/// faults have shown to pay.
+pub fn defaults(profile: Profile) -> Tunables {
+    let of_profile = Tunables::of_profile(profile);
+    match profile {
+        Profile::Linux => of_profile,
+        Profile::Deckle => Tunables {
+            fault_order: FaultOrder::Auto,
+            fault_open_ratio: OPEN_RATIO,
+            ..of_profile
+        },
+    }
+}
+
+fn limits(
+    max: Option<&Setting>,
+    high: Option<&Setting>,
+    swap_max: Option<&Setting>,
+    profile: Profile,
+) -> Result<Limits, Fail> {
     const PAGE: u64 = PAGE_SIZE as u64;
-    let Memory { max, high, swap } = &file.memory;
-    let max = memory_max(Given::of(
-        args,
-        ("--memory-max", &args.memory_max),
-        ("memory.max", max),
-    ))?;
-    let high = match Given::of(
-        args,
-        ("--memory-high", &args.memory_high),
-        ("memory.high", high),
-    ) {
+    let max = memory_max(max)?;
+    let high = match high {
         Some(given) => {
             let high = given.bytes(PAGE, ": give at least one page (4K)")?;
             if max.is_some_and(|max| high.is_some_and(|high| high > max)) {
@@ -145,11 +116,7 @@ fn limits(args: &RunArgs, file: &Config, profile: Profile) -> Result<Limits, Fai
         }
         None => max.filter(|_| profile == Profile::Deckle).map(default_high),
     };
-    let swap_max = match Given::of(
-        args,
-        ("--swap-max", &args.swap_max),
-        ("memory.swap.max", &swap.max),
-    ) {
+    let swap_max = match swap_max {
         Some(given) => given.bytes(PAGE, ": give at least one page (4K), or --swap none")?,
         None => None,
     };
@@ -168,7 +135,7 @@ fn default_high(max: u64) -> u64 {
     max - (max / 64).max(4 << 20).min(max / 2)
 }
 
-fn memory_max(given: Option<Given>) -> Result<Option<u64>, Fail> {
+fn memory_max(given: Option<&Setting>) -> Result<Option<u64>, Fail> {
     let small = format!(
         " to run anything: give at least {}M",
         MEMORY_MAX_LEAST >> 20
@@ -189,12 +156,12 @@ fn memory_max(given: Option<Given>) -> Result<Option<u64>, Fail> {
                     limit.path.display()
                 ))
             })?;
-            (max, given.name)
+            (max, given.place.as_str())
         }
         Some(given) => return given.bytes(MEMORY_MAX_LEAST, &small),
         None if cgroup::in_container() => {
             match cgroup::limit().and_then(|l| cgroup::minus_headroom(l.bytes)) {
-                Some(max) => (max, "--memory-max".to_owned()),
+                Some(max) => (max, "--memory-max"),
                 None => return Ok(None),
             }
         }
@@ -208,63 +175,6 @@ fn memory_max(given: Option<Given>) -> Result<Option<u64>, Fail> {
         )));
     }
     Ok(Some(max))
-}
-
-fn tunables(args: &RunArgs, file: &Config) -> Result<Tunables, Fail> {
-    let profile = match &args.profile {
-        Some(text) => word("--profile", text)?,
-        None => file.profile.unwrap_or_default(),
-    };
-    let mut t = Tunables::of_profile(profile);
-    let thp = &file.transparent_hugepage;
-    t.thp = match &args.thp {
-        Some(text) => word("--thp", text)?,
-        None => thp.enabled.unwrap_or(t.thp),
-    };
-    t.max_ptes_none = match &args.max_ptes_none {
-        Some(text) => text.parse().ok().filter(|n| *n <= 511).ok_or_else(|| {
-            Fail::own(format!(
-                "--max-ptes-none: `{text}` is not in 0 to 511: how many of 512 subpages may be \
-                 zero"
-            ))
-        })?,
-        None => thp.khugepaged.max_ptes_none.unwrap_or(t.max_ptes_none),
-    };
-    t.shrink_underused = match &args.shrink_underused {
-        Some(text) => word("--shrink-underused", text)?,
-        None => thp.shrink_underused.unwrap_or(t.shrink_underused),
-    };
-    let waste = ("transparent_hugepage.thp_waste_max", &thp.thp_waste_max);
-    if let Some(given) = Given::of(args, ("", &None), waste) {
-        t.thp_waste_max = given.bytes(0, "")?.unwrap_or(u64::MAX);
-    }
-    khugepaged(&mut t, &thp.khugepaged);
-    t.page_cluster = file.vm.page_cluster.map_or(t.page_cluster, |n| n as u8);
-    t.swap_cache = file.vm.swap_cache.unwrap_or(t.swap_cache);
-    // Programs that know nothing of us get what their faults have shown to pay.
-    if t.profile == Profile::Deckle {
-        t.fault_order = FaultOrder::Auto;
-        t.fault_open_ratio = OPEN_RATIO;
-    }
-    t.fault_order = thp.fault_order.unwrap_or(t.fault_order);
-    t.fault_open_ratio = thp.fault_open_ratio.map_or(t.fault_open_ratio, |n| n as u8);
-    for (order, enabled) in thp.sizes() {
-        t.sizes = t.sizes.with(order, enabled);
-    }
-    t.validate().map_err(|e| Fail::own(e.to_string()))?;
-    Ok(t)
-}
-
-fn khugepaged(t: &mut Tunables, file: &Khugepaged) {
-    let ticks = |millisecs: u32| millisecs.div_ceil(Tunables::TICK_MILLISECS);
-    t.max_ptes_swap = file.max_ptes_swap.unwrap_or(t.max_ptes_swap);
-    t.max_ptes_shared = file.max_ptes_shared.unwrap_or(t.max_ptes_shared);
-    t.khugepaged_pages_to_scan = file.pages_to_scan.unwrap_or(t.khugepaged_pages_to_scan);
-    let sleep = file.scan_sleep_millisecs.map(ticks);
-    t.khugepaged_scan_sleep = sleep.unwrap_or(t.khugepaged_scan_sleep);
-    let sleep = file.alloc_sleep_millisecs.map(ticks);
-    t.khugepaged_alloc_sleep = sleep.unwrap_or(t.khugepaged_alloc_sleep);
-    t.khugepaged_defrag = file.defrag.unwrap_or(t.khugepaged_defrag);
 }
 
 #[cfg(test)]

@@ -4,11 +4,9 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use deckle_group::{SwapFile, SwapKind};
-use serde::Deserialize;
-use serde::de::{Deserializer, Error};
+use deckle_mm::memparse;
 
 use crate::size;
-use crate::words::Word;
 
 /// Share of a process's memory that compressed RAM may have before it goes on to a file, percent.
 pub const MAX_POOL_PERCENT: u32 = 50;
@@ -18,6 +16,14 @@ const LEAST: u64 = 16 << 20;
 
 /// Least bytes a second: a segment is written in two.
 const LEAST_WBPS: u64 = 1 << 20;
+
+/// The words for compressed memory. Of several for one, the last is its name.
+const KINDS: [(&str, SwapKind); 4] = [
+    ("none", SwapKind::None),
+    ("zram", SwapKind::Lz4),
+    ("zram:lz4", SwapKind::Lz4),
+    ("zram:zstd", SwapKind::Zstd),
+];
 
 /// Where cold pages go.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -59,7 +65,11 @@ impl Swap {
                 file: Some(FileTier::parse(text, "file:DIR", true)?),
             });
         }
-        let kind = SwapKind::parse(first).map_err(|e| format!("{e}, file:DIR[:SIZE]"))?;
+        let kind = KINDS.iter().find(|(word, _)| *word == first);
+        let &(_, kind) = kind.ok_or_else(|| {
+            let words = KINDS.map(|(word, _)| word).join(", ");
+            format!("`{first}` is not one of {words}, file:DIR[:SIZE]")
+        })?;
         let file = match rest {
             None => None,
             Some(_) if kind == SwapKind::None => {
@@ -129,7 +139,7 @@ impl FileTier {
 
 /// A size of `what`.
 fn at_least(text: &str, least: u64, what: &str) -> Result<u64, String> {
-    let bytes = size::parse(text).map_err(|e| e.to_string())?;
+    let bytes = memparse(text)?;
     match bytes < least {
         true => Err(format!(
             "`{text}` is too small for {what}: give at least {}",
@@ -141,11 +151,13 @@ fn at_least(text: &str, least: u64, what: &str) -> Result<u64, String> {
 
 impl fmt::Display for Swap {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let named = KINDS.iter().rfind(|(_, kind)| *kind == self.kind);
+        let word = named.map_or("", |(word, _)| word);
         let Some(file) = &self.file else {
-            return f.write_str(self.kind.word());
+            return f.write_str(word);
         };
         if !file.alone {
-            write!(f, "{},", self.kind.word())?;
+            write!(f, "{word},")?;
         }
         write!(f, "file:{}", file.dir.display())?;
         if let Some(bytes) = file.bytes {
@@ -158,12 +170,6 @@ impl fmt::Display for Swap {
             Some(bytes) => write!(f, ",wbps={bytes}"),
             None => Ok(()),
         }
-    }
-}
-
-impl<'de> Deserialize<'de> for Swap {
-    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Swap, D::Error> {
-        Swap::parse(&String::deserialize(d)?).map_err(D::Error::custom)
     }
 }
 
@@ -220,7 +226,7 @@ mod tests {
             ("zram,file:/d,file:/e", "write zram,file:DIR,encrypt"),
             ("zram,file:/d:1G,", "`` says nothing of a file"),
             ("zram:lz4,file:/d:much", "`much` is not a size"),
-            ("zram:lz4,file:/d:0", "a size of zero"),
+            ("zram:lz4,file:/d:0", "`0` is too small"),
             ("file:/d:1M", "`1M` is too small"),
             ("disk", "file:DIR"),
         ] {

@@ -104,6 +104,25 @@ fn knobs_out_of_range() {
         125,
         &["--no-such-option"],
     );
+    for (set, needles) in [
+        (
+            "vm.page-cluster=9",
+            ["--set vm.page-cluster: `9`", "0 to 8"],
+        ),
+        ("vm.page-cluster", ["--set", "write KEY=VALUE"]),
+        (
+            "page-cluster=3",
+            ["no such setting", "did you mean `vm.page-cluster`"],
+        ),
+        (
+            "split_mode=shatter",
+            ["--set split_mode", "no such setting"],
+        ),
+        ("memory.max=2M", ["--set memory.max", "too small"]),
+        ("strict=maybe", ["--set strict", "true, false, on, off"]),
+    ] {
+        fails(&["run", "--set", set, "--", "true"], 125, &needles);
+    }
     fails(&["run", "--memory-max", "1G"], 125, &["PROGRAM"]);
     fails(&["run", "true", "x"], 125, &["`true`: `--` must stand"]);
     fails(
@@ -127,7 +146,7 @@ fn settings_files_are_refused_with_the_line() {
             "memory.max = \"1Q\"\n",
             &["line 1", "1Q", "not a size"],
         ),
-        ("c", "\nmemory.swap.max = 0\n", &["line 2", "zero"]),
+        ("c", "\nmemory.swap.max = 0\n", &["line 2", "too small"]),
         ("d", "transparent_hugepage.enabled = 3\n", &["line 1"]),
         ("e", "\n\n[memory\n", &["line 3"]),
         (
@@ -158,7 +177,7 @@ fn settings_files_are_refused_with_the_line() {
         (
             "k",
             "[transparent_hugepage.hugepages-8kB]\nenabled = \"always\"\n",
-            &["line 1", "hugepages-8kB"],
+            &["line 2", "hugepages-8kB"],
         ),
         (
             "m",
@@ -174,12 +193,12 @@ fn settings_files_are_refused_with_the_line() {
         (
             "h",
             "memory.max = \"2M\"\n",
-            &["h: memory.max", "too small"],
+            &["h: line 1: memory.max", "too small"],
         ),
         (
             "p",
             "[transparent_hugepage]\nhugepages-64kB = \"always\"\n",
-            &["line 2", "`enabled`"],
+            &["line 2", "hugepages-64kB.enabled`"],
         ),
     ];
     for (name, text, needles) in cases {
@@ -194,14 +213,8 @@ fn settings_files_are_refused_with_the_line() {
     let all = "profile = \"linux\"\nswap = \"none\"\nstrict = false\nmemory.max = \"20M\"\n\
                memory.high = 10485760\nmemory.swap.max = \"1G\"\n\
                transparent_hugepage.enabled = \"always\"\n\
-               transparent_hugepage.shrink_underused = true\n\
                transparent_hugepage.khugepaged.max_ptes_none = 450\n\
-               transparent_hugepage.khugepaged.max_ptes_swap = 32\n\
-               transparent_hugepage.khugepaged.max_ptes_shared = 16\n\
                transparent_hugepage.khugepaged.pages_to_scan = 8192\n\
-               transparent_hugepage.khugepaged.scan_sleep_millisecs = 500\n\
-               transparent_hugepage.khugepaged.alloc_sleep_millisecs = 5000\n\
-               transparent_hugepage.khugepaged.defrag = false\n\
                transparent_hugepage.fault_order = \"auto\"\n\
                transparent_hugepage.thp_waste_max = \"8M\"\n\
                transparent_hugepage.align_mappings = true\n\
@@ -217,9 +230,14 @@ fn settings_files_are_refused_with_the_line() {
     };
     assert_eq!(run(&[]), (0, String::new(), String::new()));
     // Options win: this one makes memory.high of the file too large.
-    let (code, _, err) = run(&["--memory-max", "5M"]);
+    for win in [["--memory-max", "5M"], ["--set", "memory.max=5M"]] {
+        let (code, _, err) = run(&win);
+        assert_eq!(code, 125);
+        assert!(err.contains("all: line 5: memory.high"), "{err}");
+    }
+    let (code, _, err) = run(&["--set", "memory.max=40M", "--memory-max", "5M"]);
     assert_eq!(code, 125);
-    assert!(err.contains("all: memory.high"), "{err}");
+    assert!(err.contains("all: line 5: memory.high"), "{err}");
 }
 
 #[test]
@@ -330,6 +348,20 @@ fn help_is_for_newcomers_and_on_standard_output() {
     ] {
         assert!(out.contains(needle), "no `{needle}` in: {out}");
     }
+}
+
+/// What the help says of settings can be used as a settings file as it stands.
+#[test]
+fn every_setting_of_the_help_is_one() {
+    let (_, help, _) = output(&["run", "--help"]);
+    let lines = help.lines().filter(|line| line.starts_with("  "));
+    let settings: Vec<&str> = lines.filter(|line| line.contains(" = ")).collect();
+    assert!(settings.len() > 30, "{help}");
+    let s = Scratch::new("help");
+    let path = s.file("config", settings.join("\n").as_bytes(), 0o644);
+    let args = ["run", "--quiet", "--unmanaged", "--config", &path];
+    let ran = output(&[&args[..], &["--", "true"]].concat());
+    assert_eq!(ran, (0, String::new(), String::new()));
 }
 
 #[test]

@@ -155,7 +155,7 @@ fn a_kill_at_the_limit_is_reported_once_and_gives_137() {
     let (run, program, group) = start(path.to_str().unwrap(), &["--memory-max", "64M"]);
     let id = group.join(program, 0).unwrap();
     let charge = GroupCharge::new(group, id);
-    charge.try_charge(16_000).unwrap();
+    charge.try_charge(16_350).unwrap();
     assert!(charge.try_charge(1_000).is_err());
     let link = announce_as(&group, program, std::process::id(), id);
     let text = b"deckle: out of memory: the report\n";

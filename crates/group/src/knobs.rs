@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-use deckle_mm::{FaultOrder, Profile, Sizes, ThpMode, TunableError, Tunables};
+use deckle_mm::{TunableError, Tunables};
 
 use crate::attach::Group;
 use crate::layout::{load, store};
@@ -61,79 +61,13 @@ impl Group {
 
     /// Sets the knobs that processes start with.
     pub fn set_knobs(&self, t: &Tunables, swap: SwapKind) {
-        let page = self.page;
-        let thp = match t.thp {
-            ThpMode::Always => 0,
-            ThpMode::Madvise => 1,
-            ThpMode::Never => 2,
-        };
-        let words = [
-            u64::from(t.profile == Profile::Linux),
-            thp,
-            u64::from(t.max_ptes_none),
-            u64::from(t.max_ptes_swap),
-            u64::from(t.max_ptes_shared),
-            u64::from(t.khugepaged_pages_to_scan),
-            u64::from(t.khugepaged_scan_sleep),
-            u64::from(t.khugepaged_alloc_sleep),
-            u64::from(t.khugepaged_defrag),
-            // The complement, so that a page that nobody wrote to has no budget.
-            !t.thp_waste_max,
-            u64::from(t.shrink_underused),
-            u64::from(t.oom_zero_drop),
-            u64::from(t.fault_max),
-            u64::from(t.fault_max_advised),
-            u64::from(t.sizes.bits()),
-            u64::from(t.fault_order == FaultOrder::Auto),
-            u64::from(t.fault_attempts),
-            u64::from(t.page_cluster),
-            u64::from(t.swap_cache),
-            u64::from(t.fault_open_ratio),
-        ];
-        store(&page.knobs, words);
-        page.swap_kind.store(swap as u32, Relaxed);
+        store(&self.page.knobs, t.to_words());
+        self.page.swap_kind.store(swap as u32, Relaxed);
     }
 
     /// The knobs. Fails if the page holds what no `deckle run` wrote.
     pub fn knobs(&self) -> Result<Tunables, TunableError> {
-        // In the order of `set_knobs`.
-        let w = load(&self.page.knobs);
-        // What is too large for a knob is so for `validate`, too.
-        let narrow = |word| u16::try_from(word).unwrap_or(u16::MAX);
-        let byte = |word| u8::try_from(word).unwrap_or(u8::MAX);
-        let t = Tunables {
-            thp: match w[1] {
-                0 => ThpMode::Always,
-                1 => ThpMode::Madvise,
-                _ => ThpMode::Never,
-            },
-            max_ptes_none: narrow(w[2]),
-            max_ptes_swap: narrow(w[3]),
-            max_ptes_shared: narrow(w[4]),
-            khugepaged_pages_to_scan: w[5] as u32,
-            khugepaged_scan_sleep: w[6] as u32,
-            khugepaged_alloc_sleep: w[7] as u32,
-            khugepaged_defrag: w[8] != 0,
-            thp_waste_max: !w[9],
-            shrink_underused: w[10] != 0,
-            oom_zero_drop: w[11] != 0,
-            fault_max: w[12] as u32,
-            fault_max_advised: w[13] as u32,
-            sizes: Sizes::from_bits(w[14] as u32),
-            fault_order: match w[15] {
-                1 => FaultOrder::Auto,
-                _ => FaultOrder::Fixed,
-            },
-            fault_attempts: byte(w[16]),
-            page_cluster: byte(w[17]),
-            swap_cache: w[18] != 0,
-            fault_open_ratio: byte(w[19]),
-            ..Tunables::of_profile(match w[0] {
-                1 => Profile::Linux,
-                _ => Profile::Deckle,
-            })
-        };
-        t.validate().map(|()| t)
+        Tunables::from_words(&load(&self.page.knobs))
     }
 
     /// Where swapped pages go.

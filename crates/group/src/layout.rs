@@ -6,18 +6,16 @@
 use crate::publish::Gauges;
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicU32, AtomicU64};
-use deckle_mm::{Item, SIZE_ORDERS, SizeItem};
+use deckle_mm::{Item, SIZE_ORDERS, SizeItem, Tunables};
 
 /// "deckle" and the sort of file.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"deckleGP");
-/// Changed with every change of the layout.
-pub const VERSION: u32 = 14;
+/// Changed with every change of the layout; the number of knobs is in it.
+pub const VERSION: u32 = 15 << 8 | Tunables::WORDS as u32;
 /// Processes of one group.
 pub const LINES: usize = 256;
 /// Slots per line between which the CPUs of a process are spread.
 pub const SLOTS: usize = 8;
-/// Words of knobs.
-pub const KNOBS: usize = 20;
 /// Sizes of folios that are counted apart.
 pub const SIZES: usize = (*SIZE_ORDERS.end() - *SIZE_ORDERS.start()) as usize + 1;
 
@@ -104,8 +102,8 @@ deckle_sys::shared! {
         pub(crate) max: AtomicU64,
         pub(crate) high: AtomicU64,
         pub(crate) swap_max: AtomicU64,
-        /// See `knobs`.
-        pub(crate) knobs: Words<KNOBS>,
+        /// What `Tunables::to_words` says.
+        pub(crate) knobs: Words<{ Tunables::WORDS }>,
         pub(crate) swap_kind: AtomicU32,
         /// Most bytes of all files; 0: there are none.
         pub(crate) file_bytes: AtomicU64,

@@ -104,6 +104,13 @@ impl Group {
         asked.note(donor)
     }
 
+    /// Whether memory is out no more: so much is free that a fault finds room for certain.
+    pub fn has_room(&self) -> bool {
+        /// Pages: a folio of 64 KiB for each task.
+        const ROOM: u64 = 64;
+        self.usage() + ROOM <= self.limits().max
+    }
+
     /// Whom to kill: the process that holds most. Resident plus stored, or what it has charged
     /// if that is more (it may not have published yet). `None` in an empty group.
     pub fn choose_victim(&self) -> Option<Process> {

@@ -231,40 +231,21 @@ fn names_of_groups_are_checked() {
 
 #[test]
 fn every_knob_that_is_set_is_read_again() {
-    use deckle_mm::{FaultOrder, Profile, SizeMode, Sizes, ThpMode, Tunables};
+    use deckle_mm::{Profile, Tunables, knob::Kind};
     let group = group(1);
-    let odd = Tunables {
-        thp: ThpMode::Madvise,
-        max_ptes_none: 1,
-        max_ptes_swap: 2,
-        max_ptes_shared: 3,
-        khugepaged_pages_to_scan: 4,
-        khugepaged_scan_sleep: 5,
-        khugepaged_alloc_sleep: 6,
-        khugepaged_defrag: false,
-        thp_waste_max: 7,
-        shrink_underused: false,
-        oom_zero_drop: true,
-        fault_max: 8,
-        fault_max_advised: 9,
-        sizes: Sizes::NEVER.with(3, SizeMode::Always),
-        fault_order: FaultOrder::Auto,
-        fault_attempts: 4,
-        fault_open_ratio: 7,
-        page_cluster: 5,
-        swap_cache: false,
-        ..Tunables::of_profile(Profile::Linux)
-    };
-    let even = Tunables {
-        khugepaged_defrag: true,
-        thp_waste_max: u64::MAX,
-        shrink_underused: true,
-        oom_zero_drop: false,
-        fault_order: FaultOrder::Fixed,
-        swap_cache: true,
-        ..Tunables::of_profile(Profile::Deckle)
-    };
-    for knobs in [odd, even, Tunables::default()] {
+    let mut all = vec![Tunables::of_profile(Profile::Linux), Tunables::default()];
+    let (mut odd, mut even) = (all[0], all[1]);
+    for (i, knob) in Tunables::KNOBS.iter().enumerate().skip(1) {
+        let [one, other] = match knob.kind {
+            Kind::Flag => ["false", "true"],
+            Kind::Word(words) => [words[1], words[0]],
+            Kind::Number(..) | Kind::Bytes(_) | Kind::Limit => [["5", "6"], ["7", "8"]][i % 2],
+        };
+        odd.set(knob.key, one).unwrap();
+        even.set(knob.key, other).unwrap();
+    }
+    all.extend([odd, even]);
+    for knobs in all {
         group.0.set_knobs(&knobs, deckle_group::SwapKind::Zstd);
         assert_eq!(group.0.knobs(), Ok(knobs));
     }

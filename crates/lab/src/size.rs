@@ -1,5 +1,7 @@
 //! Byte sizes in arguments and reports, in binary units.
 
+use deckle_mm::memparse;
+
 use crate::LabError;
 use crate::experiment::bad;
 
@@ -16,27 +18,11 @@ pub const BLOCK: usize = 2 << 20;
 /// addresses.
 pub fn parse(text: &str) -> Result<usize, LabError> {
     let why = |why: &str| bad(format!("size '{text}': {why}"));
-    let body = text.strip_suffix("iB").unwrap_or(text);
-    let unit = body
-        .chars()
-        .last()
-        .and_then(|unit| "KMGT".find(unit.to_ascii_uppercase()));
-    let (number, shift) = match unit {
-        Some(unit) => (&body[..body.len() - 1], 10 * (unit + 1)),
-        None => (body, 0),
-    };
-    let (whole, part) = number.split_once('.').unwrap_or((number, "0"));
-    let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-    if !digits(whole) || !digits(part) || (shift == 0 && number.contains('.')) {
-        return why("not a number with an optional K, M, G or T");
-    }
-    match number
-        .parse::<f64>()
-        .map_or(f64::INFINITY, |n| n * (1_u64 << shift) as f64)
-    {
-        n if n < 1.0 => why("is zero"),
-        n if n < (1_u64 << 46) as f64 => Ok(n as usize),
-        _ => why("is larger than an address space"),
+    match memparse(text.strip_suffix("iB").unwrap_or(text)) {
+        Ok(0) => why("is zero"),
+        Ok(n) if n < 1 << 46 => Ok(n as usize),
+        Ok(_) => why("is larger than an address space"),
+        Err(e) => bad(e),
     }
 }
 

@@ -21,8 +21,8 @@ fn knobs(thp: ThpMode) -> Tunables {
     Tunables {
         thp,
         sizes: deckle_mm::Sizes::NEVER.with(9, deckle_mm::SizeMode::Inherit),
-        khugepaged_scan_sleep: 1,
-        khugepaged_alloc_sleep: 1,
+        khugepaged_scan_sleep_millisecs: 100,
+        khugepaged_alloc_sleep_millisecs: 100,
         ..Tunables::default()
     }
 }
@@ -336,7 +336,7 @@ fn r140_pages_in_the_store_are_read_back_up_to_their_limit_and_no_further() {
         let reads = mm.stats().get(Item::Pswpin);
         // Asked for here, since khugepaged, in time, would look at them too.
         let always = Tunables {
-            khugepaged_scan_sleep: u32::MAX,
+            khugepaged_scan_sleep_millisecs: u32::MAX,
             ..knobs(ThpMode::Always)
         };
         pager.set_tunables(always).unwrap();
@@ -373,7 +373,7 @@ fn r97_r104_huge_pages_of_zeros_that_are_split_give_their_memory_back() {
         let pager = service.inside();
         let (mm, space) = (pager.mm(), pager.space());
         let always = Tunables {
-            khugepaged_scan_sleep: u32::MAX,
+            khugepaged_scan_sleep_millisecs: u32::MAX,
             ..knobs(ThpMode::Always)
         };
         pager.set_tunables(always).unwrap();

@@ -23,7 +23,7 @@ fn knobs(order: u8) -> Tunables {
         thp: ThpMode::Always,
         sizes: Sizes::NEVER.with(order, SizeMode::Always),
         fault_max: 1 << 20,
-        khugepaged_scan_sleep: u32::MAX,
+        khugepaged_scan_sleep_millisecs: u32::MAX,
         max_ptes_none: 511,
         ..Tunables::default()
     }

@@ -76,7 +76,9 @@ pub mod frame;
 mod frames;
 mod inspect;
 pub mod khugepaged;
+pub mod knob;
 pub mod machine;
+mod memparse;
 pub mod mm;
 pub mod order;
 pub mod platform;
@@ -110,7 +112,9 @@ pub use inspect::FolioView;
 pub use khugepaged::collapse::CollapseError;
 pub use khugepaged::force::Force;
 pub use khugepaged::scan::Khugepage;
+pub use knob::TunableError;
 pub use machine::{LockClass, Machine, Site, Work};
+pub use memparse::memparse;
 pub use mm::Mm;
 pub use platform::{Content, Done, Flush, Platform, PlatformError, Prot, Stop, Zones};
 pub use reclaim::oom::OomReport;
@@ -123,7 +127,7 @@ pub use space::tracking::PageInfo;
 pub use stat::{Item, SIZE_ORDERS, SizeItem, Stats};
 pub use store::{Store, StoreError, StoreStop, Written};
 pub use table::marks::Marks;
-pub use tunables::{FaultOrder, Profile, SplitMode, ThpMode, TunableError, Tunables};
+pub use tunables::{FaultOrder, Profile, SplitMode, ThpMode, Tunables};
 pub use units::{
     BLOCK_ORDER, BLOCK_PAGES, BlockNr, FrameRun, MAX_ORDER, PAGE_SIZE, PageMask, PageRun, Pfn,
     Slot, SpaceId, Vpn,

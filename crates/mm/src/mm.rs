@@ -4,11 +4,12 @@ use crate::compact::CompactState;
 use crate::engine::Engine;
 use crate::env::Env;
 use crate::khugepaged::scan::Khugepaged;
+use crate::knob::TunableError;
 use crate::machine::OnMachine;
 use crate::reclaim::Reclaim;
 use crate::shrink::retouch::Retouch;
 use crate::shrink::trim::Trim;
-use crate::tunables::{TunableError, Tunables};
+use crate::tunables::Tunables;
 use core::ops::{Deref, DerefMut};
 
 /// A memory manager on the machine `E`: decides what is made huge, split, reclaimed, brought back

@@ -1,23 +1,24 @@
 //! The `enabled` knob of each size (`hugepages-64kB/enabled` and its like).
 
+use crate::knob::{Word, words};
 use crate::units::{BLOCK_ORDER, PAGE_SIZE};
 
 /// The smallest order of a large folio.
 pub const LEAST_ORDER: u8 = 2;
 
-/// `hugepages-<size>/enabled`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-#[repr(u8)]
-pub enum SizeMode {
-    /// Nowhere.
-    #[default]
-    Never = 0,
-    /// Wherever the VMA is not advised against huge pages.
-    Always = 1,
-    /// Where the VMA is advised `MADV_HUGEPAGE`.
-    Madvise = 2,
-    /// As the `enabled` knob above all sizes says.
-    Inherit = 3,
+words! {
+    /// `hugepages-<size>/enabled`.
+    pub enum SizeMode {
+        /// Nowhere.
+        #[default]
+        Never = "never",
+        /// Wherever the VMA is not advised against huge pages.
+        Always = "always",
+        /// Where the VMA is advised `MADV_HUGEPAGE`.
+        Madvise = "madvise",
+        /// As the `enabled` knob above all sizes says.
+        Inherit = "inherit",
+    }
 }
 
 /// The knobs of all sizes, by order. Orders 0 and 1 have none.
@@ -39,27 +40,9 @@ impl Sizes {
     }
 
     /// The knob of a size; `Never` for an order that has none.
-    pub const fn get(self, order: u8) -> SizeMode {
-        if order > BLOCK_ORDER {
-            return SizeMode::Never;
-        }
-        match self.0 >> (order as u32 * 2) & 3 {
-            1 => SizeMode::Always,
-            2 => SizeMode::Madvise,
-            3 => SizeMode::Inherit,
-            _ => SizeMode::Never,
-        }
-    }
-
-    /// As one word, for who passes it on.
-    pub const fn bits(self) -> u32 {
-        self.0
-    }
-
-    /// From such a word; what belongs to no size is dropped.
-    pub const fn from_bits(bits: u32) -> Sizes {
-        let all = (1 << (2 * (BLOCK_ORDER as u32 + 1))) - 1;
-        Sizes(bits & all & !0b1111)
+    pub fn get(self, order: u8) -> SizeMode {
+        let above = self.0.checked_shr(u32::from(order) * 2).unwrap_or(0);
+        SizeMode::of_word(u64::from(above & 3))
     }
 }
 

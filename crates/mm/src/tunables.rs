@@ -1,43 +1,46 @@
-//! The knobs, with the kernel's names, and the two policy profiles.
+//! The knobs: one table, with the kernel's names, and the two policy profiles.
 
 use crate::env::Env;
 use crate::frames::Frames;
+use crate::knob::{Kind, Knob, TunableError, Value, When, Word, knobs, words};
 use crate::sizes::{SizeMode, Sizes};
 use crate::units::{BLOCK_ORDER, PAGE_SIZE};
-use core::fmt;
 
-/// Which decisions the manager makes where the kernel's and our own differ.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Profile {
-    /// The decisions of Linux 6.18: order at fault and its fallback, queueing, the underused
-    /// rule (511 means off), zero-drop, when a charge fails.
-    Linux,
-    /// The default: goes beyond where that is better (see the fields of [`Tunables`]).
-    #[default]
-    Deckle,
+words! {
+    /// Which decisions the manager makes where the kernel's and our own differ.
+    pub enum Profile {
+        /// The default: goes beyond where that is better (see the fields of [`Tunables`]).
+        #[default]
+        Deckle = "deckle",
+        /// The decisions of Linux 6.18: order at fault and its fallback, queueing, the underused
+        /// rule (511 means off), zero-drop, when a charge fails.
+        Linux = "linux",
+    }
 }
 
-/// `transparent_hugepage/enabled`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum ThpMode {
-    /// Everywhere, unless the VMA is advised against.
-    #[default]
-    Always,
-    /// Where the VMA is advised `MADV_HUGEPAGE`.
-    Madvise,
-    /// Nowhere.
-    Never,
+words! {
+    /// `transparent_hugepage/enabled`.
+    pub enum ThpMode {
+        /// Everywhere, unless the VMA is advised against.
+        #[default]
+        Always = "always",
+        /// Where the VMA is advised `MADV_HUGEPAGE`.
+        Madvise = "madvise",
+        /// Nowhere.
+        Never = "never",
+    }
 }
 
-/// How the order of a fault is found.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum FaultOrder {
-    /// The largest that the knobs allow.
-    #[default]
-    Fixed,
-    /// What the faults of the VMA have shown, up to what the knobs allow; where huge pages are
-    /// allowed, up to these. VMAs advised `MADV_HUGEPAGE` get what they ask for.
-    Auto,
+words! {
+    /// How the order of a fault is found.
+    pub enum FaultOrder {
+        /// The largest that the knobs allow.
+        #[default]
+        Fixed = "fixed",
+        /// What the faults of the VMA have shown, up to what the knobs allow; where huge pages are
+        /// allowed, up to these. VMAs advised `MADV_HUGEPAGE` get what they ask for.
+        Auto = "auto",
+    }
 }
 
 /// How a huge page is taken apart.
@@ -56,160 +59,185 @@ pub enum SplitMode {
     InPlace,
 }
 
-/// The knobs of one manager. Plain values: a change of a knob makes a new set.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Tunables {
-    /// Policy profile.
-    pub profile: Profile,
-    /// `enabled`: where faults get huge pages.
-    pub thp: ThpMode,
-    /// `khugepaged/max_ptes_none`, 0..=511: a huge page with more zero-filled subpages than
-    /// this is underused.
-    pub max_ptes_none: u16,
-    /// `khugepaged/max_ptes_swap`, 0..=511: pages that are read back for a huge page.
-    pub max_ptes_swap: u16,
-    /// `khugepaged/max_ptes_shared`, 0..=511: pages that others hold too, since a fork, and that
-    /// are copied for a huge page. Where the kernel copies on write none are.
-    pub max_ptes_shared: u16,
-    /// `khugepaged/pages_to_scan`: pages that khugepaged looks at in one go.
-    pub khugepaged_pages_to_scan: u32,
-    /// `khugepaged/scan_sleep_millisecs`, in ticks: calls of [`Mm::khugepaged`](crate::Mm) of
-    /// which one looks.
-    pub khugepaged_scan_sleep: u32,
-    /// `vm.page-cluster`, 0..=8: order of the largest window that is read back from the store.
-    pub page_cluster: u8,
-    /// `vma_ra_enabled`: whether that window follows what faults show; else it is always that
-    /// large.
-    pub vma_ra_enabled: bool,
-    /// Whether a page that is read back from the store keeps its slot, so that it is not stored
-    /// again if it is evicted unchanged. On in profile `linux`; off in profile `deckle`, where
-    /// comparing with what lz4 has stored costs nearly as much as storing, and the copies take
-    /// memory: of 200 MiB that wait beside 160 MiB in use, in 256 MiB, 830 MiB were evicted with
-    /// it and 315 without, in 3.0 and 1.2 seconds.
-    pub swap_cache: bool,
-    /// `khugepaged/alloc_sleep_millisecs`, in ticks: for so long it rests when there was no
-    /// huge page.
-    pub khugepaged_alloc_sleep: u32,
-    /// `khugepaged/defrag`: whether it reclaims for a huge page.
-    pub khugepaged_defrag: bool,
-    /// `shrink_underused`: whether underused huge pages are split under pressure.
-    pub shrink_underused: bool,
-    /// Bytes of zeros that huge pages may hold before [`Mm::trim`](crate::Mm::trim) takes
-    /// underused ones apart; `u64::MAX` for no limit, 0 for all that are underused.
-    pub thp_waste_max: u64,
-    /// How a huge page is taken apart.
-    pub split_mode: SplitMode,
-    /// Before an out-of-memory kill, look at every huge folio for droppable zero pages,
-    /// whatever the other knobs say.
-    pub oom_zero_drop: bool,
-    /// Whether eviction looks for pages of zeros and drops them. Off, they are stored like any
-    /// other: to tell what the look costs where there are none. No setting of `deckle run`.
-    pub zero_drop: bool,
-    /// Largest folio below the huge size that a fault may allocate, bytes; less than four
-    /// pages for none.
-    pub fault_max: u32,
-    /// The same where the VMA is advised `MADV_HUGEPAGE`.
-    pub fault_max_advised: u32,
-    /// `hugepages-<size>/enabled` of each size.
-    pub sizes: Sizes,
-    /// How the order of a fault is found.
-    pub fault_order: FaultOrder,
-    /// Large orders that a fault tries before it takes one page.
-    pub fault_attempts: u8,
-    /// Percent of `memory.high`, 0..=100, below which a fault that gets no large folio leaves the
-    /// holes around it to the system (`engine/open.rs`), while `fault_order` is `Auto`; 0: never.
-    pub fault_open_ratio: u8,
-}
-
-/// Of Linux: an eighth of a block.
-const MAX_PTES_SWAP: u16 = 64;
-/// Linux' default: half of a huge page.
-const MAX_PTES_SHARED: u16 = 256;
-/// Of Linux: eight blocks.
-const PAGES_TO_SCAN: u32 = 4096;
-/// Of Linux: 32 KiB.
-const PAGE_CLUSTER: u8 = 3;
-/// 256 KiB: a fault costs as much as reading a dozen pages, so that twice as much would save
-/// little more and make who waits for one page wait for a hundred.
-const DECKLE_PAGE_CLUSTER: u8 = 6;
-/// Of Linux: ten seconds.
-const SCAN_SLEEP: u32 = 10_000 / Tunables::TICK_MILLISECS;
-/// Of Linux: a minute.
-const ALLOC_SLEEP: u32 = 60_000 / Tunables::TICK_MILLISECS;
-/// 64 KiB.
-const FAULT_MAX: u32 = 64 << 10;
 /// Bytes of a huge page.
 const HUGE: u32 = (PAGE_SIZE as u32) << BLOCK_ORDER;
+/// All pages of a block but one.
+const SUBPAGES: u64 = (1 << BLOCK_ORDER) - 1;
+
+knobs! {
+    /// The knobs of one manager. Plain values: a change of a knob makes a new set.
+    pub struct Tunables;
+
+    // A field, its key, what it may be, when it may change, and its default in each profile. What
+    // is said of it is for users, too: it is the help of `deckle run`.
+    users {
+        /// Whose decisions: deckle's own, or those of Linux 6.18.
+        profile: Profile = "profile", Profile::KIND, Start,
+            linux Profile::Linux, deckle Profile::Deckle;
+        /// Where page faults get huge pages.
+        thp: ThpMode = "transparent_hugepage.enabled", ThpMode::KIND, Live,
+            linux ThpMode::Always, deckle ThpMode::Always;
+        /// Whether huge pages that are mostly zeros are split under pressure.
+        shrink_underused: bool = "transparent_hugepage.shrink_underused", Kind::Flag, Live,
+            linux true, deckle true;
+        /// Most memory that zeros in huge pages of a process may take before underused ones are
+        /// split, also while memory is not short: nr_thp_waste of --stats, while it runs.
+        thp_waste_max: u64 = "transparent_hugepage.thp_waste_max", Kind::Limit, Live,
+            linux u64::MAX, deckle u64::MAX;
+        /// Whether pages of zeros in every huge page are dropped before anybody is killed.
+        oom_zero_drop: bool = "transparent_hugepage.oom_zero_drop", Kind::Flag, Live,
+            linux false, deckle true;
+        /// How large a folio a fault gets: the largest that is allowed, or what the faults before
+        /// it have shown to pay.
+        fault_order: FaultOrder = "transparent_hugepage.fault_order", FaultOrder::KIND, Live,
+            linux FaultOrder::Fixed, deckle FaultOrder::Fixed;
+        /// Largest folio below the huge size that a fault may get; less than 16K for none.
+        fault_max: u32 = "transparent_hugepage.fault_max", Kind::Bytes(HUGE as u64), Live,
+            linux 64 << 10, deckle 64 << 10;
+        /// Largest folio that a fault may get where the program advises huge pages.
+        fault_max_advised: u32 = "transparent_hugepage.fault_max_advised",
+            Kind::Bytes(HUGE as u64), Live,
+            linux HUGE, deckle HUGE;
+        /// Large sizes that a fault tries before it takes one page.
+        fault_attempts: u8 = "transparent_hugepage.fault_attempts",
+            Kind::Number(BLOCK_ORDER as u64, "sizes"), Live,
+            linux BLOCK_ORDER, deckle 3;
+        /// While usage is below this and fault_order is auto, a fault that gets no large folio
+        /// leaves the holes around it to the kernel: they count as used until memory is wanted.
+        fault_open_ratio: u8 = "transparent_hugepage.fault_open_ratio",
+            Kind::Number(100, "percent of memory.high"), Live,
+            linux 0, deckle 0;
+        /// A huge page with more zero-filled subpages than this is split under pressure. khugepaged
+        /// fills blocks with as many holes; while fault_order is auto with 64 at most.
+        max_ptes_none: u16 = "transparent_hugepage.khugepaged.max_ptes_none",
+            Kind::Number(SUBPAGES, "zero pages of 512"), Live,
+            linux 511, deckle 409;
+        /// Most pages of a block that are read back to make it huge.
+        max_ptes_swap: u16 = "transparent_hugepage.khugepaged.max_ptes_swap",
+            Kind::Number(SUBPAGES, "pages of 512 in the store"), Live,
+            linux 64, deckle 64;
+        /// Most pages of a block that are shared since a fork and are copied to make it huge. Where
+        /// the kernel copies what a fork shares, a block with such a page is left alone.
+        max_ptes_shared: u16 = "transparent_hugepage.khugepaged.max_ptes_shared",
+            Kind::Number(SUBPAGES, "shared pages of 512"), Live,
+            linux 256, deckle 256;
+        /// Pages that khugepaged looks at between two rests; 0: it never makes huge pages of small.
+        khugepaged_pages_to_scan: u32 = "transparent_hugepage.khugepaged.pages_to_scan",
+            Kind::Number(u32::MAX as u64, "pages"), Live,
+            linux 8 << BLOCK_ORDER, deckle 8 << BLOCK_ORDER;
+        /// How long khugepaged rests.
+        khugepaged_scan_sleep_millisecs: u32 =
+            "transparent_hugepage.khugepaged.scan_sleep_millisecs",
+            Kind::Number(u32::MAX as u64, "milliseconds"), Live,
+            linux 10_000, deckle 10_000;
+        /// How long it rests when there was no huge page.
+        khugepaged_alloc_sleep_millisecs: u32 =
+            "transparent_hugepage.khugepaged.alloc_sleep_millisecs",
+            Kind::Number(u32::MAX as u64, "milliseconds"), Live,
+            linux 60_000, deckle 60_000;
+        /// Whether it reclaims for a huge page.
+        khugepaged_defrag: bool = "transparent_hugepage.khugepaged.defrag", Kind::Flag, Live,
+            linux true, deckle false;
+        /// Order of the largest window that is read back at once.
+        // 256 KiB: a fault costs as much as reading a dozen pages, so that twice as much would save
+        // little more and make who waits for one page wait for a hundred.
+        page_cluster: u8 = "vm.page-cluster", Kind::Number(BLOCK_ORDER as u64 - 1, "order"), Live,
+            linux 3, deckle 6;
+        /// Whether that window follows what faults show; else it is always that large.
+        vma_ra_enabled: bool = "vm.vma_ra_enabled", Kind::Flag, Live,
+            linux true, deckle true;
+        /// Whether what was read back is kept in the store, too, so that it is not stored again
+        /// unless it changes.
+        // Off in profile `deckle`, where comparing with what lz4 has stored costs nearly as much as
+        // storing, and the copies take memory: of 200 MiB that wait beside 160 MiB in use, in 256
+        // MiB, 830 MiB were evicted with it and 315 without, in 3.0 and 1.2 seconds.
+        swap_cache: bool = "vm.swap_cache", Kind::Flag, Live,
+            linux true, deckle false;
+    }
+    sizes {
+        /// Where faults get folios of this size, up to fault_max; inherit: where huge pages.
+        sizes: Sizes = SizeMode::KIND, Live,
+            linux Sizes::NEVER.with(BLOCK_ORDER, SizeMode::Inherit),
+            deckle Sizes::NEVER
+                .with(2, SizeMode::Always)
+                .with(3, SizeMode::Always)
+                .with(4, SizeMode::Always)
+                .with(5, SizeMode::Inherit)
+                .with(6, SizeMode::Inherit)
+                .with(7, SizeMode::Inherit)
+                .with(8, SizeMode::Inherit)
+                .with(BLOCK_ORDER, SizeMode::Inherit);
+        2 "transparent_hugepage.hugepages-16kB.enabled"
+        3 "transparent_hugepage.hugepages-32kB.enabled"
+        4 "transparent_hugepage.hugepages-64kB.enabled"
+        5 "transparent_hugepage.hugepages-128kB.enabled"
+        6 "transparent_hugepage.hugepages-256kB.enabled"
+        7 "transparent_hugepage.hugepages-512kB.enabled"
+        8 "transparent_hugepage.hugepages-1024kB.enabled"
+        9 "transparent_hugepage.hugepages-2048kB.enabled"
+    }
+    // The same in every profile; an experiment writes the field.
+    experiments {
+        /// How a huge page is taken apart.
+        split_mode: SplitMode = SplitMode::Auto;
+        /// Whether eviction looks for pages of zeros and drops them. Off, they are stored like any
+        /// other: to tell what the look costs where there are none.
+        zero_drop: bool = true;
+    }
+}
 
 impl Tunables {
-    /// What a tick is where there is a clock.
+    /// What a tick is where there is a clock: times are rounded up to ticks.
     pub const TICK_MILLISECS: u32 = 100;
 
-    /// Defaults of a profile. `Linux`: those of Linux 6.18, where the sizes below the PMD's
-    /// are off; `Deckle`: huge pages always, 409 (80 %), folios up to 64 KiB besides.
-    /// 64 KiB is the cap of the series that brought such folios: about where more stops to
-    /// pay. `deckle run` adapts the order of faults in profile `Deckle`.
-    pub const fn of_profile(profile: Profile) -> Tunables {
-        match profile {
-            Profile::Linux => Tunables {
-                profile,
-                thp: ThpMode::Always,
-                max_ptes_none: 511,
-                max_ptes_swap: MAX_PTES_SWAP,
-                max_ptes_shared: MAX_PTES_SHARED,
-                khugepaged_pages_to_scan: PAGES_TO_SCAN,
-                khugepaged_scan_sleep: SCAN_SLEEP,
-                khugepaged_alloc_sleep: ALLOC_SLEEP,
-                khugepaged_defrag: true,
-                page_cluster: PAGE_CLUSTER,
-                vma_ra_enabled: true,
-                swap_cache: true,
-                shrink_underused: true,
-                thp_waste_max: u64::MAX,
-                split_mode: SplitMode::Auto,
-                oom_zero_drop: false,
-                zero_drop: true,
-                fault_max: FAULT_MAX,
-                fault_max_advised: HUGE,
-                sizes: Sizes::NEVER.with(BLOCK_ORDER, SizeMode::Inherit),
-                fault_order: FaultOrder::Fixed,
-                fault_attempts: BLOCK_ORDER,
-                fault_open_ratio: 0,
-            },
-            Profile::Deckle => Tunables {
-                profile,
-                thp: ThpMode::Always,
-                max_ptes_none: 409,
-                max_ptes_swap: MAX_PTES_SWAP,
-                max_ptes_shared: MAX_PTES_SHARED,
-                khugepaged_pages_to_scan: PAGES_TO_SCAN,
-                khugepaged_scan_sleep: SCAN_SLEEP,
-                khugepaged_alloc_sleep: ALLOC_SLEEP,
-                khugepaged_defrag: false,
-                page_cluster: DECKLE_PAGE_CLUSTER,
-                vma_ra_enabled: true,
-                swap_cache: false,
-                shrink_underused: true,
-                thp_waste_max: u64::MAX,
-                split_mode: SplitMode::Auto,
-                oom_zero_drop: true,
-                zero_drop: true,
-                fault_max: FAULT_MAX,
-                fault_max_advised: HUGE,
-                sizes: Sizes::NEVER
-                    .with(2, SizeMode::Always)
-                    .with(3, SizeMode::Always)
-                    .with(4, SizeMode::Always)
-                    .with(5, SizeMode::Inherit)
-                    .with(6, SizeMode::Inherit)
-                    .with(7, SizeMode::Inherit)
-                    .with(8, SizeMode::Inherit)
-                    .with(BLOCK_ORDER, SizeMode::Inherit),
-                fault_order: FaultOrder::Fixed,
-                fault_attempts: 3,
-                fault_open_ratio: 0,
-            },
+    /// Words that [`to_words`](Tunables::to_words) makes.
+    pub const WORDS: usize = Tunables::KNOBS.len();
+
+    /// Sets the knob of this key to what `text` says, and returns what it was before. No other
+    /// knob changes, not with a new profile either; [`Knob::when`] is not looked at.
+    ///
+    /// # Errors
+    /// There is no such knob for users, or it cannot be that; nothing has changed then.
+    pub fn set(&mut self, key: &str, text: &str) -> Result<Value, TunableError> {
+        let refuse = |why| TunableError::new(key, why);
+        let knob = Knob::find(key).map_err(refuse)?;
+        let (old, new) = (knob.value(self), knob.kind.parse(text).map_err(refuse)?);
+        (knob.put)(self, new);
+        Ok(old)
+    }
+
+    /// Checks the ranges.
+    ///
+    /// # Errors
+    /// The first knob that is out of its range.
+    pub fn validate(&self) -> Result<(), TunableError> {
+        Tunables::from_words(&self.to_words()).map(|_| ())
+    }
+
+    /// The knobs of users, for who passes them on in shared memory.
+    pub fn to_words(&self) -> [u64; Tunables::WORDS] {
+        core::array::from_fn(|i| {
+            let knob = &Tunables::KNOBS[i];
+            knob.kind.shared((knob.get)(self))
+        })
+    }
+
+    /// From such words. If all are 0, all is off and without a limit, and what has no off is as by
+    /// default.
+    ///
+    /// # Errors
+    /// What [`to_words`](Tunables::to_words) of knobs in their ranges never made.
+    pub fn from_words(words: &[u64; Tunables::WORDS]) -> Result<Tunables, TunableError> {
+        let mut t = Tunables::default();
+        for (knob, word) in Tunables::KNOBS.iter().zip(words) {
+            let value = knob.kind.shared(*word);
+            if value > knob.kind.max() {
+                let why = knob.kind.refusal(knob.kind.show(value));
+                return Err(TunableError::new(knob.key, why));
+            }
+            (knob.put)(&mut t, value);
         }
+        Ok(t)
     }
 
     /// Whether a huge page with `live` pages to keep is shattered while `free` frames are left.
@@ -220,31 +248,6 @@ impl Tunables {
             SplitMode::Shatter => true,
             SplitMode::Auto => E::Frames::may_move_out(live, free),
         }
-    }
-
-    /// Checks the ranges.
-    pub fn validate(&self) -> Result<(), TunableError> {
-        if self.max_ptes_none > 511 {
-            return Err(TunableError::MaxPtesNone(self.max_ptes_none));
-        }
-        if self.max_ptes_swap > 511 {
-            return Err(TunableError::MaxPtesSwap(self.max_ptes_swap));
-        }
-        if self.max_ptes_shared > 511 {
-            return Err(TunableError::MaxPtesShared(self.max_ptes_shared));
-        }
-        if self.page_cluster >= BLOCK_ORDER {
-            return Err(TunableError::PageCluster(self.page_cluster));
-        }
-        if self.fault_open_ratio > 100 {
-            return Err(TunableError::FaultOpenRatio(self.fault_open_ratio));
-        }
-        for bytes in [self.fault_max, self.fault_max_advised] {
-            if bytes > HUGE {
-                return Err(TunableError::FaultMax(bytes));
-            }
-        }
-        Ok(())
     }
 
     /// Whether the shrinker runs at all: it is on, and the threshold can be passed. Linux
@@ -260,57 +263,79 @@ impl Default for Tunables {
     }
 }
 
-/// A knob out of its range.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum TunableError {
-    /// `max_ptes_none` above 511.
-    MaxPtesNone(u16),
-    /// `max_ptes_swap` above 511.
-    MaxPtesSwap(u16),
-    /// `max_ptes_shared` above 511.
-    MaxPtesShared(u16),
-    /// `fault_open_ratio` above 100.
-    FaultOpenRatio(u8),
-    /// `page_cluster` above 8.
-    PageCluster(u8),
-    /// `fault_max` or `fault_max_advised` is above the huge size.
-    FaultMax(u32),
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::ToString;
 
-impl fmt::Display for TunableError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            TunableError::MaxPtesNone(n) => {
-                write!(
-                    f,
-                    "max_ptes_none is {n}, but must be 0 to 511 (zero pages of 512)"
-                )
+    #[test]
+    fn every_value_is_in_range_written_as_it_is_read_and_passed_on() {
+        for knob in Tunables::KNOBS {
+            for value in [0, 1, knob.kind.max()] {
+                let (mut t, mut other) = (Tunables::default(), Tunables::default());
+                (knob.put)(&mut t, value);
+                assert_eq!((knob.get)(&t), value, "{}", knob.key);
+                assert_eq!(Tunables::from_words(&t.to_words()), Ok(t), "{}", knob.key);
+                let (old, new) = (knob.value(&other), knob.value(&t).to_string());
+                assert_eq!(other.set(knob.key, &new), Ok(old), "{} = {new}", knob.key);
+                assert_eq!(other, t, "{} = {new}", knob.key);
             }
-            TunableError::MaxPtesSwap(n) => write!(
-                f,
-                "max_ptes_swap is {n}, but must be 0 to 511 (pages of 512 in the store)"
-            ),
-            TunableError::MaxPtesShared(n) => write!(
-                f,
-                "max_ptes_shared is {n}, but must be 0 to 511 (shared pages of 512)"
-            ),
-            TunableError::PageCluster(n) => {
-                write!(
-                    f,
-                    "page_cluster is {n}, but must be 0 to 8 (order of a window)"
-                )
+        }
+        let linux = Tunables::of_profile(Profile::Linux);
+        assert_eq!(Tunables::from_words(&linux.to_words()), Ok(linux));
+    }
+
+    #[test]
+    fn what_is_out_of_range_is_refused_and_changes_nothing() {
+        for (i, knob) in Tunables::KNOBS.iter().enumerate() {
+            let mut t = Tunables::default();
+            for text in ["", "-1", "x", "18446744073709551616"] {
+                assert!(t.set(knob.key, text).is_err(), "{} = {text}", knob.key);
             }
-            TunableError::FaultOpenRatio(n) => {
-                write!(
-                    f,
-                    "fault_open_ratio is {n}, but must be 0 to 100 (percent of memory.high)"
-                )
-            }
-            TunableError::FaultMax(n) => {
-                write!(f, "a fault of {n} bytes at most, but must be 0 to {HUGE}")
+            assert_eq!(t, Tunables::default());
+            let mut words = t.to_words();
+            let Some(above) = knob.kind.max().checked_add(1) else {
+                continue;
+            };
+            for word in [above, u64::MAX] {
+                words[i] = word;
+                let error = Tunables::from_words(&words).unwrap_err();
+                assert_eq!(error.key, knob.key);
             }
         }
     }
-}
 
-impl core::error::Error for TunableError {}
+    #[test]
+    fn a_page_that_nobody_wrote_to_has_everything_off_and_no_limit() {
+        let t = Tunables::from_words(&[0; Tunables::WORDS]).unwrap();
+        let not_off = |knob: &&Knob| knob.value(&t) != knob.kind.show(0);
+        assert_eq!(Tunables::KNOBS.iter().filter(not_off).count(), 1);
+        assert_eq!(t.thp_waste_max, u64::MAX);
+        assert_eq!((t.profile, t.zero_drop), (Profile::Deckle, true));
+    }
+
+    #[test]
+    fn errors_say_what_to_do() {
+        let mut t = Tunables::default();
+        for (key, text, why) in [
+            ("vm.page-cluster", "9", "`9` is not in 0 to 8 (order)"),
+            (
+                "vm.swap_cache",
+                "yes",
+                "`yes` is not one of true, false, on, off",
+            ),
+            ("profile", "bsd", "`bsd` is not one of deckle, linux"),
+            (
+                "page-cluster",
+                "1",
+                "there is no such setting: did you mean `vm.page-cluster`?",
+            ),
+            ("split_mode", "auto", "there is no such setting"),
+        ] {
+            assert_eq!(t.set(key, text).unwrap_err().why, why);
+        }
+        t.page_cluster = 9;
+        let error = t.validate().unwrap_err().to_string();
+        assert_eq!(error, "vm.page-cluster: `9` is not in 0 to 8 (order)");
+    }
+}

@@ -191,17 +191,14 @@ impl<E: Env> Engine<E> {
         match state {
             BlockState::Busy => seen.broken.push(format!("block at {first} is busy")),
             BlockState::Huge(h) => {
-                if h.shared {
+                if h.shared() {
                     seen.shared += BLOCK_PAGES as u64;
                     seen.unevictable.insert(h.pfn.0);
                 }
-                (0..BLOCK_PAGES).for_each(|i| seen.page(h.pfn.add(i), h.shared));
+                (0..BLOCK_PAGES).for_each(|i| seen.page(h.pfn.add(i), h.shared()));
                 seen.huge.insert(h.pfn.0);
                 *seen.place(h.pfn, space, first) += 1;
-                if h.shared && !h.guarded || h.guarded && !h.mapped {
-                    seen.broken.push(format!("huge page at {first}: {h:?}"));
-                }
-                *(if h.mapped {
+                *(if h.mapped() {
                     &mut seen.anon
                 } else {
                     &mut seen.inactive

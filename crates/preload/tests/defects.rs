@@ -1,7 +1,7 @@
 //! Defects at the boundary between deckle and the program: what the C library, the kernel and other
 //! processes do around it. Each was found by the sequence that its program goes through.
 
-use crate::common::{Ran, compile, expect, is_about_the_first, is_second, run};
+use crate::common::{Ran, compile, expect, is_about_the_first, is_second, run, run_behind};
 
 const LIMIT: [&str; 2] = ["--memory-max", "64M"];
 const NO_SWAP: [&str; 4] = ["--memory-max", "64M", "--swap", "none"];
@@ -204,6 +204,33 @@ fn d11_a_limit_on_the_address_space_means_the_programs_own() {
 }
 
 /// The program, its children and those that it executes see the limit that was set, by all ways.
+/// Where a limit that cannot be raised leaves few places for pages, a fault that found none was
+/// tried again for ever, since there was room below the limit of memory.
+#[test]
+fn d11_who_has_no_place_for_its_pages_is_killed_and_told_why() {
+    let program = compile("d11_places", &[]);
+    let path = program.to_str().expect("path");
+    let mut killed = 0;
+    for mib in (300..600).step_by(50) {
+        let limit = format!("--as={}", mib << 20);
+        let mut before = vec!["setpriv", "--bounding-set=-sys_resource"];
+        before.extend(["--inh-caps=-sys_resource", "prlimit", &limit]);
+        let ran = run_behind(&before, &["--memory-max", "1G", "--swap", "none"], &[path]);
+        match ran.status {
+            137 => {
+                assert!(
+                    ran.err.contains("raise its limit (ulimit -v)"),
+                    "{}",
+                    ran.err
+                );
+                killed += 1;
+            }
+            _ => expect(&ran, "d11 right"),
+        }
+    }
+    assert!(killed > 0, "all had places for their pages");
+}
+
 #[test]
 fn d11_a_limit_on_the_address_space_is_told_and_inherited() {
     right("d11_limits", &["small"]);

@@ -8,14 +8,11 @@ use crate::sys::{self, exit_all};
 use core::time::Duration;
 use deckle_group::{Members, Remedies};
 use deckle_live::{Hooks, pager::Fault};
-use deckle_mm::{Charge, FaultError, OomReport};
+use deckle_mm::{FaultError, OomReport};
 use deckle_uffd::Errno;
 
 /// Pause before a fault is tried again while somebody else is being killed for it.
 const PAUSE: Duration = Duration::from_millis(5);
-
-/// Pages that a fault finds for certain if so much is free: a folio of 64 KiB for each task.
-const ROOM: u64 = 64;
 
 /// How often it is looked whether memory is out still, before anybody is killed.
 const LOOKS: u32 = 20;
@@ -27,6 +24,14 @@ impl Hooks for Last {
     fn fatal(&self, fault: Fault, error: &FaultError) {
         let Some(process) = process() else { return };
         match error {
+            // These frames are the process's own: nobody else's end gives it one.
+            FaultError::Oom(report) if report.lacks_frames() => {
+                let _ = process.link.say(format!("deckle: {report}\n").as_bytes());
+                process.kill(
+                    "out of memory below its limit: its address space has no places left to keep \
+                     pages in: raise its limit (ulimit -v)",
+                );
+            }
             FaultError::Oom(report) => out_of_memory(process, report),
             error => {
                 let at = fault.page.addr();
@@ -53,7 +58,8 @@ fn out_of_memory(process: &Process, report: &OomReport) {
     // Others may have given something back since the fault was refused, or are about to: a
     // forked child often ends at once.
     for _ in 0..LOOKS {
-        if group.usage() + ROOM <= process.account.max() {
+        group.fold_stale();
+        if group.has_room() {
             return;
         }
         sleep(PAUSE);

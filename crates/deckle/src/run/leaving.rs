@@ -124,6 +124,11 @@ impl Leavings {
         self.0.iter().any(|l| l.pid == pid)
     }
 
+    /// Their lines.
+    pub fn lines(&self) -> impl Iterator<Item = LineId> + '_ {
+        self.0.iter().map(|l| l.line)
+    }
+
     /// Their descriptors: readable once they have ended.
     pub fn fds(&self) -> impl Iterator<Item = i32> + '_ {
         self.0.iter().map(|l| l.pidfd.raw())

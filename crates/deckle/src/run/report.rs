@@ -9,7 +9,6 @@ use serde_json::{Map, Value, json};
 
 use super::knobs;
 use super::supervise::End;
-use crate::config::size_name;
 use crate::settings::Settings;
 use crate::size::show;
 
@@ -253,7 +252,12 @@ fn sizes(group: &Group) -> Map<String, Value> {
         SizeItem::ALL.iter().map(one).collect()
     };
     SIZE_ORDERS
-        .map(|order| (size_name(order), Value::Object(size(order))))
+        .map(|order| {
+            (
+                format!("hugepages-{}kB", (PAGE_SIZE >> 10) << order),
+                Value::Object(size(order)),
+            )
+        })
         .collect()
 }
 

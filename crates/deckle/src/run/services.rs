@@ -8,7 +8,7 @@
 //! What becomes of a service whose program has ended: see [`super::leaving`].
 
 use std::ffi::CString;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use deckle_group::proc::proc_stat;
 use deckle_group::proto::{Message, PACKET_MAX, give, give_file, give_spare, held, listen, pair};
@@ -68,6 +68,13 @@ impl Connection {
     }
 }
 
+/// How long at most the tree waits, out of memory, for what ended processes have charged. A service
+/// that does not end is killed before, so that this ends only what never ends: a tree in which some
+/// process ends all the time, and others take at once what it gives back.
+const SPARED: Duration = Duration::from_secs(5);
+/// Without a word for so long, memory is not out any more.
+const QUIET: Duration = Duration::from_secs(1);
+
 /// A process that is to be killed because memory is out.
 struct OutOfMemory {
     victim: LineId,
@@ -87,6 +94,8 @@ pub struct Services {
     files: SwapFiles,
     /// Who is being killed at the limit.
     dying: Option<LineId>,
+    /// Nobody was killed at the limit, though asked for, since the first time and until the second.
+    spared: Option<[Instant; 2]>,
     leaving: Leavings,
     buffer: Vec<u8>,
 }
@@ -111,6 +120,7 @@ impl Services {
             connected: 0,
             files,
             dying: None,
+            spared: None,
             leaving: Leavings::default(),
             buffer: vec![0; PACKET_MAX],
         })
@@ -195,12 +205,15 @@ impl Services {
 
     /// Kills one process, unless one is being killed or was since the sender has looked.
     fn out_of_memory(&mut self, group: &Group, o: OutOfMemory) {
+        if o.kills != group.oom_kills() || self.spares(group) {
+            return;
+        }
         let of = |line: LineId| {
             let services = self.connections.iter().filter_map(|c| c.service.as_ref());
             let mut alive = services.filter(|s| !pidfd::has_ended(&s.program_pidfd));
             alive.find(move |s| s.line == line)
         };
-        if o.kills != group.oom_kills() || self.dying.is_some_and(|line| of(line).is_some()) {
+        if self.dying.is_some_and(|line| of(line).is_some()) {
             return;
         }
         // One that has not said hello yet: the sender will look again.
@@ -211,6 +224,30 @@ impl Services {
             let _ = pidfd::kill(&service.program_pidfd, libc::SIGKILL);
             self.dying = Some(o.victim);
         }
+    }
+
+    /// Whether nobody need be killed: there is room again, or what processes have charged that have
+    /// ended, or are about to, comes back by itself, on a busy machine late. The sender will look
+    /// again.
+    fn spares(&mut self, group: &Group) -> bool {
+        let ends = |s: &&Service| {
+            // The first task of a program may have ended long before the others.
+            let last = || proc_stat(s.program_here).is_ok_and(|p| p.exiting && p.threads <= 1);
+            pidfd::has_ended(&s.program_pidfd) || last()
+        };
+        let services = self.connections.iter().filter_map(|c| c.service.as_ref());
+        let ending: Vec<LineId> = (services.filter(ends).map(|s| s.line))
+            .chain(self.leaving.lines())
+            .collect();
+        let owes = group.fold_stale() > 0
+            || group.has_room()
+            || (group.processes()).any(|p| p.charged > 0 && ending.contains(&p.line));
+        let now = Instant::now();
+        let recent = self.spared.filter(|[_, last]| *last + QUIET > now);
+        let first = recent.map_or(now, |[first, _]| first);
+        let spares = owes && now < first + SPARED;
+        self.spared = spares.then_some([first, now]);
+        spares
     }
 
     /// A connection for a program that will need one, in the child of a fork say.

@@ -41,8 +41,8 @@ fn ns(time: Duration) -> u64 {
     time.as_nanos() as u64
 }
 
-fn ticks(n: u32) -> u64 {
-    u64::from(n.max(1)) * u64::from(Tunables::TICK_MILLISECS) * 1_000_000
+fn sleep(millisecs: u32) -> u64 {
+    u64::from(millisecs.max(Tunables::TICK_MILLISECS)) * 1_000_000
 }
 
 fn mix(x: u64) -> u64 {
@@ -75,8 +75,8 @@ impl Chores {
 
     fn due(&self, t: &Tunables, force: Option<Forcing>) -> [Option<u64>; 3] {
         let rest = match (self.left, self.failed) {
-            (0, true) => ticks(t.khugepaged_alloc_sleep),
-            (0, false) => ticks(t.khugepaged_scan_sleep),
+            (0, true) => sleep(t.khugepaged_alloc_sleep_millisecs),
+            (0, false) => sleep(t.khugepaged_scan_sleep_millisecs),
             _ => 0,
         };
         [

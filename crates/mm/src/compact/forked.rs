@@ -3,23 +3,24 @@
 //! As its eviction begins (`sharing/places.rs`): all entries are marked busy and proven to be
 //! all references. Every place gets the new frames, write-protected as before.
 
-use super::migrate::{Frames, MigrateError, Migrated};
+use super::migrate::{Frames, Left, MigrateError};
 use crate::engine::folio::order_of;
+use crate::engine::split::FrozenFolio;
 use crate::env::Env;
 use crate::frame::Flags;
 use crate::machine::{Machine, Site};
 use crate::mm::Mm;
 use crate::sharing::places::Part;
-use crate::units::{PageMask, Pfn};
+use crate::units::{PageMask, Pfn, order_pages};
 use alloc::vec::Vec;
 
 impl<E: Env> Mm<E> {
-    /// Moves one isolated forked folio, and ends its isolation unless it fails.
+    /// Moves one isolated forked folio.
     pub(super) fn migrate_forked(
         &self,
         head: Pfn,
         frames: &mut Frames<'_>,
-    ) -> Result<Migrated, MigrateError> {
+    ) -> Result<Left, MigrateError> {
         let mut parts = self.take_places(head).ok_or(MigrateError::Busy)?;
         let refs: u32 = parts.iter().map(Part::refs).sum();
         let order = order_of(self.meta(head));
@@ -37,19 +38,19 @@ impl<E: Env> Mm<E> {
             return Err(MigrateError::Pinned);
         }
         let moved = self.move_parts(head, order, refs, &mut parts, frames);
-        let at = *moved.as_ref().unwrap_or(&head);
+        let at = moved.as_ref().map_or(head, |(_, new)| *new);
         self.show_parts(at, &parts, PageMask::FULL);
         self.give_back_parts(parts);
-        moved?;
-        let live = PageMask::EMPTY;
-        self.free_moved(head, order, &live);
-        Ok(Migrated {
-            moved: 1 << order,
-            ..Migrated::default()
+        let (old, _) = moved?;
+        Ok(Left::Old {
+            old,
+            full: PageMask::EMPTY,
+            moved: order_pages(order),
         })
     }
 
-    /// Copies what is in use to new frames and makes these the folio of all places.
+    /// Copies what is in use to new frames and makes these the folio of all places. Returns the old
+    /// one and the new.
     fn move_parts(
         &self,
         head: Pfn,
@@ -57,10 +58,8 @@ impl<E: Env> Mm<E> {
         refs: u32,
         parts: &mut [Part],
         frames: &mut Frames<'_>,
-    ) -> Result<Pfn, MigrateError> {
-        if !self.freeze_folio(head, refs + 1) {
-            return Err(MigrateError::Referenced);
-        }
+    ) -> Result<(FrozenFolio, Pfn), MigrateError> {
+        let folio = (self.freeze_folio(head, refs + 1)).ok_or(MigrateError::Referenced)?;
         let queued = self.meta(head).has(Flags::QUEUED);
         self.unqueue(head);
         let mut live = PageMask::EMPTY;
@@ -71,12 +70,15 @@ impl<E: Env> Mm<E> {
         let new = frames(order).ok_or(MigrateError::NoFrame);
         let copied = new.and_then(|new| self.copy_pages(head, order, &live, new).map(|()| new));
         self.machine().preempt(Site::Relock);
-        let Ok(new) = copied else {
-            self.meta(head).unfreeze(refs + 1);
-            if queued {
-                self.requeue(head);
+        let new = match copied {
+            Ok(new) => new,
+            Err(why) => {
+                self.unfreeze_folio(folio, refs + 1);
+                if queued {
+                    self.requeue(head);
+                }
+                return Err(why);
             }
-            return copied;
         };
         let places: Vec<_> = self.places(head);
         self.rmap_clear(head);
@@ -88,6 +90,6 @@ impl<E: Env> Mm<E> {
             self.partially_mapped(new);
         }
         parts.iter_mut().for_each(|part| part.moved(head, new));
-        Ok(new)
+        Ok((folio, new))
     }
 }

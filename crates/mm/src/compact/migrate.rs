@@ -2,9 +2,9 @@
 
 use crate::engine::busy::Busy;
 use crate::engine::folio::order_of;
-use crate::engine::isolated::Isolated;
+use crate::engine::isolated::{Isolated, IsolatedFolio};
 use crate::engine::space::{BlockRef, Space};
-use crate::engine::split::{SplitError, SplitFlags, live_of};
+use crate::engine::split::{FrozenFolio, SplitError, SplitFlags, live_of};
 use crate::env::Env;
 use crate::frame::Flags;
 use crate::machine::{Machine, Site};
@@ -79,10 +79,39 @@ enum Was {
     Entries(Vec<(u32, Entry)>),
 }
 
-/// A folio whose entries are busy and which has no reference left.
+impl Was {
+    /// Writes it into a block from `first` on, with the frames of the folio at `head`.
+    fn write(&self, state: &mut BlockState, first: u32, head: Pfn) {
+        match self {
+            Was::Huge(h) => *state = BlockState::Huge(HugeMap { pfn: head, ..*h }),
+            Was::Entries(list) => {
+                if let Some(table) = state.table() {
+                    for (k, e) in list {
+                        table.set(first + k, e.with_frame(head.add(*k)));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// What is left of an isolated folio whose pages have gone elsewhere.
+pub(super) enum Left {
+    /// Nobody uses it any more: it goes with the isolation. So many pages of zeros it had.
+    Unused(u32),
+    /// Its frames, of which those of `full` hold bytes that nobody needs any more.
+    Old {
+        old: FrozenFolio,
+        full: PageMask,
+        /// Pages that are elsewhere now.
+        moved: u32,
+    },
+}
+
+/// A folio whose entries are busy.
 struct Taken {
     busy: Busy,
-    head: Pfn,
+    folio: FrozenFolio,
     order: u8,
     first: u32,
     was: Was,
@@ -123,27 +152,37 @@ impl<E: Env> Mm<E> {
         frames: &mut Frames<'_>,
         drop_zero: bool,
     ) -> (Migrated, Option<MigrateError>) {
-        let mut todo: VecDeque<Pfn> = list.0.into();
+        let mut todo: VecDeque<IsolatedFolio> = list.0.into();
         let (mut done, mut why) = (Migrated::default(), None);
-        while let Some(head) = todo.pop_front() {
+        while let Some(folio) = todo.pop_front() {
+            let head = folio.pfn();
             let pages = order_pages(order_of(self.meta(head)));
             let partial = pages > 1 && !self.is_forked(head) && self.meta(head).has(Flags::PARTIAL);
             let moved = match partial {
                 true => Err(MigrateError::NoFrame),
                 false => self.migrate_isolated(head, frames, drop_zero),
             };
-            match moved {
-                Ok(n) => {
-                    done.moved += n.moved;
-                    done.zeros += n.zeros;
+            let stays = match moved {
+                Ok(Left::Unused(zeros)) => {
+                    done.zeros += zeros;
+                    self.end_isolation(folio);
+                    continue;
                 }
-                Err(MigrateError::NoFrame)
-                    if pages > 1 && self.split_for_move(head, drop_zero, &mut todo) => {}
-                Err(error) => {
-                    done.stayed += pages;
-                    why = Some(error);
-                    self.putback(head);
+                Ok(Left::Old { old, full, moved }) => {
+                    done.moved += moved;
+                    self.free_moved(folio, old, &full);
+                    continue;
                 }
+                Err(error) => error,
+            };
+            let mut parts = Isolated(Vec::from([folio]));
+            let split = stays == MigrateError::NoFrame && pages > 1;
+            if split && self.split_for_move(&mut parts, drop_zero) {
+                todo.extend(parts.0);
+            } else {
+                done.stayed += pages;
+                why = Some(stays);
+                self.putback_list(parts);
             }
         }
         let stats = self.stats();
@@ -153,32 +192,25 @@ impl<E: Env> Mm<E> {
         (done, why)
     }
 
-    /// Splits an isolated folio into pages; those that are left are to be moved next.
-    fn split_for_move(&self, head: Pfn, drop_zero: bool, todo: &mut VecDeque<Pfn>) -> bool {
-        let mut parts = Isolated(Vec::from([head]));
+    /// Splits an isolated folio into pages; false if it stays whole.
+    fn split_for_move(&self, parts: &mut Isolated, drop_zero: bool) -> bool {
         let flags = match drop_zero {
             true => SplitFlags::DROP_ZERO,
             false => SplitFlags::NONE,
         };
-        let split = self.split_isolated(&mut parts, 0, flags).is_ok();
-        if split {
-            todo.extend(parts.0);
-        }
-        split
+        self.split_isolated(parts, 0, flags).is_ok()
     }
 
-    /// Moves one isolated folio, and ends its isolation unless it fails.
+    /// Moves one isolated folio.
     fn migrate_isolated(
         &self,
         head: Pfn,
         frames: &mut Frames<'_>,
         drop_zero: bool,
-    ) -> Result<Migrated, MigrateError> {
+    ) -> Result<Left, MigrateError> {
         let meta = self.meta(head);
         if meta.refs() == 1 {
-            // Nobody uses it any more: it goes with the isolation.
-            self.end_isolation(head, order_of(meta));
-            return Ok(Migrated::default());
+            return Ok(Left::Unused(0));
         }
         let pages = order_pages(order_of(meta));
         if self.zone_of(head).has_bad(head, pages) {
@@ -199,10 +231,7 @@ impl<E: Env> Mm<E> {
         self.machine().preempt(Site::Relock);
         if drop_zero && self.is_zero_page(&space, &taken) {
             self.drop_taken(taken);
-            return Ok(Migrated {
-                zeros: 1,
-                ..Migrated::default()
-            });
+            return Ok(Left::Unused(1));
         }
         let moved = match frames(taken.order) {
             Some(new) => {
@@ -214,16 +243,16 @@ impl<E: Env> Mm<E> {
         self.machine().preempt(Site::Relock);
         match moved {
             Ok(new) => {
-                let (order, live) = (taken.order, taken.live);
-                self.show_taken(&space, nr, taken, Some(new));
-                self.free_moved(head, order, &live);
-                Ok(Migrated {
-                    moved: live.count(),
-                    ..Migrated::default()
+                let full = taken.live;
+                let old = self.show_moved(&space, nr, taken, new);
+                Ok(Left::Old {
+                    old,
+                    full,
+                    moved: full.count(),
                 })
             }
             Err(why) => {
-                self.show_taken(&space, nr, taken, None);
+                self.show_taken(&space, nr, taken);
                 Err(why)
             }
         }
@@ -259,10 +288,10 @@ impl<E: Env> Mm<E> {
             Was::Huge(_) => 1,
             Was::Entries(list) => list.len() as u32,
         };
-        if !self.freeze_folio(head, refs + 1) {
+        let Some(folio) = self.freeze_folio(head, refs + 1) else {
             self.map_again(space, nr, &mut state, first, &mapped);
             return Err(MigrateError::Referenced);
-        }
+        };
         let queued = self.meta(head).has(Flags::QUEUED);
         self.unqueue(head);
         let busy = match (&was, &mut *state) {
@@ -274,7 +303,7 @@ impl<E: Env> Mm<E> {
         };
         Ok(Taken {
             busy,
-            head,
+            folio,
             order,
             first,
             was,
@@ -332,12 +361,12 @@ impl<E: Env> Mm<E> {
         };
         let [(_, e)] = list[..] else { return false };
         let stays = e.locked() || e.lazy() || space.forbids_zero();
-        taken.order == 0 && !stays && self.is_zero(taken.head)
+        taken.order == 0 && !stays && self.is_zero(taken.folio.pfn())
     }
 
     /// The page becomes a zero entry, and its folio goes.
     fn drop_taken(&self, taken: Taken) {
-        self.release(FrameRun::new(taken.head, 1));
+        self.release(FrameRun::new(taken.folio.pfn(), 1));
         taken.busy.end_by(self, |state| {
             if let (Some(table), Was::Entries(list)) = (state.table(), &taken.was) {
                 for (k, e) in list {
@@ -346,9 +375,8 @@ impl<E: Env> Mm<E> {
             }
             self.stats().sub(Item::NrInactive, 1);
             self.stats().add(Item::NrZero, 1);
-            self.meta(taken.head).unfreeze(1);
+            self.unfreeze_folio(taken.folio, 1);
         });
-        self.end_isolation(taken.head, taken.order);
     }
 
     /// Copies pages of a folio to another of the same order; on an error that one is free again.
@@ -371,36 +399,30 @@ impl<E: Env> Mm<E> {
         Ok(())
     }
 
-    /// Maps what was taken again: in its new frames, or if there are none where it was.
-    fn show_taken(&self, space: &Space, nr: BlockNr, taken: Taken, new: Option<Pfn>) {
-        let head = new.unwrap_or(taken.head);
+    /// Maps what was taken again where it was.
+    fn show_taken(&self, space: &Space, nr: BlockNr, taken: Taken) {
+        let head = taken.folio.pfn();
         taken.busy.end_by(self, |state| {
-            match &taken.was {
-                Was::Huge(h) => *state = BlockState::Huge(HugeMap { pfn: head, ..*h }),
-                Was::Entries(list) => {
-                    if let Some(table) = state.table() {
-                        for (k, e) in list {
-                            table.set(taken.first + k, e.with_frame(head.add(*k)));
-                        }
-                    }
-                }
-            }
-            match new {
-                Some(new) => {
-                    let page = nr.start().add(u64::from(taken.first));
-                    self.meta(new).set_owner(space.id, page);
-                    self.meta(new).set_refs(taken.refs);
-                    self.inherit(taken.head, new, taken.queued);
-                }
-                None => {
-                    self.meta(head).unfreeze(taken.refs + 1);
-                    if taken.queued {
-                        self.requeue(head);
-                    }
-                }
+            taken.was.write(state, taken.first, head);
+            self.unfreeze_folio(taken.folio, taken.refs + 1);
+            if taken.queued {
+                self.requeue(head);
             }
             self.map_again(space, nr, state, taken.first, &taken.mapped);
         });
+    }
+
+    /// Maps what was taken again in its new frames; the old ones.
+    fn show_moved(&self, space: &Space, nr: BlockNr, taken: Taken, new: Pfn) -> FrozenFolio {
+        taken.busy.end_by(self, |state| {
+            taken.was.write(state, taken.first, new);
+            let page = nr.start().add(u64::from(taken.first));
+            self.meta(new).set_owner(space.id, page);
+            self.meta(new).set_refs(taken.refs);
+            self.inherit(taken.folio.pfn(), new, taken.queued);
+            self.map_again(space, nr, state, taken.first, &taken.mapped);
+        });
+        taken.folio
     }
 
     /// A folio takes the place of another on the lists.
@@ -417,9 +439,12 @@ impl<E: Env> Mm<E> {
 
     /// Frees the old frames of a folio that was moved, whose isolation ends so. Its charge is
     /// the new one's.
-    pub(super) fn free_moved(&self, head: Pfn, order: u8, live: &PageMask) {
+    fn free_moved(&self, folio: IsolatedFolio, old: FrozenFolio, full: &PageMask) {
+        let head = folio.pfn();
+        debug_assert_eq!(old.pfn(), head);
         let meta = self.meta(head);
-        self.release_pages(head, live);
+        let order = order_of(meta);
+        self.release_pages(head, full);
         self.release_discarded(head, order, &PageMask::EMPTY);
         self.forget_copies(head, order_pages(order));
         self.no_longer_partial(head);

@@ -102,16 +102,16 @@ impl<E: Env> Mm<E> {
     fn isolate_folios(&self, folios: &[(Pfn, u8)]) -> Isolated {
         let mut list = Isolated::default();
         for (head, order) in folios {
-            if !self.isolate(*head) {
+            let Some(folio) = self.isolate(*head) else {
                 continue;
-            }
+            };
             // Another folio may begin there by now; it goes with the others if it fits.
             if order_of(self.meta(*head)) <= *order {
                 let pages = order_pages(order_of(self.meta(*head)));
                 self.stats().add(Item::CompactIsolated, u64::from(pages));
-                list.0.push(*head);
+                list.0.push(folio);
             } else {
-                self.putback(*head);
+                self.putback(folio);
             }
         }
         list

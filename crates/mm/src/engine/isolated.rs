@@ -8,16 +8,32 @@ use crate::env::Env;
 use crate::units::{Pfn, SpaceId, Vpn, order_pages};
 use alloc::vec::Vec;
 
-/// Folios that one caller has isolated: on no list of the manager, with a reference each. They
-/// go back by [`Engine::putback_list`].
+/// A folio that its holder alone has isolated: on no list of the manager, with a reference for
+/// that. It ends by [`Engine::putback`], [`Engine::end_isolation`] or in an [`Isolated`] list.
+#[derive(Debug)]
+#[must_use = "an isolated folio must be put back"]
+pub(crate) struct IsolatedFolio(Pfn);
+
+impl IsolatedFolio {
+    /// Says that the caller has isolated it: the reference is there, and it is on no list.
+    pub(super) fn new(pfn: Pfn) -> IsolatedFolio {
+        IsolatedFolio(pfn)
+    }
+    /// Its first frame.
+    pub fn pfn(&self) -> Pfn {
+        self.0
+    }
+}
+
+/// Folios that one caller has isolated. They go back by [`Engine::putback_list`].
 #[derive(Debug, Default)]
 #[must_use = "isolated folios must be put back"]
-pub struct Isolated(pub(crate) Vec<Pfn>);
+pub struct Isolated(pub(crate) Vec<IsolatedFolio>);
 
 impl Isolated {
     /// The folios by their first frames, in order.
-    pub fn folios(&self) -> &[Pfn] {
-        &self.0
+    pub fn folios(&self) -> Vec<Pfn> {
+        self.0.iter().map(IsolatedFolio::pfn).collect()
     }
 }
 
@@ -29,7 +45,7 @@ impl<E: Env> Engine<E> {
         let block = space.block_if_any(self, page.block())?;
         let state = self.lock_settled(&block, page.index(), 1);
         let head = self.head_of(state.entry(page.index()).frame()?);
-        self.isolate(head).then(|| Isolated(Vec::from([head])))
+        Some(Isolated(Vec::from([self.isolate(head)?])))
     }
 
     /// Splits the first folio of a list; its parts are behind it on the list then.
@@ -42,7 +58,7 @@ impl<E: Env> Engine<E> {
         to: u8,
         flags: SplitFlags,
     ) -> Result<Split, SplitError> {
-        let head = *list.0.first().ok_or(SplitError::NoFolio)?;
+        let head = list.0.first().ok_or(SplitError::NoFolio)?.pfn();
         let (id, page) = self.meta(head).owner().ok_or(SplitError::NoFolio)?;
         let space = self.space(id).map_err(|_: MapError| SplitError::NoFolio)?;
         let block = space.block(self, page.block());
@@ -62,11 +78,13 @@ impl<E: Env> Engine<E> {
             return;
         }
         let mut lru = self.folios.lru.lock(self.machine());
-        let order = |p: &Pfn| order_of(self.meta(*p));
-        let pages: u32 = list.0.iter().map(|p| order_pages(order(p))).sum();
-        list.0.iter().for_each(|p| lru.put_in(self, *p, None));
+        let mut pages = 0;
+        for folio in &list.0 {
+            pages += order_pages(order_of(self.meta(folio.pfn())));
+            lru.put_in(self, folio.pfn(), None);
+        }
         drop(lru);
         self.isolation_ended(pages);
-        list.0.into_iter().for_each(|p| self.put_folio(p, 1));
+        list.0.iter().for_each(|f| self.put_folio(f.pfn(), 1));
     }
 }

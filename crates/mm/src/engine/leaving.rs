@@ -5,9 +5,10 @@
 //! compression. So reclaim collects some of them.
 
 use crate::engine::Engine;
+use crate::engine::isolated::IsolatedFolio;
 use crate::env::Env;
 use crate::platform::Platform;
-use crate::units::{FrameRun, Pfn};
+use crate::units::FrameRun;
 use alloc::vec::Vec;
 
 /// Pages from which on nothing is gained by collecting more. They stay charged for so long, beside
@@ -23,15 +24,20 @@ pub(crate) struct Leaving {
     /// Of these runs.
     pages: u32,
     /// With the references that their entries had.
-    folios: Vec<(Pfn, u32)>,
+    folios: Vec<(IsolatedFolio, u32)>,
 }
 
 impl Leaving {
     /// Collects a folio, with its runs of frames that are full.
-    pub(crate) fn push(&mut self, pfn: Pfn, refs: u32, runs: impl Iterator<Item = FrameRun>) {
+    pub(crate) fn push(
+        &mut self,
+        folio: IsolatedFolio,
+        refs: u32,
+        runs: impl Iterator<Item = FrameRun>,
+    ) {
         self.runs
             .extend(runs.inspect(|run| self.pages += run.pages));
-        self.folios.push((pfn, refs));
+        self.folios.push((folio, refs));
     }
 
     /// Whether nothing is gained by waiting for more.
@@ -47,9 +53,9 @@ impl<E: Env> Engine<E> {
         self.memory().release_all(&leaving.runs);
         leaving.runs.clear();
         leaving.pages = 0;
-        for (pfn, refs) in leaving.folios.drain(..) {
-            self.put_folio(pfn, refs);
-            self.putback(pfn);
+        for (folio, refs) in leaving.folios.drain(..) {
+            self.put_folio(folio.pfn(), refs);
+            self.putback(folio);
         }
     }
 }

@@ -7,6 +7,7 @@
 
 use crate::engine::Engine;
 use crate::engine::folio::order_of;
+use crate::engine::isolated::IsolatedFolio;
 use crate::env::Env;
 use crate::frame::{Flags, FrameMeta, Link, List};
 use crate::units::{Pfn, order_pages};
@@ -148,53 +149,50 @@ impl<E: Env> Engine<E> {
         }
     }
 
-    /// Isolates the folio at the tail of a list: off the list, with one more reference.
-    pub(crate) fn isolate_tail(&self, which: Which) -> Option<Pfn> {
+    /// Isolates the folio at the tail of a list.
+    pub(crate) fn isolate_tail(&self, which: Which) -> Option<IsolatedFolio> {
         let mut lru = self.folios.lru.lock(self.machine());
         loop {
             let pfn = lru.list_mut(which).pop_tail(self)?;
-            let meta = self.meta(pfn);
             // No reference left: its last owner is on the way to take it off the list.
-            if meta.try_get() {
-                self.folios
-                    .isolated
-                    .fetch_add(order_pages(order_of(meta)) as u64, Ordering::AcqRel);
-                return Some(pfn);
+            if self.meta(pfn).try_get() {
+                return Some(self.isolated(pfn));
             }
         }
     }
 
     /// Isolates this folio, unless somebody else has.
-    pub(crate) fn isolate(&self, pfn: Pfn) -> bool {
+    pub(crate) fn isolate(&self, pfn: Pfn) -> Option<IsolatedFolio> {
         let mut lru = self.folios.lru.lock(self.machine());
         let meta = self.meta(pfn);
         if !meta.has(Flags::LRU) || !meta.try_get() {
-            return false;
+            return None;
         }
         lru.list_mut(list_of(meta)).remove(self, pfn);
-        self.folios
-            .isolated
-            .fetch_add(order_pages(order_of(meta)) as u64, Ordering::AcqRel);
-        true
+        Some(self.isolated(pfn))
+    }
+
+    /// The folio is off its list, and the caller has a reference for that.
+    fn isolated(&self, pfn: Pfn) -> IsolatedFolio {
+        let pages = u64::from(order_pages(order_of(self.meta(pfn))));
+        self.folios.isolated.fetch_add(pages, Ordering::AcqRel);
+        IsolatedFolio::new(pfn)
     }
 
     /// Ends an isolation: back to the head of the list that the folio's flag names, and the
     /// reference dropped. With the last one the folio is gone, and need not go back.
-    pub(crate) fn putback(&self, pfn: Pfn) {
-        let meta = self.meta(pfn);
-        if meta.refs() == 1 {
-            return self.end_isolation(pfn, order_of(meta));
+    pub(crate) fn putback(&self, folio: IsolatedFolio) {
+        let meta = self.meta(folio.pfn());
+        if meta.refs() > 1 {
+            self.lru_add(folio.pfn(), list_of(meta));
         }
-        self.folios
-            .isolated
-            .fetch_sub(order_pages(order_of(meta)) as u64, Ordering::AcqRel);
-        self.lru_add(pfn, list_of(meta));
-        self.put_folio(pfn, 1);
+        self.end_isolation(folio);
     }
 
     /// Ends an isolation without going back to a list: the folio is gone but for it.
-    pub(crate) fn end_isolation(&self, pfn: Pfn, order: u8) {
-        self.isolation_ended(order_pages(order));
+    pub(crate) fn end_isolation(&self, folio: IsolatedFolio) {
+        let pfn = folio.pfn();
+        self.isolation_ended(order_pages(order_of(self.meta(pfn))));
         self.put_folio(pfn, 1);
     }
 

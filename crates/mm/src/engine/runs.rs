@@ -6,7 +6,7 @@ use crate::engine::space::{MapError, Space};
 use crate::env::Env;
 use crate::platform::{Content, Done, Flush, Platform, PlatformError, Prot, Stop};
 use crate::stat::Item;
-use crate::table::block::{HugeMap, Table};
+use crate::table::block::{HugeMap, Presence, Table};
 use crate::units::{BLOCK_PAGES, BlockNr, PAGE_SIZE, PageMask, PageRun, Pfn, SpaceId, Vpn};
 
 /// Times a platform operation is tried again while the address space is changing.
@@ -140,7 +140,7 @@ impl<E: Env> Engine<E> {
         let run = PageRun::new(space.id, nr.start(), BLOCK_PAGES);
         let guarded = h.marks.any();
         self.map_as(run, h.pfn, Content::Parked, h.prot, guarded)?;
-        (h.mapped, h.lazy, h.guarded) = (true, false, guarded);
+        h.has = Presence::shown(guarded);
         self.moved_in(BLOCK_PAGES);
         Ok(())
     }

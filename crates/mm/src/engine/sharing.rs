@@ -9,6 +9,7 @@ use crate::engine::step::{Access, Step};
 use crate::env::Env;
 use crate::platform::PlatformError;
 use crate::table::block::{BlockState, HugeMap, Table};
+use crate::table::entry::Entry;
 use crate::table::vma::Vma;
 use crate::units::{BlockNr, PageMask, PageRun, Pfn, SpaceId, Vpn};
 
@@ -16,10 +17,8 @@ use crate::units::{BlockNr, PageMask, PageRun, Pfn, SpaceId, Vpn};
 /// the caller's.
 pub trait Sharing: Send + Sync + 'static {
     /// Whether shared pages are counted (`NrShared`) and kept aside, as unevictable: who reclaims
-    /// one gains nothing.
+    /// one gains nothing. A promise that `verify` checks.
     const ASIDE: bool;
-    /// Whether what others hold is carried to its new place by mremap, without being unmapped.
-    const CARRIES: bool;
 
     /// Whether the core can fork spaces and pin pages.
     ///
@@ -93,6 +92,13 @@ pub trait Sharing: Send + Sync + 'static {
         access: Access,
         table: &mut Table,
     ) -> Result<Step, PlatformError>;
+
+    /// Whether a mapped page is carried to its new place by mremap: mapped all the time, since
+    /// others hold it or it is locked.
+    fn is_carried<E: Env>(mm: &Engine<E>, e: Entry) -> bool;
+    /// The same for a huge page.
+    fn is_carried_huge<E: Env>(mm: &Engine<E>, space: &Space, nr: BlockNr, h: &mut HugeMap)
+    -> bool;
 
     /// Whether a folio of a block's size is the huge page of a block, as far as can be seen now.
     fn maps_huge<E: Env>(mm: &Engine<E>, block: &BlockRef) -> bool;

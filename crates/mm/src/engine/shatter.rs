@@ -18,7 +18,7 @@ use crate::env::Env;
 use crate::machine::{Machine, Site};
 use crate::platform::{Content, PlatformError, Stop};
 use crate::stat::{Item, SizeItem};
-use crate::table::block::{Block, BlockState, HugeMap, PROGRAM, Table};
+use crate::table::block::{Block, BlockState, HugeMap, PROGRAM, Presence, Table};
 use crate::table::entry::{Entry, Kind};
 use crate::units::{
     BLOCK_ORDER, BLOCK_PAGES, BlockNr, FrameRun, PageMask, PageRun, Pfn, Vpn, order_pages,
@@ -34,20 +34,20 @@ impl<E: Env> Engine<E> {
         nr: BlockNr,
         h: &mut HugeMap,
     ) -> Result<(), PlatformError> {
-        if h.mapped && self.is_held(h.pfn) {
+        if h.mapped() && self.is_held(h.pfn) {
             let why = Stop::Busy;
             return Err(PlatformError { at: 0, why });
         }
-        debug_assert!(!h.shared, "a shared page is taken");
-        if h.mapped {
+        debug_assert!(!h.shared(), "a shared page is taken");
+        if h.mapped() {
             let run = PageRun::new(space.id, nr.start(), BLOCK_PAGES);
             if let Err(e) = self.unmap_all(run, h.pfn, h.prot, h.marks.any()) {
                 self.stats().add(Item::NrPinned, BLOCK_PAGES as u64);
                 // The attempt may have lifted its protection.
-                h.guarded = h.marks.any();
+                h.has = Presence::shown(h.marks.any());
                 return Err(e);
             }
-            (h.mapped, h.guarded) = (false, false);
+            h.has = Presence::Inactive;
             self.moved_out(BLOCK_PAGES);
         }
         Ok(())
@@ -111,7 +111,7 @@ impl<E: Env> Engine<E> {
     /// Maps a huge page that is at rest. If the machine refuses, it stays inactive: the next
     /// touch asks again. Block locked (or busy).
     pub(crate) fn map_huge_again(&self, space: &Space, nr: BlockNr, h: &mut HugeMap) {
-        if !h.mapped {
+        if !h.mapped() {
             let _ = self.show_huge(space, nr, h);
         }
     }
@@ -137,14 +137,14 @@ impl<E: Env> Engine<E> {
         let BlockState::Huge(h) = &mut *state else {
             return;
         };
-        if in_place && !h.shared && self.split_huge(space, nr, &mut state, &doomed) {
+        if in_place && !h.shared() && self.split_huge(space, nr, &mut state, &doomed) {
             return;
         }
         let BlockState::Huge(h) = &mut *state else {
             return;
         };
         // What others hold too is not copied for that.
-        let parked = !h.shared && self.unmap_huge(space, nr, h).is_ok();
+        let parked = !h.shared() && self.unmap_huge(space, nr, h).is_ok();
         let h = *h;
         let (busy, _) = Busy::block(block, state);
         let table = if parked {
@@ -173,33 +173,29 @@ impl<E: Env> Engine<E> {
         let BlockState::Huge(h) = *state else {
             return false;
         };
-        if !self.freeze_folio(h.pfn, 1) {
+        let Some(folio) = self.freeze_folio(h.pfn, 1) else {
             return false;
-        }
+        };
         for (start, len) in doomed.runs(BLOCK_PAGES) {
-            if h.mapped {
+            if h.mapped() {
                 let run = PageRun::new(space.id, nr.start().add(u64::from(start)), len);
                 self.discard_run(run);
             } else {
                 self.release(FrameRun::new(h.pfn.add(start), len));
             }
         }
-        let gauge = if h.mapped {
+        let gauge = if h.mapped() {
             Item::NrAnon
         } else {
             Item::NrInactive
         };
         self.stats().sub(gauge, u64::from(doomed.count()));
-        self.split_frozen(
-            h.pfn,
-            &PageMask::FULL.without(doomed),
-            BLOCK_ORDER - 1,
-            None,
-        );
-        let mut table = Table::new();
+        let live = PageMask::FULL.without(doomed);
+        self.split_frozen(folio, &live, BLOCK_ORDER - 1, None);
+        let (mut table, lazy) = (Table::new(), h.has == Presence::Lazy);
         for k in (0..BLOCK_PAGES).filter(|&k| !doomed.get(k)) {
             let e = state.entry(k);
-            table.set(k, if h.lazy { e.as_lazy() } else { e });
+            table.set(k, if lazy { e.as_lazy() } else { e });
         }
         *state = BlockState::Table(table);
         true
@@ -356,7 +352,7 @@ impl<E: Env> Engine<E> {
             self.meta(h.pfn.add(i))
                 .set_owner(space.id, nr.start().add(i as u64));
         }
-        if h.shared {
+        if h.shared() {
             self.sort_lists(&table, 0, BLOCK_PAGES);
         }
         table
@@ -375,8 +371,13 @@ impl<E: Env> Engine<E> {
     ) {
         // Whoever else holds a reference now took it to look at the folio, finds it busy and
         // drops it: nobody waits for a block, locked or busy, with a reference in his hands.
-        while !self.freeze_folio(head, refs + u32::from(list.is_some())) {}
-        self.split_frozen(head, &keep, 0, list);
+        let refs = refs + u32::from(list.is_some());
+        let folio = loop {
+            if let Some(folio) = self.freeze_folio(head, refs) {
+                break folio;
+            }
+        };
+        self.split_frozen(folio, &keep, 0, list);
     }
 
     /// Makes tables of huge pages that the range cuts.

@@ -13,7 +13,7 @@
 use crate::charge::Charge;
 use crate::engine::Engine;
 use crate::engine::folio::order_of;
-use crate::engine::isolated::Isolated;
+use crate::engine::isolated::{Isolated, IsolatedFolio};
 use crate::engine::space::{MapError, Space};
 use crate::env::Env;
 use crate::frame::Flags;
@@ -157,19 +157,38 @@ pub(crate) fn live_of(
     Ok((live, mapped))
 }
 
+/// A folio without a reference, so that nobody can get one: its holder's alone. It ends by
+/// [`Engine::unfreeze_folio`], or split or freed.
+#[derive(Debug)]
+#[must_use = "a frozen folio is lost if it is forgotten"]
+pub(crate) struct FrozenFolio(Pfn);
+
+impl FrozenFolio {
+    /// Its first frame.
+    pub fn pfn(&self) -> Pfn {
+        self.0
+    }
+}
+
 impl<E: Env> Engine<E> {
-    /// Takes all references away from a folio that has exactly `refs`. False if somebody holds
+    /// Takes all references away from a folio that has exactly `refs`. `None` if somebody holds
     /// it for longer than a look.
-    pub(crate) fn freeze_folio(&self, head: Pfn, refs: u32) -> bool {
+    pub(crate) fn freeze_folio(&self, head: Pfn, refs: u32) -> Option<FrozenFolio> {
         let meta = self.meta(head);
-        (0..FREEZE_TRIES).any(|_| {
+        let frozen = (0..FREEZE_TRIES).any(|_| {
             let frozen = meta.freeze(refs);
             if !frozen {
                 self.machine().preempt(Site::Relock);
                 core::hint::spin_loop();
             }
             frozen
-        })
+        });
+        frozen.then_some(FrozenFolio(head))
+    }
+
+    /// Gives a frozen folio these references: it is as it was before.
+    pub(crate) fn unfreeze_folio(&self, folio: FrozenFolio, refs: u32) {
+        self.meta(folio.0).unfreeze(refs);
     }
 
     /// Splits a frozen folio into parts of at most `cap`, of which those of `live` get one
@@ -177,11 +196,12 @@ impl<E: Env> Engine<E> {
     /// folio is isolated, and stays on the list with its parts, if only as the caller's own.
     pub(crate) fn split_frozen(
         &self,
-        head: Pfn,
+        folio: FrozenFolio,
         live: &PageMask,
         cap: u8,
         mut list: Option<&mut Isolated>,
     ) -> Split {
+        let head = folio.0;
         self.unqueue(head);
         self.no_longer_partial(head);
         let meta = self.meta(head);
@@ -218,7 +238,7 @@ impl<E: Env> Engine<E> {
                 meta.set(kept);
                 match (&mut lru, &mut list) {
                     (Some(lru), _) => lru.put_in(self, p, place),
-                    (_, Some(list)) if i > 0 => list.0.push(p),
+                    (_, Some(list)) if i > 0 => list.0.push(IsolatedFolio::new(p)),
                     _ => {}
                 }
             } else if !(isolated && i == 0) {
@@ -317,12 +337,12 @@ impl<E: Env> Engine<E> {
             zero = found.inspect_err(|_| self.map_again(space, nr, state, first, &mapped))?;
         }
         let held = u32::from(isolated) + u32::from(flags.has(SplitFlags::HELD));
-        if !self.freeze_folio(head, refs + held) {
+        let Some(folio) = self.freeze_folio(head, refs + held) else {
             self.map_again(space, nr, state, first, &mapped);
             return Err(SplitError::Referenced);
-        }
+        };
         self.release_pages(head, &zero);
-        let mut split = self.split_frozen(head, &live.without(&zero), to, list);
+        let mut split = self.split_frozen(folio, &live.without(&zero), to, list);
         split.dropped = zero.count();
         self.write_split(state, first, &zero);
         self.map_again(space, nr, state, first, &mapped.without(&zero));

@@ -88,7 +88,7 @@ impl<E: Env> Engine<E> {
 
     fn zap_huge(&self, run: PageRun, mut h: HugeMap) {
         self.forsake_huge(&mut h);
-        if h.mapped {
+        if h.mapped() {
             self.discard_run(run);
             self.stats().sub(Item::NrAnon, BLOCK_PAGES as u64);
         } else {

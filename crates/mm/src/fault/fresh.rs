@@ -13,7 +13,7 @@ use crate::order::{self, Beside, Window};
 use crate::platform::{Content, Stop};
 use crate::reclaim::contig::Want;
 use crate::stat::{Item, SizeItem};
-use crate::table::block::{BlockState, HugeMap};
+use crate::table::block::{BlockState, HugeMap, Presence};
 use crate::table::entry::{Entry, Kind};
 use crate::table::marks::Marks;
 use crate::table::vma::Vma;
@@ -236,12 +236,9 @@ impl<E: Env> Mm<E> {
             let (prot, locked) = (vma.prot, vma.locked);
             *state = BlockState::Huge(HugeMap {
                 pfn,
-                mapped: true,
+                has: Presence::Mapped,
                 prot,
                 locked,
-                lazy: false,
-                shared: false,
-                guarded: false,
                 marks,
             });
         } else if let Some(table) = state.table() {

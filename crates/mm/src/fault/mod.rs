@@ -212,7 +212,7 @@ impl<E: Env> Mm<E> {
         }
         match &mut *state {
             BlockState::Busy => return Ok(Step::Wait(block.ticket())),
-            BlockState::Huge(h) if h.mapped => {
+            BlockState::Huge(h) if h.mapped() => {
                 return E::Sharing::fault_huge(self, space, page, access, h)
                     .map_err(FaultError::Platform);
             }

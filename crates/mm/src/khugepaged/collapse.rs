@@ -22,7 +22,7 @@ use crate::mm::Mm;
 use crate::order::enabled;
 use crate::platform::Prot;
 use crate::stat::Item;
-use crate::table::block::{BlockState, HugeMap, Table};
+use crate::table::block::{BlockState, HugeMap, Presence, Table};
 use crate::table::entry::Kind;
 use crate::table::marks::Marks;
 use crate::table::vma::{ThpAdvice, Vma};
@@ -337,12 +337,9 @@ impl<E: Env> Mm<E> {
         self.stats().add(Item::NrInactive, u64::from(BLOCK_PAGES));
         let mut h = HugeMap {
             pfn: new,
-            mapped: false,
+            has: Presence::Inactive,
             prot: found.prot,
             locked: false,
-            lazy: false,
-            shared: false,
-            guarded: false,
             marks: Marks {
                 clean: found.clean,
                 uffd_wp: false,

@@ -36,7 +36,7 @@ pub struct Khugepage {
     pub scanned: u32,
     /// Blocks that are huge pages now.
     pub collapsed: u32,
-    /// There was no huge page for a block: rest for `khugepaged_alloc_sleep` ticks.
+    /// There was no huge page for a block: rest for `alloc_sleep_millisecs`.
     pub failed: bool,
     /// The walk came to the end of all spaces; the next one starts over.
     pub ended: bool,
@@ -59,7 +59,7 @@ impl Tunables {
 }
 
 impl<E: Env> Mm<E> {
-    /// One tick of khugepaged: at every `khugepaged_scan_sleep`-th it looks at
+    /// One tick of khugepaged: once in `scan_sleep_millisecs` it looks at
     /// `khugepaged_pages_to_scan` pages, from where it stopped, and collapses what is worth it.
     /// For a background context: it may reclaim and wait.
     pub fn khugepaged(&self) -> Khugepage {
@@ -71,7 +71,8 @@ impl<E: Env> Mm<E> {
             self.khugepaged.rests.store(rests - 1, Relaxed);
             return done;
         }
-        if !tick.is_multiple_of(t.khugepaged_scan_sleep.max(1)) {
+        let ticks = |millisecs: u32| millisecs.div_ceil(Tunables::TICK_MILLISECS);
+        if !tick.is_multiple_of(ticks(t.khugepaged_scan_sleep_millisecs).max(1)) {
             return done;
         }
         while done.scanned < t.khugepaged_pages_to_scan && !done.ended && !done.failed {
@@ -81,7 +82,7 @@ impl<E: Env> Mm<E> {
             (done.failed, done.ended) = (more.failed, more.ended);
         }
         if done.failed {
-            let rests = t.khugepaged_alloc_sleep;
+            let rests = ticks(t.khugepaged_alloc_sleep_millisecs);
             self.khugepaged.rests.store(rests, Relaxed);
         }
         done

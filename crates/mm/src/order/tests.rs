@@ -203,7 +203,6 @@ fn r35_without_any_size_every_fault_gets_one_page() {
 #[test]
 fn r36_order_1_is_never_chosen_and_has_no_knob() {
     assert_eq!(Sizes::NEVER.with(1, SizeMode::Always), Sizes::NEVER);
-    assert_eq!(Sizes::from_bits(u32::MAX).get(1), SizeMode::Never);
     let t = every_size(8 << 10);
     let t = Tunables {
         sizes: t.sizes.with(9, SizeMode::Never),

@@ -211,12 +211,12 @@ impl<E: Env> Mm<E> {
                     self.deactivate();
                     barren = 0;
                 }
-                let Some(pfn) = self.isolate_tail(Which::Inactive) else {
+                let Some(folio) = self.isolate_tail(Which::Inactive) else {
                     break;
                 };
-                let pages = order_pages(order_of(self.meta(pfn))) as u64;
+                let pages = order_pages(order_of(self.meta(folio.pfn()))) as u64;
                 scanned += pages;
-                let got = self.reclaim_folio(pfn, &mut leaving);
+                let got = self.reclaim_folio(folio, &mut leaving);
                 barren = if got > 0 { 0 } else { barren + pages };
                 freed += got;
                 if leaving.is_due() {
@@ -250,9 +250,10 @@ impl<E: Env> Mm<E> {
                 self.machine().quiet(true);
                 folios = 0;
             }
-            let Some(pfn) = self.isolate_tail(Which::Active) else {
+            let Some(folio) = self.isolate_tail(Which::Active) else {
                 break;
             };
+            let pfn = folio.pfn();
             let n = order_pages(order_of(self.meta(pfn))) as u64;
             (looked, folios) = (looked + n, folios + 1);
             if self.unmap_isolated(pfn) {
@@ -260,7 +261,7 @@ impl<E: Env> Mm<E> {
                 self.stats().add(Item::Pgdeactivate, n);
                 done += n;
             }
-            self.putback(pfn);
+            self.putback(folio);
         }
         self.machine().quiet(false);
     }
@@ -289,7 +290,7 @@ impl<E: Env> Mm<E> {
         };
         match &mut *state {
             BlockState::Huge(h)
-                if h.pfn == pfn && order == BLOCK_ORDER && !h.locked && !h.shared =>
+                if h.pfn == pfn && order == BLOCK_ORDER && !h.locked && !h.shared() =>
             {
                 self.unmap_huge(&space, page.block(), h).is_ok()
             }

@@ -8,7 +8,7 @@
 use crate::engine::busy::Busy;
 use crate::engine::copies::slot_runs;
 use crate::engine::folio::order_of;
-use crate::engine::isolated::Isolated;
+use crate::engine::isolated::{Isolated, IsolatedFolio};
 use crate::engine::leaving::Leaving;
 use crate::engine::sharing::Sharing;
 use crate::engine::space::{BlockRef, Space};
@@ -19,7 +19,7 @@ use crate::machine::{Machine, Site};
 use crate::mm::Mm;
 use crate::stat::Item;
 use crate::store::{Store, StoreStop};
-use crate::table::block::{BlockState, HugeMap, HugeSwap, Table};
+use crate::table::block::{BlockState, HugeMap, HugeSwap, Presence, Table};
 use crate::table::entry::{Entry, Kind};
 use crate::units::{
     BLOCK_ORDER, BLOCK_PAGES, BlockNr, FrameRun, PageMask, Pfn, Slot, Vpn, order_pages,
@@ -85,14 +85,15 @@ impl<E: Env> Mm<E> {
     ///
     /// One of which only a part is mapped is split first: what is not mapped is free then,
     /// without a byte of it being looked at, and each part is evicted for itself.
-    pub(super) fn reclaim_folio(&self, pfn: Pfn, leaving: &mut Leaving) -> u64 {
+    pub(super) fn reclaim_folio(&self, folio: IsolatedFolio, leaving: &mut Leaving) -> u64 {
+        let pfn = folio.pfn();
         if !self.meta(pfn).has(Flags::PARTIAL) {
-            return self.reclaim_one(pfn, leaving);
+            return self.reclaim_one(folio, leaving);
         }
-        let mut list = Isolated(Vec::from([pfn]));
+        let mut list = Isolated(Vec::from([folio]));
         let mut freed = self.split_partial(pfn, &mut list).unwrap_or(0);
-        for pfn in list.0 {
-            freed += self.reclaim_one(pfn, leaving);
+        for folio in list.0 {
+            freed += self.reclaim_one(folio, leaving);
         }
         freed
     }
@@ -110,10 +111,10 @@ impl<E: Env> Mm<E> {
         Some(u64::from(split.ok()?.freed))
     }
 
-    fn reclaim_one(&self, pfn: Pfn, leaving: &mut Leaving) -> u64 {
-        let meta = self.meta(pfn);
+    fn reclaim_one(&self, folio: IsolatedFolio, leaving: &mut Leaving) -> u64 {
+        let meta = self.meta(folio.pfn());
         if meta.has(Flags::FORKED) {
-            let freed = self.reclaim_forked(pfn);
+            let freed = self.reclaim_forked(folio);
             self.machine().preempt(Site::Released);
             return freed;
         }
@@ -121,19 +122,19 @@ impl<E: Env> Mm<E> {
             .owner()
             .and_then(|(id, page)| Some((self.space(id).ok()?, page)));
         let Some((space, page)) = place else {
-            self.putback(pfn);
+            self.putback(folio);
             return 0;
         };
         let block = space.block(self, page.block());
         let freed = if meta.refs() == 1 {
             // Nobody but the isolation holds it: a part that a split left to its caller.
-            let order = order_of(meta);
-            self.end_isolation(pfn, order);
-            order_pages(order) as u64
+            let pages = order_pages(order_of(meta));
+            self.end_isolation(folio);
+            u64::from(pages)
         } else if order_of(meta) == BLOCK_ORDER && E::Sharing::maps_huge(self, &block) {
-            self.reclaim_huge(&space, &block, page, pfn)
+            self.reclaim_huge(&space, &block, page, folio)
         } else {
-            self.reclaim_small(&space, &block, page, pfn, leaving)
+            self.reclaim_small(&space, &block, page, folio, leaving)
         };
         self.machine().preempt(Site::Released);
         freed
@@ -155,42 +156,48 @@ impl<E: Env> Mm<E> {
         self.store().accepts()
     }
 
-    pub(super) fn keep_active(&self, pfn: Pfn) -> u64 {
-        self.meta(pfn).set(Flags::ACTIVE);
-        self.putback(pfn);
+    pub(super) fn keep_active(&self, folio: IsolatedFolio) -> u64 {
+        self.meta(folio.pfn()).set(Flags::ACTIVE);
+        self.putback(folio);
         0
     }
 
-    fn reclaim_huge(&self, space: &Space, block: &BlockRef, page: Vpn, pfn: Pfn) -> u64 {
-        let nr = page.block();
+    fn reclaim_huge(
+        &self,
+        space: &Space,
+        block: &BlockRef,
+        page: Vpn,
+        folio: IsolatedFolio,
+    ) -> u64 {
+        let (nr, pfn) = (page.block(), folio.pfn());
         let Some(mut state) = block.try_lock(self) else {
             self.folios.contended.fetch_add(1, Ordering::Relaxed);
-            self.putback(pfn);
+            self.putback(folio);
             return 0;
         };
         let BlockState::Huge(h) = &mut *state else {
             drop(state);
-            self.putback(pfn);
+            self.putback(folio);
             return 0;
         };
-        let stays = h.locked || h.shared || self.meta(pfn).has(Flags::REJECTED);
+        let stays = h.locked || h.shared() || self.meta(pfn).has(Flags::REJECTED);
         if h.pfn != pfn || stays || self.must_stay(pfn) {
             drop(state);
-            return self.keep_active(pfn);
+            return self.keep_active(folio);
         }
-        if h.lazy && !h.mapped {
+        if h.has == Presence::Lazy {
             *state = BlockState::Empty;
             drop(state);
             self.release(FrameRun::new(pfn, BLOCK_PAGES));
             self.stats().add(Item::Pglazyfreed, BLOCK_PAGES as u64);
             self.stats().sub(Item::NrInactive, BLOCK_PAGES as u64);
             self.put_folio(pfn, 1);
-            self.end_isolation(pfn, BLOCK_ORDER);
+            self.end_isolation(folio);
             return BLOCK_PAGES as u64;
         }
         if self.unmap_huge(space, nr, h).is_err() {
             drop(state);
-            return self.keep_active(pfn);
+            return self.keep_active(folio);
         }
         let h: HugeMap = *h;
         let (busy, _) = Busy::block(block, state);
@@ -201,7 +208,7 @@ impl<E: Env> Mm<E> {
         self.machine().preempt(Site::Relock);
         busy.end(self, new);
         self.putback_list(list);
-        self.putback(pfn);
+        self.putback(folio);
         freed
     }
 
@@ -258,32 +265,33 @@ impl<E: Env> Mm<E> {
         space: &Space,
         block: &BlockRef,
         page: Vpn,
-        pfn: Pfn,
+        folio: IsolatedFolio,
         leaving: &mut Leaving,
     ) -> u64 {
+        let pfn = folio.pfn();
         let (pages, i) = (order_pages(order_of(self.meta(pfn))), page.index());
         let Some(mut state) = block.try_lock(self) else {
             self.folios.contended.fetch_add(1, Ordering::Relaxed);
-            self.putback(pfn);
+            self.putback(folio);
             return 0;
         };
         if self.meta(pfn).has(Flags::REJECTED) || self.must_stay(pfn) {
             drop(state);
-            return self.keep_active(pfn);
+            return self.keep_active(folio);
         }
         let BlockState::Table(table) = &mut *state else {
             drop(state);
-            self.putback(pfn);
+            self.putback(folio);
             return 0;
         };
         let Some(found) = self.take_small(space, page, table, pfn, pages) else {
             drop(state);
-            self.putback(pfn);
+            self.putback(folio);
             return 0;
         };
         if found.mine == PageMask::EMPTY {
             drop(state);
-            return self.keep_active(pfn);
+            return self.keep_active(folio);
         }
         let marked = found.mine.pages().map(|k| i + k);
         let busy = Busy::entries(block, table, marked.collect());
@@ -292,13 +300,11 @@ impl<E: Env> Mm<E> {
         let fate = self.put_away(space.forbids_zero(), pfn, pages, look);
         let (gone, stay) = (found.mine.without(&fate.kept), found.stay.with(&fate.kept));
         self.count_small(&fate, &found, gone.count());
-        let runs = gone.runs(pages);
-        let runs = runs.map(|(start, len)| FrameRun::new(pfn.add(start), len));
+        let frames = |(start, len)| FrameRun::new(pfn.add(start), len);
+        let runs = || gone.runs(pages).map(frames);
         let whole = stay == PageMask::EMPTY;
-        if whole {
-            leaving.push(pfn, gone.count(), runs);
-        } else {
-            runs.for_each(|run| self.release(run));
+        if !whole {
+            runs().for_each(|run| self.release(run));
         }
         self.machine().preempt(Site::Relock);
         let mut list = Isolated::default();
@@ -314,13 +320,14 @@ impl<E: Env> Mm<E> {
             }
         });
         if whole {
+            leaving.push(folio, gone.count(), runs());
             return u64::from(gone.count());
         }
         if gone == PageMask::EMPTY {
-            return self.keep_active(pfn);
+            return self.keep_active(folio);
         }
         self.putback_list(list);
-        self.putback(pfn);
+        self.putback(folio);
         u64::from(gone.count())
     }
 

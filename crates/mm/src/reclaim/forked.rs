@@ -6,7 +6,7 @@
 //! its own resident pages fall (R103); a stored page has a user for each.
 
 use crate::engine::folio::order_of;
-use crate::engine::isolated::Isolated;
+use crate::engine::isolated::{Isolated, IsolatedFolio};
 use crate::engine::rmap::Place;
 use crate::env::Env;
 use crate::frame::Flags;
@@ -25,12 +25,13 @@ use alloc::vec::Vec;
 impl<E: Env> Mm<E> {
     /// Evicts an isolated folio that forks have shared and ends its isolation; returns the
     /// pages it freed.
-    pub(super) fn reclaim_forked(&self, head: Pfn) -> u64 {
+    pub(super) fn reclaim_forked(&self, folio: IsolatedFolio) -> u64 {
+        let head = folio.pfn();
         if self.meta(head).has(Flags::REJECTED) {
-            return self.keep_active(head);
+            return self.keep_active(folio);
         }
         let Some(mut parts) = self.take_places(head) else {
-            self.putback(head);
+            self.putback(folio);
             return 0;
         };
         let refs: u32 = parts.iter().map(Part::refs).sum();
@@ -40,7 +41,7 @@ impl<E: Env> Mm<E> {
         if !alone || self.unmap_parts(head, &mut parts).is_err() {
             self.give_back_parts(parts);
             self.stats().add(Item::NrPinned, u64::from(pages));
-            return self.keep_active(head);
+            return self.keep_active(folio);
         }
         let mut look = PageMask::EMPTY;
         for part in &parts {
@@ -56,7 +57,7 @@ impl<E: Env> Mm<E> {
         if gone == 0 {
             self.show_parts(head, &parts, PageMask::FULL);
             self.give_back_parts(parts);
-            return self.keep_active(head);
+            return self.keep_active(folio);
         }
         self.show_parts(head, &parts, fate.kept);
         let mut list = Isolated::default();
@@ -67,7 +68,7 @@ impl<E: Env> Mm<E> {
             self.write_fate(head, &fate, &users, part);
         }
         self.putback_list(list);
-        self.putback(head);
+        self.putback(folio);
         u64::from(gone)
     }
 

@@ -2,7 +2,6 @@
 
 use crate::charge::Charge;
 use crate::engine::folio::AllocError;
-use crate::engine::lru::Which;
 use crate::engine::space::{BlockRef, Space};
 use crate::env::Env;
 use crate::frame::WhyFailed;
@@ -35,6 +34,8 @@ pub struct OomReport {
     pub mapped: u64,
     /// Pages resident but unmapped.
     pub inactive: u64,
+    /// Pages left to the system, which are charged.
+    pub open: u64,
     /// Pages in the store.
     pub swapped: u64,
     /// RAM of the store, in bytes.
@@ -49,6 +50,13 @@ pub struct OomReport {
     pub ranges: Vec<(SpaceId, Vpn, u64)>,
     /// Why there was no block, where it is frames that lack and they are memory.
     pub why: Option<Box<WhyFailed>>,
+}
+
+impl OomReport {
+    /// Whether it is frames that lack, not a limit of the group.
+    pub fn lacks_frames(&self) -> bool {
+        matches!(self.failed, AllocError::NoFrame { .. })
+    }
 }
 
 struct Kb(u64);
@@ -69,9 +77,10 @@ impl fmt::Display for OomReport {
         )?;
         writeln!(
             f,
-            "anon: mapped {}, inactive {}, huge pages {}",
+            "anon: mapped {}, inactive {}, open {}, huge pages {}",
             Kb(self.mapped),
             Kb(self.inactive),
+            Kb(self.open),
             self.huge
         )?;
         if self.swap {
@@ -111,7 +120,8 @@ impl<E: Env> Mm<E> {
             usage: self.charge().usage(),
             max: self.charge().max(),
             mapped: self.stats().get(Item::NrAnon),
-            inactive: self.lru_pages(Which::Inactive),
+            inactive: self.stats().get(Item::NrInactive),
+            open: self.stats().get(Item::NrOpen),
             swapped: self.stats().get(Item::NrSwapped),
             store_bytes: self.store().ram_bytes(),
             swap: self.store().accepts(),

@@ -35,10 +35,8 @@ impl<E: Env> Mm<E> {
         let mut leaving = Leaving::default();
         if let Some(pfn) = huge {
             if n == BLOCK_PAGES {
-                let freed = match self.isolate(pfn) {
-                    true => self.reclaim_folio(pfn, &mut leaving),
-                    false => 0,
-                };
+                let folio = self.isolate(pfn);
+                let freed = folio.map_or(0, |f| self.reclaim_folio(f, &mut leaving));
                 self.let_go(&mut leaving);
                 return freed;
             }
@@ -52,8 +50,10 @@ impl<E: Env> Mm<E> {
                 continue;
             };
             let head = self.head_of(p);
-            if last != Some(head) && self.isolate(head) {
-                freed += self.reclaim_folio(head, &mut leaving);
+            if last != Some(head)
+                && let Some(folio) = self.isolate(head)
+            {
+                freed += self.reclaim_folio(folio, &mut leaving);
             }
             last = Some(head);
             if leaving.is_due() {

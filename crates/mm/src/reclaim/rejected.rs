@@ -37,7 +37,7 @@ impl<E: Env> Mm<E> {
             for (block, ..) in space.parts(self, space.base, space.pages) {
                 // What others share is written to by a copy.
                 match &*block.lock(self) {
-                    BlockState::Huge(h) if h.mapped && !h.shared => found |= offer(h.pfn),
+                    BlockState::Huge(h) if h.mapped() && !h.shared() => found |= offer(h.pfn),
                     BlockState::Table(table) => {
                         for e in (0..BLOCK_PAGES).map(|i| table.get(i)) {
                             if let Kind::Mapped(pfn) = e.kind()

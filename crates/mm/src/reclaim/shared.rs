@@ -46,7 +46,7 @@ impl<E: Env> Mm<E> {
     fn take_portion(&self, block: &BlockRef, at: u32) -> Option<(u32, u32, u32)> {
         let mut state = self.lock_settled(block, 0, 0);
         match &mut *state {
-            BlockState::Huge(h) if h.shared => {
+            BlockState::Huge(h) if h.shared() => {
                 self.forsake_huge(h);
                 Some((0, BLOCK_PAGES, BLOCK_PAGES))
             }

@@ -7,8 +7,8 @@ use crate::engine::step::{Access, Step};
 use crate::env::Env;
 use crate::frame::Flags;
 use crate::platform::PlatformError;
-use crate::table::block::{BlockState, HugeMap, Table};
-use crate::table::entry::Kind;
+use crate::table::block::{BlockState, HugeMap, Presence, Table};
+use crate::table::entry::{Entry, Kind};
 use crate::table::vma::Vma;
 use crate::units::{
     BLOCK_PAGES, BlockNr, FrameRun, PageMask, PageRun, Pfn, SpaceId, Vpn, order_pages,
@@ -21,7 +21,6 @@ pub struct CoreCow;
 
 impl Sharing for CoreCow {
     const ASIDE: bool = false;
-    const CARRIES: bool = true;
 
     fn may_fork() -> Result<(), PlatformError> {
         Ok(())
@@ -43,11 +42,11 @@ impl Sharing for CoreCow {
         h: &mut HugeMap,
         isolated: bool,
     ) -> bool {
-        if h.shared && mm.is_sole(h.pfn, 1, isolated) {
-            h.shared = false;
+        if h.shared() && mm.is_sole(h.pfn, 1, isolated) {
+            h.has = Presence::Guarded;
             mm.rmap_settle(h.pfn, space.id, nr.start());
         }
-        !h.shared
+        !h.shared()
     }
     fn claim_shared<E: Env>(mm: &Engine<E>, space: &Space, nr: BlockNr, table: &mut Table) {
         let mut last = None;
@@ -69,7 +68,7 @@ impl Sharing for CoreCow {
             return false;
         };
         let bad = mm.bad_frame(FrameRun::new(h.pfn, BLOCK_PAGES)).is_some();
-        let whole = h.mapped && (!mm.claim_huge(space, nr, h, false) || mm.is_held(h.pfn) || bad);
+        let whole = h.mapped() && (!mm.claim_huge(space, nr, h, false) || mm.is_held(h.pfn) || bad);
         if whole {
             mm.split_table(space, nr, state);
         }
@@ -77,7 +76,7 @@ impl Sharing for CoreCow {
     }
     fn split_table<E: Env>(mm: &Engine<E>, space: &Space, nr: BlockNr, state: &mut BlockState) {
         let h = match &*state {
-            BlockState::Huge(h) if h.mapped => *h,
+            BlockState::Huge(h) if h.mapped() => *h,
             _ => return,
         };
         mm.meta(h.pfn).add_refs(BLOCK_PAGES - 1);
@@ -90,7 +89,7 @@ impl Sharing for CoreCow {
     }
     fn break_shared<E: Env>(mm: &Engine<E>, space: &Space, block: &BlockRef, nr: BlockNr) {
         let mut state = block.lock(mm);
-        if matches!(&*state, BlockState::Huge(h) if h.shared) {
+        if matches!(&*state, BlockState::Huge(h) if h.shared()) {
             mm.split_table(space, nr, &mut state);
         }
     }
@@ -129,6 +128,17 @@ impl Sharing for CoreCow {
         mm.wp_table(space, vma, seq, page, access, table)
     }
     /// Else its entries are a table's, as those of one are that was shared.
+    fn is_carried<E: Env>(mm: &Engine<E>, e: Entry) -> bool {
+        e.locked() || e.frame().is_some_and(|p| mm.is_frame_held(p))
+    }
+    fn is_carried_huge<E: Env>(
+        mm: &Engine<E>,
+        space: &Space,
+        nr: BlockNr,
+        h: &mut HugeMap,
+    ) -> bool {
+        h.mapped() && (!mm.claim_huge(space, nr, h, false) || mm.is_held(h.pfn))
+    }
     fn maps_huge<E: Env>(mm: &Engine<E>, block: &BlockRef) -> bool {
         let state = block.try_lock(mm);
         state.is_none_or(|state| !matches!(&*state, BlockState::Table(_)))

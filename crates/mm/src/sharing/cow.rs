@@ -22,7 +22,7 @@ use crate::engine::step::{Access, Served, Step};
 use crate::env::Env;
 use crate::platform::PlatformError;
 use crate::stat::Item;
-use crate::table::block::{HugeMap, Table};
+use crate::table::block::{HugeMap, Presence, Table};
 use crate::table::entry::Kind;
 use crate::table::vma::Vma;
 use crate::units::{BLOCK_PAGES, BlockNr, PageRun, Pfn, Vpn, order_pages};
@@ -38,8 +38,8 @@ impl<E: Env> Engine<E> {
     ) -> Result<Step, PlatformError> {
         let allowed = match access {
             Access::Read => true,
-            Access::Unshare => !h.shared,
-            Access::Write => !h.guarded,
+            Access::Unshare => !h.shared(),
+            Access::Write => !h.guarded(),
         };
         if allowed {
             return Ok(Step::Done(Served::Spurious));
@@ -49,7 +49,7 @@ impl<E: Env> Engine<E> {
         }
         if access == Access::Write {
             self.unguard(PageRun::new(space.id, page.block().start(), BLOCK_PAGES))?;
-            h.guarded = false;
+            h.has = Presence::Mapped;
             h.marks = h.marks.dirtied();
             self.stats().add(Item::Pgreuse, u64::from(BLOCK_PAGES));
             self.lru_move(h.pfn, Which::Active);
@@ -140,11 +140,14 @@ impl<E: Env> Engine<E> {
         if isolated {
             return meta.refs() == refs + 1;
         }
-        if meta.refs() != refs || !self.isolate(head) {
+        if meta.refs() != refs {
             return false;
         }
+        let Some(folio) = self.isolate(head) else {
+            return false;
+        };
         let sole = meta.refs() == refs + 1;
-        self.putback(head);
+        self.putback(folio);
         sole
     }
 

@@ -103,7 +103,7 @@ impl<E: Env> Engine<E> {
         let i = page.index();
         let state = block.lock(self);
         let (frame, prot, guarded) = match &*state {
-            BlockState::Huge(h) if h.mapped => (h.pfn.add(i), h.prot, h.guarded),
+            BlockState::Huge(h) if h.mapped() => (h.pfn.add(i), h.prot, h.guarded()),
             BlockState::Table(table) => match table.get(i).kind() {
                 Kind::Mapped(p) => (p, table.get(i).prot(), table.get(i).guarded()),
                 // The system's to make: it is told so again.
@@ -142,7 +142,7 @@ impl<E: Env> Engine<E> {
         state: &mut BlockState,
     ) -> Result<(), PlatformError> {
         match state {
-            BlockState::Huge(h) if !h.mapped => {
+            BlockState::Huge(h) if !h.mapped() => {
                 self.show_huge(space, first.block(), h)?;
             }
             BlockState::Table(table) => {

@@ -12,7 +12,8 @@ use crate::env::Env;
 use crate::frame::Flags;
 use crate::platform::{PlatformError, Stop};
 use crate::stat::Item;
-use crate::table::block::{BlockState, HugeMap, Table};
+use crate::table::block::{BlockState, HugeMap, Presence, Table};
+use crate::table::entry::Entry;
 use crate::table::vma::Vma;
 use crate::units::{BLOCK_PAGES, BlockNr, PageMask, PageRun, Pfn, SpaceId, Vpn, order_pages};
 
@@ -23,7 +24,6 @@ pub struct KernelCow;
 
 impl Sharing for KernelCow {
     const ASIDE: bool = true;
-    const CARRIES: bool = false;
 
     fn may_fork() -> Result<(), PlatformError> {
         let why = Stop::Refused(0);
@@ -39,7 +39,7 @@ impl Sharing for KernelCow {
         false
     }
     fn claim_huge<E: Env>(_: &Engine<E>, _: &Space, _: BlockNr, h: &mut HugeMap, _: bool) -> bool {
-        !h.shared
+        !h.shared()
     }
     fn claim_shared<E: Env>(_: &Engine<E>, _: &Space, _: BlockNr, _: &mut Table) {}
     fn keeps_whole<E: Env>(_: &Engine<E>, _: &Space, _: BlockNr, _: &mut BlockState) -> bool {
@@ -51,7 +51,7 @@ impl Sharing for KernelCow {
     fn break_shared<E: Env>(mm: &Engine<E>, space: &Space, block: &BlockRef, nr: BlockNr) {
         let state = block.lock(mm);
         let h = match &*state {
-            BlockState::Huge(h) if h.shared => *h,
+            BlockState::Huge(h) if h.shared() => *h,
             _ => return,
         };
         let (busy, _) = Busy::block(block, state);
@@ -69,10 +69,10 @@ impl Sharing for KernelCow {
         shared as u32
     }
     fn forsake_huge<E: Env>(mm: &Engine<E>, h: &mut HugeMap) {
-        if h.shared {
+        if h.shared() {
             mm.charge().force_unshare(u64::from(BLOCK_PAGES));
             mm.stats().sub(Item::NrShared, u64::from(BLOCK_PAGES));
-            h.shared = false;
+            h.has = Presence::Guarded;
             mm.relist(h.pfn, Which::Active);
         }
     }
@@ -122,6 +122,12 @@ impl Sharing for KernelCow {
         table: &mut Table,
     ) -> Result<Step, PlatformError> {
         mm.write_to_present(space, page, access == Access::Write, table)
+    }
+    fn is_carried<E: Env>(_: &Engine<E>, _: Entry) -> bool {
+        false
+    }
+    fn is_carried_huge<E: Env>(_: &Engine<E>, _: &Space, _: BlockNr, _: &mut HugeMap) -> bool {
+        false
     }
     fn maps_huge<E: Env>(_: &Engine<E>, _: &BlockRef) -> bool {
         true

@@ -10,7 +10,7 @@ use crate::engine::rmap::Place;
 use crate::engine::space::{BlockRef, Space};
 use crate::env::Env;
 use crate::platform::PlatformError;
-use crate::table::block::{BlockState, HugeMap};
+use crate::table::block::{BlockState, HugeMap, Presence};
 use crate::table::entry::{Entry, Kind};
 use crate::units::{BLOCK_PAGES, BlockNr, PageMask, PageRun, Pfn, Vpn, order_pages};
 use alloc::sync::Arc;
@@ -139,7 +139,7 @@ impl<E: Env> Engine<E> {
         };
         let (busy, was) = match &mut *state {
             BlockState::Huge(h) if h.pfn == head => {
-                if h.locked || !h.mapped {
+                if h.locked || !h.mapped() {
                     return Err(());
                 }
                 let h = *h;
@@ -227,7 +227,8 @@ impl<E: Env> Engine<E> {
 /// What was unmapped comes back write-protected.
 fn guard(part: &mut Part) {
     match &mut part.was {
-        Was::Huge(h) => h.guarded = true,
+        Was::Huge(h) if h.shared() => {}
+        Was::Huge(h) => h.has = Presence::Guarded,
         Was::Entries(list) => list.iter_mut().for_each(|(_, e)| *e = e.guard(e.shared())),
     }
 }

@@ -19,7 +19,7 @@ use crate::env::Env;
 use crate::machine::{Machine, Work};
 use crate::platform::PlatformError;
 use crate::stat::Item;
-use crate::table::block::{BlockState, HugeMap, Table, around};
+use crate::table::block::{BlockState, HugeMap, Presence, Table, around};
 use crate::table::entry::{Entry, Kind};
 use crate::units::{BLOCK_PAGES, BlockNr, PageRun, SpaceId, Vpn};
 
@@ -38,11 +38,12 @@ impl<E: Env> Engine<E> {
             let mut state = block.lock(self);
             let was = state.shared_pages();
             match &mut *state {
-                BlockState::Huge(h) if h.mapped => {
+                BlockState::Huge(h) if h.mapped() => {
                     let run = PageRun::new(id, first.block().start(), BLOCK_PAGES);
-                    h.guarded = h.guarded || self.guard(run);
-                    h.shared = h.guarded;
-                    if h.shared && was == 0 {
+                    if h.guarded() || self.guard(run) {
+                        h.has = Presence::Shared;
+                    }
+                    if h.shared() && was == 0 {
                         self.relist(h.pfn, Which::Unevictable);
                     }
                 }
@@ -117,8 +118,8 @@ impl<E: Env> Engine<E> {
                 let mut state = self.lock_settled(&block, 0, 0);
                 let was = state.shared_pages();
                 match &mut *state {
-                    BlockState::Huge(h) if h.shared => {
-                        h.shared = false;
+                    BlockState::Huge(h) if h.shared() => {
+                        h.has = Presence::Guarded;
                         self.relist(h.pfn, Which::Active);
                     }
                     BlockState::Table(table) if was > 0 => {
@@ -147,12 +148,12 @@ impl<E: Env> Engine<E> {
         if !write {
             return Ok(Step::Done(Served::Spurious));
         }
-        if h.shared {
+        if h.shared() {
             // The kernel copies page by page, so they part ways here too.
             return Ok(Step::Break);
         }
         self.unguard(PageRun::new(space.id, page.block().start(), BLOCK_PAGES))?;
-        h.guarded = false;
+        h.has = Presence::Mapped;
         h.marks = h.marks.dirtied();
         Ok(Step::Done(Served::Spurious))
     }
@@ -268,7 +269,7 @@ impl BlockState {
     /// Pages that others may hold too.
     fn shared_pages(&self) -> u32 {
         match self {
-            BlockState::Huge(h) if h.shared => BLOCK_PAGES,
+            BlockState::Huge(h) if h.shared() => BLOCK_PAGES,
             BlockState::Table(table) => table.0.iter().filter(|e| e.shared()).count() as u32,
             _ => 0,
         }

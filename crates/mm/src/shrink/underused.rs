@@ -165,7 +165,7 @@ impl<E: Env> Mm<E> {
         if !self.claim_huge(space, nr, h, pfn.is_some()) {
             return Err(true);
         }
-        let was_mapped = h.mapped;
+        let was_mapped = h.mapped();
         self.unmap_huge(space, nr, h).map_err(|_| false)?;
         let h = *h;
         let (busy, _) = Busy::block(block, state);

@@ -5,7 +5,7 @@ use crate::engine::space::{BlockRef, MapError, Space};
 use crate::engine::step::FaultMode;
 use crate::env::Env;
 use crate::mm::Mm;
-use crate::table::block::BlockState;
+use crate::table::block::{BlockState, Presence};
 use crate::table::entry::Kind;
 use crate::table::vma::ThpAdvice;
 use crate::units::{BLOCK_PAGES, PageMask, SpaceId, Vpn};
@@ -120,7 +120,7 @@ impl<E: Env> Mm<E> {
     fn free_most_of_huge(&self, space: &Space, block: &BlockRef, first: Vpn, n: u32) {
         let parts = BLOCK_PAGES / 2..BLOCK_PAGES;
         let ours = match &*block.lock(self) {
-            BlockState::Huge(h) => !h.locked && !h.shared,
+            BlockState::Huge(h) => !h.locked && !h.shared(),
             _ => false,
         };
         if parts.contains(&n) && ours {
@@ -136,11 +136,13 @@ impl<E: Env> Mm<E> {
         let mut state = block.lock(self);
         if let BlockState::Huge(h) = &mut *state {
             // A part of a huge page stays: to take it apart would cost more than that is worth.
-            if n < BLOCK_PAGES || h.locked || h.shared {
+            if n < BLOCK_PAGES || h.locked || h.shared() {
                 return;
             }
             if self.unmap_huge(space, first.block(), h).is_ok() {
-                h.lazy = lazy;
+                if lazy {
+                    h.has = Presence::Lazy;
+                }
                 let pfn = h.pfn;
                 self.lru_move(pfn, Which::Inactive);
             }

@@ -44,8 +44,7 @@ impl<E: Env> Mm<E> {
         let i = from.index();
         let mut state = self.lock_settled(source, i, n);
         if let BlockState::Huge(h) = &mut *state
-            && h.mapped
-            && (!self.claim_huge(space, from.block(), h, false) || self.is_held(h.pfn))
+            && E::Sharing::is_carried_huge(self, space, from.block(), h)
         {
             self.split_table(space, from.block(), &mut state);
         }
@@ -92,10 +91,10 @@ impl<E: Env> Mm<E> {
             let Kind::Mapped(pfn) = e.kind() else {
                 continue;
             };
-            let head = self.head_of(pfn);
-            if !self.is_held(head) && !e.locked() {
+            if !E::Sharing::is_carried(self, e) {
                 continue;
             }
+            let head = self.head_of(pfn);
             match loads.last_mut() {
                 Some(l)
                     if l.k + l.pages == k

@@ -20,7 +20,7 @@ use crate::env::Env;
 use crate::mm::Mm;
 use crate::platform::{Content, PlatformError, Prot, Stop};
 use crate::stat::Item;
-use crate::table::block::{BlockState, HugeMap, HugeSwap, Table};
+use crate::table::block::{BlockState, HugeMap, HugeSwap, Presence, Table};
 use crate::table::entry::{Entry, Kind};
 use crate::table::marks::Marks;
 use crate::table::vma::{OnFork, Vma};
@@ -165,7 +165,7 @@ impl<E: Env> Mm<E> {
         let whole = (1..BLOCK_PAGES).all(|k| fork.copies(k) == fork.copies(0));
         match ours {
             // A page of it may be pinned: the others are shared without it.
-            BlockState::Huge(h) if !whole || self.is_held(h.pfn) && !h.shared => {
+            BlockState::Huge(h) if !whole || self.is_held(h.pfn) && !h.shared() => {
                 self.split_table(fork.parent, fork.nr, ours);
             }
             BlockState::HugeSwapped(_) if !whole => drop(ours.table()),
@@ -202,16 +202,18 @@ impl<E: Env> Mm<E> {
     fn fork_huge(&self, fork: &Fork<'_>, h: &mut HugeMap) -> Result<HugeMap, MapError> {
         let start = fork.nr.start();
         let run = |space: &Space| PageRun::new(space.id, start, BLOCK_PAGES);
-        if !h.guarded && !self.guard(run(fork.parent)) {
-            return Err(NO_MEMORY);
+        if !h.guarded() {
+            if !self.guard(run(fork.parent)) {
+                return Err(NO_MEMORY);
+            }
+            h.has = Presence::Guarded;
         }
-        h.guarded = true;
         self.meta(h.pfn).add_refs(1);
         if let Err(e) = self.map_shared_all(run(fork.child), h.pfn, h.prot) {
             self.put_folio(h.pfn, 1);
             return Err(MapError::Platform(e));
         }
-        h.shared = true;
+        h.has = Presence::Shared;
         let place = |space: &Space| Place {
             space: space.id,
             first: start,

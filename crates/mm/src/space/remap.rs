@@ -12,7 +12,7 @@ use crate::env::Env;
 use crate::machine::{Machine, Site};
 use crate::mm::Mm;
 use crate::platform::{PlatformError, Prot, Stop};
-use crate::table::block::{BlockState, HugeMap, Table};
+use crate::table::block::{BlockState, Table};
 use crate::table::entry::{Entry, Kind};
 use crate::table::vma::Vma;
 use crate::units::{BLOCK_PAGES, BlockNr, PageMask, PageRun, Pfn, SpaceId, Vpn, order_pages};
@@ -189,7 +189,7 @@ impl<E: Env> Mm<E> {
     ) -> Result<(), PlatformError> {
         match state {
             BlockState::Huge(h) => {
-                if self.is_carried(space, first, h) {
+                if E::Sharing::is_carried_huge(self, space, first.block(), h) {
                     return Ok(());
                 }
                 self.forsake_huge(h);
@@ -199,14 +199,10 @@ impl<E: Env> Mm<E> {
                 self.close_entries(space, first.block().start(), table, first.index(), n)?;
                 self.forsake(table, first.index(), n);
                 self.unmap_moving(space, first, table, n);
-                let mapped = |k| match table.get(k).kind() {
-                    Kind::Mapped(p) => {
-                        let carried = table.get(k).locked() || self.is_frame_held(p);
-                        !(E::Sharing::CARRIES && carried)
-                    }
-                    _ => false,
+                let stays = |e: Entry| {
+                    matches!(e.kind(), Kind::Mapped(_)) && !E::Sharing::is_carried(self, e)
                 };
-                match (first.index()..first.index() + n).find(|&k| mapped(k)) {
+                match (first.index()..first.index() + n).find(|&k| stays(table.get(k))) {
                     Some(k) => Err(PlatformError {
                         at: k - first.index(),
                         why: Stop::Busy,
@@ -224,7 +220,7 @@ impl<E: Env> Mm<E> {
         let mut locked = PageMask::EMPTY;
         for k in first.index()..first.index() + n {
             let e = table.get(k);
-            if !E::Sharing::CARRIES && e.locked() {
+            if e.locked() && !E::Sharing::is_carried(self, e) {
                 locked.set(k);
                 table.set(k, e.with_attrs(e.prot(), false));
             }
@@ -248,13 +244,6 @@ impl<E: Env> Mm<E> {
         }
     }
 
-    /// Whether a huge page is one that others hold too, so that it is not unmapped on the way.
-    fn is_carried(&self, space: &Space, first: Vpn, h: &mut HugeMap) -> bool {
-        E::Sharing::CARRIES
-            && h.mapped
-            && (!self.claim_huge(space, first.block(), h, false) || self.is_held(h.pfn))
-    }
-
     /// Moves the pages of a run, which lies in one block on both sides.
     fn move_run(
         &self,
@@ -266,7 +255,7 @@ impl<E: Env> Mm<E> {
     ) -> Result<(), PlatformError> {
         let mut whole = n == BLOCK_PAGES && to.index() == 0;
         loop {
-            if E::Sharing::CARRIES && self.carry_held(space, source, from, to, n)? {
+            if self.carry_held(space, source, from, to, n)? {
                 // The destination has pages already.
                 whole = false;
             }
@@ -277,7 +266,7 @@ impl<E: Env> Mm<E> {
                 continue;
             }
             self.unmap_run(space, &mut state, from, n)?;
-            if E::Sharing::CARRIES && is_mapped(&state, from.index(), n) {
+            if is_mapped(&state, from.index(), n) {
                 // Somebody has pinned a page since.
                 continue;
             }
@@ -368,10 +357,10 @@ impl<E: Env> Mm<E> {
                 keep.set(k);
             }
         }
-        if !self.freeze_folio(head, keep.count()) {
+        let Some(folio) = self.freeze_folio(head, keep.count()) else {
             return false;
-        }
-        self.split_frozen(head, &keep, 0, None);
+        };
+        self.split_frozen(folio, &keep, 0, None);
         let pages = pages.min(BLOCK_PAGES - page.index());
         self.sort_lists(table, page.index(), pages);
         true

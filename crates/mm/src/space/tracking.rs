@@ -20,7 +20,7 @@
 use crate::engine::space::{BlockRef, MapError, Space};
 use crate::env::Env;
 use crate::mm::Mm;
-use crate::table::block::{BlockState, Table};
+use crate::table::block::{BlockState, Presence, Table};
 use crate::table::entry::Kind;
 use crate::table::marks::Marks;
 use crate::units::{BLOCK_PAGES, PageMask, PageRun, SpaceId, Vpn};
@@ -80,12 +80,12 @@ impl<E: Env> Mm<E> {
             BlockState::Empty | BlockState::Busy => true,
             BlockState::Huge(h) => {
                 let marks = change(h.marks);
-                if h.mapped && marks.any() && !h.guarded {
+                if h.has == Presence::Mapped && marks.any() {
                     let run = PageRun::new(space.id, first.block().start(), BLOCK_PAGES);
-                    h.guarded = self.guard(run);
-                    if !h.guarded {
+                    if !self.guard(run) {
                         return false;
                     }
+                    h.has = Presence::Guarded;
                 }
                 h.marks = marks;
                 true

@@ -21,20 +21,54 @@ use core::sync::atomic::{AtomicU32, Ordering};
 pub struct HugeMap {
     /// Its first frame.
     pub pfn: Pfn,
-    /// Present in the program; else inactive.
-    pub mapped: bool,
+    /// How the program has it.
+    pub has: Presence,
     /// Rights of the VMA.
     pub prot: Prot,
     /// mlocked.
     pub locked: bool,
-    /// Lazily freed (inactive only).
-    pub lazy: bool,
-    /// Another manager may hold it too, since a fork (mapped only); guarded then.
-    pub shared: bool,
-    /// Write-protected (mapped only).
-    pub guarded: bool,
     /// What is tracked of all its pages; guarded then, if it is mapped.
     pub marks: Marks,
+}
+
+/// How a program has a resident huge page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Presence {
+    /// Not mapped.
+    Inactive,
+    /// The same, and lazily freed.
+    Lazy,
+    /// Mapped with its rights.
+    Mapped,
+    /// Mapped, write-protected.
+    Guarded,
+    /// The same, and others may hold it too, since a fork.
+    Shared,
+}
+
+impl Presence {
+    /// Mapped, write-protected or not.
+    pub fn shown(guarded: bool) -> Presence {
+        match guarded {
+            true => Presence::Guarded,
+            false => Presence::Mapped,
+        }
+    }
+}
+
+impl HugeMap {
+    /// Whether the program has it mapped.
+    pub fn mapped(&self) -> bool {
+        !matches!(self.has, Presence::Inactive | Presence::Lazy)
+    }
+    /// Whether it is write-protected.
+    pub fn guarded(&self) -> bool {
+        matches!(self.has, Presence::Guarded | Presence::Shared)
+    }
+    /// Whether others may hold it too.
+    pub fn shared(&self) -> bool {
+        self.has == Presence::Shared
+    }
 }
 
 /// A huge page that was swapped out whole.
@@ -127,13 +161,13 @@ impl BlockState {
             BlockState::Busy => Entry::new(Kind::Busy, Prot::NONE, false),
             BlockState::Huge(h) => {
                 let p = h.pfn.add(i);
-                let kind = if h.mapped {
-                    Kind::Mapped(p)
-                } else {
-                    Kind::Inactive(p)
-                };
-                let e = Entry::new(kind, h.prot, h.locked).marked(h.marks);
-                if h.guarded { e.guard(h.shared) } else { e }
+                let of = |kind| Entry::new(kind, h.prot, h.locked).marked(h.marks);
+                match h.has {
+                    Presence::Inactive | Presence::Lazy => of(Kind::Inactive(p)),
+                    Presence::Mapped => of(Kind::Mapped(p)),
+                    Presence::Guarded => of(Kind::Mapped(p)).guard(false),
+                    Presence::Shared => of(Kind::Mapped(p)).guard(true),
+                }
             }
             BlockState::HugeSwapped(s) => s.entry(i),
             BlockState::Table(t) => t.get(i),

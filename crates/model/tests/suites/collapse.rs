@@ -10,7 +10,7 @@ use deckle_model::{Chance, Injection};
 
 fn tunables(max_ptes_none: u16) -> Tunables {
     Tunables {
-        khugepaged_scan_sleep: 1,
+        khugepaged_scan_sleep_millisecs: 100,
         ..hand::tunables(max_ptes_none)
     }
 }
@@ -212,7 +212,7 @@ fn r58_r140_holes_that_the_program_serves_itself_are_not_filled() {
 fn r140_khugepaged_looks_at_so_many_pages_in_so_many_ticks() {
     let t = Tunables {
         khugepaged_pages_to_scan: 2 * BLOCK as u32,
-        khugepaged_scan_sleep: 3,
+        khugepaged_scan_sleep_millisecs: 300,
         ..tunables(409)
     };
     let rig = Rig::new(64, 1, 1, true, t);

@@ -11,7 +11,7 @@ pub fn run(seed: u64, steps: u32, forks: bool, unseen: bool) -> (Counters, u64) 
     let mut rng = Rng::new(seed);
     let mut t = Tunables::of_profile([Profile::Deckle, Profile::Linux][rng.below(2) as usize]);
     t.thp = [ThpMode::Always, ThpMode::Madvise, ThpMode::Never][rng.below(3) as usize];
-    t.khugepaged_scan_sleep = 1;
+    t.khugepaged_scan_sleep_millisecs = 100;
     t.max_ptes_none = [0, 64, 255, 409, 510, 511][rng.below(6) as usize];
     t.fault_order = [FaultOrder::Fixed, FaultOrder::Auto][rng.below(2) as usize];
     t.thp_waste_max = [0, 1 << 20, u64::MAX][rng.below(3) as usize];
@@ -87,7 +87,7 @@ fn r148_r98_r100_r104_no_byte_is_lost_and_all_counts_reconcile() {
 pub fn race(seed: u64, steps: u32, forks: bool, unseen: bool) {
     let mut rng = Rng::new(seed);
     let mut t = Tunables::of_profile(Profile::Deckle);
-    t.khugepaged_scan_sleep = 1;
+    t.khugepaged_scan_sleep_millisecs = 100;
     t.max_ptes_none = [64, 409, 510][rng.below(3) as usize];
     t.thp_waste_max = [0, 1 << 20, u64::MAX][rng.below(3) as usize];
     t.split_mode = [SplitMode::Auto, SplitMode::Shatter, SplitMode::InPlace][rng.below(3) as usize];

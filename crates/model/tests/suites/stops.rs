@@ -40,7 +40,7 @@ fn r98_r131_r138_a_block_that_is_taken_or_given_back_in_part_keeps_every_byte() 
     for seed in 0..60 {
         let mut rng = Rng::new(seed);
         let t = Tunables {
-            khugepaged_scan_sleep: 1,
+            khugepaged_scan_sleep_millisecs: 100,
             ..Tunables::of_profile(Profile::Deckle)
         };
         let rig = Rig::new(64, 1, seed, true, t);

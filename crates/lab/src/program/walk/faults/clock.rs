@@ -86,6 +86,11 @@ const TIMED: u32 = 32;
 /// Changes between such rows: this, and up to as many again, so that no part is in step with it.
 const PAUSE: u32 = 160;
 
+/// Nanoseconds of CPU in one go that no stage takes. A machine that its host stops for a while
+/// counts that as CPU time of whoever was on: not to be taken for what the same stage takes where
+/// nobody looked. It stays in the process' sum, in no stage.
+pub(super) const STALL: u64 = 2_000_000;
+
 struct Task {
     block: &'static Block,
     /// Parts that it is in, the innermost last.
@@ -200,7 +205,8 @@ impl Task {
             (Some(then), Some(now)) if depth > 0 => {
                 let sums = &self.block.parts[stack[(depth - 1).min(DEEPEST - 1)] as usize];
                 add(&sums[1], now[0] - then[0]);
-                add(&sums[2], now[1] - then[1]);
+                let cpu = now[1] - then[1];
+                add(&sums[2], if cpu < STALL { cpu } else { 0 });
                 add(&sums[3], 1);
             }
             (None, Some(first)) => {
@@ -416,6 +422,20 @@ mod tests {
             "{sums:?}"
         );
         assert!(outer.wall < 6 * least, "{sums:?}");
+    }
+
+    #[test]
+    fn what_a_host_that_stops_takes_is_no_part_s() {
+        let busy = || {
+            let begun = now()[1];
+            while now()[1] < begun + 2 * STALL {}
+        };
+        let sums = falls_to(50, || within(Part::Pick, busy));
+        let part = sums[Part::Pick as usize];
+        assert!(
+            part.wall > 2 * STALL && part.cpu < STALL,
+            "each was as long as a stall: {sums:?}"
+        );
     }
 
     #[test]

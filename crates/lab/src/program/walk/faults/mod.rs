@@ -19,7 +19,7 @@ mod embed;
 mod told;
 
 pub(crate) use clock::WATCHES as MOST_THREADS;
-use clock::{Sums, Watch};
+use clock::{STALL, Sums, Watch};
 use told::Seen;
 pub(crate) use told::Told;
 
@@ -123,7 +123,7 @@ fn touch(byte: &u8, watch: &Watch, seen: &mut Seen) {
     let Some([read, installs]) = watch.end() else {
         return;
     };
-    if let Some(cpu) = cpu {
+    if let Some(cpu) = cpu.filter(|cpu| *cpu < STALL) {
         seen.cpu_in_faults += cpu;
         seen.cpu_looked_at += 1;
     }
