@@ -270,7 +270,7 @@ fn r97_r110_r114_zeros_are_dropped_where_a_folio_is_split_to_be_moved_and_nowher
                 ..tunables(0)
             };
             rig.mm.set_tunables(t).unwrap();
-            let usage = rig.charge.usage();
+            let resident = rig.resident();
             let done = rig.mm.compact(9).pages;
             assert!(done.moved > 0, "{done:?}");
             // 11 of the 15 pages that a folio has left are zeros.
@@ -278,7 +278,7 @@ fn r97_r110_r114_zeros_are_dropped_where_a_folio_is_split_to_be_moved_and_nowher
             assert_eq!(zeros > 2 * u64::from(done.moved), order > 0, "{done:?}");
             assert_eq!(zeros > 0, order > 0);
             assert_eq!(rig.stat(Item::PgmigrateZero), zeros);
-            assert_eq!(rig.charge.usage(), usage - zeros);
+            assert_eq!(rig.resident(), resident - zeros);
             assert_eq!(rig.stat(Item::NrZero), zeros);
             let left = |i: u64| if gone(&i) { 0 } else { byte(i) };
             (0..3 * BLOCK).for_each(|i| assert!(rig.holds(start.add(i), left(i))));
