@@ -81,7 +81,7 @@ enum Was {
 
 impl Was {
     /// Writes it into a block from `first` on, with the frames of the folio at `head`.
-    fn write(&self, state: &mut BlockState, first: u32, head: Pfn) {
+    fn restore(&self, state: &mut BlockState, first: u32, head: Pfn) {
         match self {
             Was::Huge(h) => *state = BlockState::Huge(HugeMap { pfn: head, ..*h }),
             Was::Entries(list) => {
@@ -375,7 +375,7 @@ impl<E: Env> Mm<E> {
     fn show_taken(&self, space: &Space, nr: BlockNr, taken: Taken) {
         let head = taken.folio.pfn();
         taken.busy.end_by(self, |state| {
-            taken.was.write(state, taken.first, head);
+            taken.was.restore(state, taken.first, head);
             self.unfreeze_folio(taken.folio, taken.refs + 1);
             if taken.queued {
                 self.requeue(head);
@@ -387,7 +387,7 @@ impl<E: Env> Mm<E> {
     /// Maps what was taken again in its new frames; the old ones.
     fn show_moved(&self, space: &Space, nr: BlockNr, taken: Taken, new: Pfn) -> FrozenFolio {
         taken.busy.end_by(self, |state| {
-            taken.was.write(state, taken.first, new);
+            taken.was.restore(state, taken.first, new);
             let page = nr.start().add(u64::from(taken.first));
             self.meta(new).set_owner(space.id, page);
             self.meta(new).set_refs(taken.refs);
