@@ -7,11 +7,11 @@
 //! none but those without a single filled page. The share fades with each pass, so that the
 //! shrinker tries again.
 //!
-//! The program also gets back what it wants (profile `deckle`). A block that the shrinker took apart
-//! counts the pages that came back. The first few come one by one, as a single write says
+//! The program also gets back what it wants (profile `deckle`). A block that the shrinker took
+//! apart counts the pages that came back. The first few come one by one, as a single write says
 //! little and memory was short; after that each write brings as many as have come back so far
-//! (a power of two of a size that is enabled, what is around it and not there). So a program that fills the block after
-//! all takes some ten faults for it instead of five hundred, and one that does not gets at most
+//! (a power of two of a size that is enabled, what is around it and not there). So a program that
+//! fills the block after all takes some ten faults for it instead of five hundred, and one that does not gets at most
 //! as much again as it has asked for. While the shrinker is on, the same holds for a block that
 //! was taken apart because the program gave a part of it back, since who fills that part again
 //! pays as many faults, and what comes back in vain is taken again; with it off nobody would take
