@@ -11,11 +11,11 @@
 //! apart counts the pages that came back. The first few come one by one, as a single write says
 //! little and memory was short; after that each write brings as many as have come back so far
 //! (a power of two of a size that is enabled, what is around it and not there). So a program that
-//! fills the block after all takes some ten faults for it instead of five hundred, and one that does not gets at most
-//! as much again as it has asked for. While the shrinker is on, the same holds for a block that
-//! was taken apart because the program gave a part of it back, since who fills that part again
-//! pays as many faults, and what comes back in vain is taken again; with it off nobody would take
-//! it. Profile `linux` has Linux's faults and no others.
+//! fills the block after all takes some ten faults for it instead of five hundred, and one that
+//! does not gets at most as much again as it has asked for. While the shrinker is on, the same
+//! holds for a block that was taken apart because the program gave a part of it back, since who
+//! fills that part again pays as many faults, and what comes back in vain is taken again; with it
+//! off nobody would take it. Profile `linux` has Linux's faults and no others.
 
 use crate::beyond::Beyond;
 use crate::env::Env;

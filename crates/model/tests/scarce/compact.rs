@@ -34,7 +34,7 @@ fn frame(rig: &Rig, page: Vpn) -> Pfn {
 fn r98_r100_r114_a_page_that_moves_takes_its_bytes_along_zeros_too() {
     let rig = rig(8, 0);
     let start = rig.mmap(0, 8);
-    let byte = |i: u64| if i % 2 == 0 { byte_of(i) } else { 0 };
+    let byte = |i: u64| if i.is_multiple_of(2) { byte_of(i) } else { 0 };
     (0..8).for_each(|i| rig.write(start.add(i), byte(i)));
     let before: Vec<Pfn> = (0..8).map(|i| frame(&rig, start.add(i))).collect();
     for i in 0..8u64 {
@@ -261,7 +261,7 @@ fn r97_r110_r114_zeros_are_dropped_where_a_folio_is_split_to_be_moved_and_nowher
             let byte = |i: u64| if i % 4 == 1 { byte_of(i) } else { 0 };
             (0..3 * BLOCK).for_each(|i| rig.write(start.add(i), byte(i)));
             // Every third folio of 16 pages goes, and a page of each other.
-            let gone = |i: &u64| i % 48 < 16 || i % 16 == 0;
+            let gone = |i: &u64| i % 48 < 16 || i.is_multiple_of(16);
             (0..3 * BLOCK)
                 .filter(gone)
                 .for_each(|i| rig.advise(start.add(i), 1, Advice::DontNeed));

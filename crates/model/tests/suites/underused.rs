@@ -306,7 +306,9 @@ fn r131_huge_pages_that_go_while_the_shrinker_is_at_work_leave_the_queue_exact()
         rig.machine.set_switch_of([1, 4, 16][seed as usize % 3]);
         let ready = AtomicBool::new(false);
         let shrinker = || {
-            (0..6).for_each(|k| drop(rig.huge(k * BLOCK, 0..10)));
+            for k in 0..6 {
+                rig.huge(k * BLOCK, 0..10);
+            }
             ready.store(true, SeqCst);
             shrink(&rig);
         };
