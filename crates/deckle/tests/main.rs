@@ -19,6 +19,7 @@ mod cli_services;
 mod cli_terminal;
 mod common;
 mod managed;
+mod profiles;
 mod requirements;
 mod source;
 mod specification;

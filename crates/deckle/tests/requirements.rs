@@ -17,8 +17,14 @@ const UPDATE: &str = "DECKLE_UPDATE=1 cargo test -p deckle --test all requiremen
 /// Each series of numbers: its letter, its column, and its last number.
 const SERIES: [(char, &str, u32); 2] = [('r', "R", 150), ('p', "P", 30)];
 
+/// Why a requirement holds in one profile and not in the other.
+const IN_LINUX: &str = "whole in profile `linux`; what profile `deckle` does otherwise is a row \
+    of docs/profiles.md";
+
 /// Requirements of which all, or the part named, cannot exist here, and why.
 const REASONS: &[(char, u32, &str)] = &[
+    ('r', 40, IN_LINUX),
+    ('r', 49, IN_LINUX),
     (
         'r',
         50,
@@ -30,6 +36,7 @@ const REASONS: &[(char, u32, &str)] = &[
         "which page is cleared last nobody can choose: the platform makes all zeros of a folio \
          in one call, from huge pages made ready before or as the kernel does",
     ),
+    ('r', 59, IN_LINUX),
     (
         'r',
         62,
@@ -58,6 +65,12 @@ const REASONS: &[(char, u32, &str)] = &[
     ),
     (
         'r',
+        102,
+        "a folio that is split where it is stays on the LRU list while its pages are looked at: \
+         the lock of its block and its frozen references keep everybody away from it",
+    ),
+    (
+        'r',
         106,
         "a page that is free after a split is never given a reference that could be shared: who \
          wants one while the folio is split gets none",
@@ -77,6 +90,7 @@ const REASONS: &[(char, u32, &str)] = &[
         117,
         "each process has a queue, and a limit is one group's: no other queue can be reached",
     ),
+    ('r', 147, IN_LINUX),
     (
         'r',
         136,

@@ -14,7 +14,7 @@ const SPECIFICATION: &str = "docs/specification.md";
 type Tests = BTreeMap<String, BTreeSet<String>>;
 
 /// All tests of the workspace.
-fn all_tests() -> Tests {
+pub fn all_tests() -> Tests {
     let mut all = Tests::new();
     for file in files("rs") {
         let Some(of) = file.of_crate() else { continue };
@@ -25,7 +25,7 @@ fn all_tests() -> Tests {
 }
 
 /// What is wrong with a cell that says who proves a promise.
-fn faults_of_proof(proof: &str, tests: &Tests) -> Vec<String> {
+pub fn faults_of_proof(proof: &str, tests: &Tests) -> Vec<String> {
     let (named, pending) = match proof.split_once("*pending*: ") {
         Some((named, why)) => (named.trim_end_matches("; "), Some(why)),
         None => (proof, None),

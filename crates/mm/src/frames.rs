@@ -50,8 +50,9 @@ impl<E: Env> Mm<E> {
         E::Frames::compact(self, order)
     }
 
-    /// Moves the folio that holds a page to other frames, as far as it goes; pages of zeros
-    /// become zero entries if `drop_zero` says so. Waits for who moves the page already.
+    /// Moves the folio that holds a page to other frames, as far as it goes. If it is split for
+    /// that, pages of zeros are dropped if `drop_zero` says so; what moves keeps its zeros. Waits
+    /// for who moves the page already.
     ///
     /// # Errors
     /// [`MigrateError`]: nothing was moved. `NoFolio` where frames are slots.

@@ -67,6 +67,7 @@ extern crate alloc;
 extern crate std;
 
 mod atomic;
+pub mod beyond;
 pub mod charge;
 pub mod compact;
 pub mod engine;
@@ -97,6 +98,7 @@ pub mod tunables;
 pub mod units;
 mod verify;
 
+pub use beyond::Beyond;
 pub use charge::{Charge, OverLimit};
 pub use compact::{Compacted, MigrateError, Migrated};
 pub use engine::Engine;

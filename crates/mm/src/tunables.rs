@@ -1,5 +1,6 @@
 //! The knobs: one table, with the kernel's names, and the two policy profiles.
 
+use crate::beyond::Beyond;
 use crate::env::Env;
 use crate::frames::Frames;
 use crate::knob::{Kind, Knob, TunableError, Value, When, Word, knobs, words};
@@ -253,7 +254,7 @@ impl Tunables {
     /// Whether the shrinker runs at all: it is on, and the threshold can be passed. Linux
     /// 6.18 takes 511 as off; profile `deckle` scans then too, since 512 zeros are more.
     pub fn shrinks(&self) -> bool {
-        self.shrink_underused && !(self.profile == Profile::Linux && self.max_ptes_none >= 511)
+        self.shrink_underused && (self.max_ptes_none < 511 || self.beyond(Beyond::Scan511))
     }
 }
 

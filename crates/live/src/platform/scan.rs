@@ -14,12 +14,15 @@ use crate::trace::{Stage, stage};
 /// Words between two tests.
 const STRIDE: usize = 32;
 
+/// Whether a page is all zeros; `looked` hears of so many words each time some were looked at.
 #[inline(always)]
-fn is_zero(page: &[u64; PAGE / 8]) -> bool {
+fn is_zero(page: &[u64; PAGE / 8], mut looked: impl FnMut(usize)) -> bool {
+    looked(2);
     if page[0] != 0 || page[PAGE / 8 - 1] != 0 {
         return false;
     }
     page.as_chunks::<STRIDE>().0.iter().all(|chunk| {
+        looked(STRIDE);
         let mut sum = [0u64; 8];
         for lane in chunk.as_chunks::<8>().0 {
             for (s, w) in sum.iter_mut().zip(lane) {
@@ -34,7 +37,7 @@ fn is_zero(page: &[u64; PAGE / 8]) -> bool {
 fn scan(pages: &[[u64; PAGE / 8]]) -> PageMask {
     let mut mask = PageMask::EMPTY;
     for (i, page) in pages.iter().take(BLOCK_PAGES as usize).enumerate() {
-        if is_zero(page) {
+        if is_zero(page, |_| ()) {
             mask.0[i / 64] |= 1 << (i % 64);
         }
     }
@@ -77,6 +80,29 @@ mod tests {
             assert_eq!(mask, scan(&pages));
             assert!(mask.get(0) && !mask.get(1) && mask.get(2), "bit {bit}");
             pages[1][bit / 64] = 0;
+        }
+    }
+
+    #[test]
+    fn r99_a_scan_ends_within_256_bytes_of_the_first_other_byte() {
+        let looked_at = |page: &[u64; PAGE / 8]| {
+            let mut words = 0;
+            let zero = is_zero(page, |n| words += n);
+            (zero, words)
+        };
+        const WORDS: usize = PAGE / 8;
+        let mut page = [0u64; WORDS];
+        assert_eq!(looked_at(&page), (true, 2 + WORDS));
+        for at in 0..WORDS {
+            page[at] = 1 << (at % 64);
+            let words = match at {
+                0 => 2,
+                _ if at == WORDS - 1 => 2,
+                // Whole strides, to the end of the one that it is in.
+                _ => 2 + (at / STRIDE + 1) * STRIDE,
+            };
+            assert_eq!(looked_at(&page), (false, words), "word {at}");
+            page[at] = 0;
         }
     }
 

@@ -6,7 +6,6 @@ use crate::env::Env;
 use crate::frame::{FreePool, Zone};
 use crate::mm::Mm;
 use crate::stat::Item;
-use crate::tunables::Profile;
 use crate::units::{BLOCK_ORDER, MAX_ORDER, Pfn};
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
@@ -62,7 +61,6 @@ impl<E: Env> Mm<E> {
         let end = zone.reached();
         Compaction {
             order,
-            drop_zero: self.tunables().profile == Profile::Deckle,
             migrate: pageblock_up(first),
             // The last block may be cut off by the end of what was ever used.
             free: Pfn(pageblock_up(end).0.max(first.0)),

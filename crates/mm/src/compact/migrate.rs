@@ -63,7 +63,7 @@ impl core::error::Error for MigrateError {}
 pub struct Migrated {
     /// Moved to other frames.
     pub moved: u32,
-    /// Pages of zeros that became zero entries.
+    /// Pages of zeros that became zero entries when a folio was split.
     pub zeros: u32,
     /// Left where they were.
     pub stayed: u32,
@@ -81,7 +81,7 @@ enum Was {
 
 impl Was {
     /// Writes it into a block from `first` on, with the frames of the folio at `head`.
-    fn write(&self, state: &mut BlockState, first: u32, head: Pfn) {
+    fn restore(&self, state: &mut BlockState, first: u32, head: Pfn) {
         match self {
             Was::Huge(h) => *state = BlockState::Huge(HugeMap { pfn: head, ..*h }),
             Was::Entries(list) => {
@@ -97,8 +97,8 @@ impl Was {
 
 /// What is left of an isolated folio whose pages have gone elsewhere.
 pub(super) enum Left {
-    /// Nobody uses it any more: it goes with the isolation. So many pages of zeros it had.
-    Unused(u32),
+    /// Nobody uses it any more: it goes with the isolation.
+    Unused,
     /// Its frames, of which those of `full` hold bytes that nobody needs any more.
     Old {
         old: FrozenFolio,
@@ -123,8 +123,9 @@ struct Taken {
 }
 
 impl<E: Env> Mm<E> {
-    /// Moves the folio that holds a page to other frames, as far as it goes; pages of zeros
-    /// become zero entries if `drop_zero` says so. Waits for who moves the page already.
+    /// Moves the folio that holds a page to other frames, as far as it goes. If it is split for
+    /// that, pages of zeros are dropped if `drop_zero` says so; what moves keeps its zeros. Waits
+    /// for who moves the page already.
     ///
     /// # Errors
     /// [`MigrateError`]: nothing was moved.
@@ -160,11 +161,10 @@ impl<E: Env> Mm<E> {
             let partial = pages > 1 && !self.is_forked(head) && self.meta(head).has(Flags::PARTIAL);
             let moved = match partial {
                 true => Err(MigrateError::NoFrame),
-                false => self.migrate_isolated(head, frames, drop_zero),
+                false => self.migrate_isolated(head, frames),
             };
             let stays = match moved {
-                Ok(Left::Unused(zeros)) => {
-                    done.zeros += zeros;
+                Ok(Left::Unused) => {
                     self.end_isolation(folio);
                     continue;
                 }
@@ -176,8 +176,12 @@ impl<E: Env> Mm<E> {
                 Err(error) => error,
             };
             let mut parts = Isolated(Vec::from([folio]));
-            let split = stays == MigrateError::NoFrame && pages > 1;
-            if split && self.split_for_move(&mut parts, drop_zero) {
+            let split = match stays == MigrateError::NoFrame && pages > 1 {
+                true => self.split_for_move(&mut parts, drop_zero),
+                false => None,
+            };
+            if let Some(zeros) = split {
+                done.zeros += zeros;
                 todo.extend(parts.0);
             } else {
                 done.stayed += pages;
@@ -192,25 +196,22 @@ impl<E: Env> Mm<E> {
         (done, why)
     }
 
-    /// Splits an isolated folio into pages; false if it stays whole.
-    fn split_for_move(&self, parts: &mut Isolated, drop_zero: bool) -> bool {
+    /// Splits an isolated folio into pages; how many pages of zeros that dropped (R97). `None`: it
+    /// stays whole.
+    fn split_for_move(&self, parts: &mut Isolated, drop_zero: bool) -> Option<u32> {
         let flags = match drop_zero {
             true => SplitFlags::DROP_ZERO,
             false => SplitFlags::NONE,
         };
-        self.split_isolated(parts, 0, flags).is_ok()
+        let split = self.split_isolated(parts, 0, flags);
+        split.ok().map(|split| split.dropped)
     }
 
-    /// Moves one isolated folio.
-    fn migrate_isolated(
-        &self,
-        head: Pfn,
-        frames: &mut Frames<'_>,
-        drop_zero: bool,
-    ) -> Result<Left, MigrateError> {
+    /// Moves one isolated folio, zeros and all (R114).
+    fn migrate_isolated(&self, head: Pfn, frames: &mut Frames<'_>) -> Result<Left, MigrateError> {
         let meta = self.meta(head);
         if meta.refs() == 1 {
-            return Ok(Left::Unused(0));
+            return Ok(Left::Unused);
         }
         let pages = order_pages(order_of(meta));
         if self.zone_of(head).has_bad(head, pages) {
@@ -229,10 +230,6 @@ impl<E: Env> Mm<E> {
         }
         let taken = self.take_for_move(&space, &block, state, head, page)?;
         self.machine().preempt(Site::Relock);
-        if drop_zero && self.is_zero_page(&space, &taken) {
-            self.drop_taken(taken);
-            return Ok(Left::Unused(1));
-        }
         let moved = match frames(taken.order) {
             Some(new) => {
                 let copied = self.copy_pages(head, taken.order, &taken.live, new);
@@ -354,31 +351,6 @@ impl<E: Env> Mm<E> {
         Ok(())
     }
 
-    /// Whether what was taken is one page, of zeros, that need not be kept.
-    fn is_zero_page(&self, space: &Space, taken: &Taken) -> bool {
-        let Was::Entries(list) = &taken.was else {
-            return false;
-        };
-        let [(_, e)] = list[..] else { return false };
-        let stays = e.locked() || e.lazy() || space.forbids_zero();
-        taken.order == 0 && !stays && self.is_zero(taken.folio.pfn())
-    }
-
-    /// The page becomes a zero entry, and its folio goes.
-    fn drop_taken(&self, taken: Taken) {
-        self.release(FrameRun::new(taken.folio.pfn(), 1));
-        taken.busy.end_by(self, |state| {
-            if let (Some(table), Was::Entries(list)) = (state.table(), &taken.was) {
-                for (k, e) in list {
-                    table.set(taken.first + k, e.with(Kind::DROPPED));
-                }
-            }
-            self.stats().sub(Item::NrInactive, 1);
-            self.stats().add(Item::NrZero, 1);
-            self.unfreeze_folio(taken.folio, 1);
-        });
-    }
-
     /// Copies pages of a folio to another of the same order; on an error that one is free again.
     pub(super) fn copy_pages(
         &self,
@@ -403,7 +375,7 @@ impl<E: Env> Mm<E> {
     fn show_taken(&self, space: &Space, nr: BlockNr, taken: Taken) {
         let head = taken.folio.pfn();
         taken.busy.end_by(self, |state| {
-            taken.was.write(state, taken.first, head);
+            taken.was.restore(state, taken.first, head);
             self.unfreeze_folio(taken.folio, taken.refs + 1);
             if taken.queued {
                 self.requeue(head);
@@ -415,7 +387,7 @@ impl<E: Env> Mm<E> {
     /// Maps what was taken again in its new frames; the old ones.
     fn show_moved(&self, space: &Space, nr: BlockNr, taken: Taken, new: Pfn) -> FrozenFolio {
         taken.busy.end_by(self, |state| {
-            taken.was.write(state, taken.first, new);
+            taken.was.restore(state, taken.first, new);
             let page = nr.start().add(u64::from(taken.first));
             self.meta(new).set_owner(space.id, page);
             self.meta(new).set_refs(taken.refs);

@@ -7,8 +7,9 @@
 //!
 //! A page is moved as the kernel does it: unmapped everywhere, copied while nobody can write to
 //! it, mapped at its new place. Who touches it meanwhile waits. Pinned pages, those of a folio
-//! that somebody else holds, and bad ones stay. Locked ones are moved and stay locked. A page of
-//! zeros need not be copied: where the caller says so it becomes a zero entry (C2, R97).
+//! that somebody else holds, and bad ones stay. Locked ones are moved and stay locked. A
+//! folio that must be split to be moved loses its pages of zeros, where the caller says so (C2,
+//! R97); what is moved is moved as it is (R114).
 
 mod direct;
 mod forked;

@@ -13,7 +13,6 @@ use alloc::vec::Vec;
 /// A walk of the two scanners over a zone. What it holds goes back by `compact_end`.
 pub(crate) struct Compaction {
     pub order: u8,
-    pub drop_zero: bool,
     /// The next block to empty, aligned to the order.
     pub migrate: Pfn,
     /// Free frames below this one were not taken yet; aligned to a pageblock.
@@ -48,7 +47,7 @@ impl<E: Env> Mm<E> {
             let list = self.isolate_folios(&folios);
             let m = self.machine();
             let mut frames = |order| zone.folio_from(m, &mut c.pool, order);
-            let (done, _) = self.migrate_list(list, &mut frames, c.drop_zero);
+            let (done, _) = self.migrate_list(list, &mut frames, true);
             c.done.moved += done.moved;
             c.done.zeros += done.zeros;
             c.done.stayed += done.stayed;

@@ -7,6 +7,7 @@
 //! *In place*: the folio becomes 512 folios of one page each, and the empty ones are freed.
 //! This needs no memory and no copy; it is what is left when the other way fails.
 
+use crate::beyond::Beyond;
 use crate::charge::Charge;
 use crate::engine::Engine;
 use crate::engine::busy::Busy;
@@ -148,8 +149,10 @@ impl<E: Env> Engine<E> {
         let h = *h;
         let (busy, _) = Busy::block(block, state);
         let table = if parked {
-            // The copy is spared for pages of zeros, but not where they must be resident.
-            let zero = match h.locked || space.forbids_zero() {
+            // Profile `deckle` spares the copy for pages of zeros, but not where they must be
+            // resident. Nobody is short of memory here, so Linux drops none (C2).
+            let drops = self.tunables().beyond(Beyond::BreakDropsZero);
+            let zero = match h.locked || space.forbids_zero() || !drops {
                 true => PageMask::EMPTY,
                 false => self.zeros_among(h.pfn, &PageMask::FULL),
             };

@@ -1,5 +1,6 @@
 //! Write faults on holes and zero entries (F1 and F2): a new folio of zeros.
 
+use crate::beyond::Beyond;
 use crate::engine::folio::AllocError;
 use crate::engine::lru::Which;
 use crate::engine::open::OPEN_ORDER;
@@ -110,7 +111,7 @@ impl<E: Env> Mm<E> {
     }
 
     /// The window of a new folio of order `cap` at most; of `most` in a block whose pages come back
-    /// after it was taken apart. Block locked.
+    /// after it was taken apart (profile `deckle`). Block locked.
     fn fresh_window(
         &self,
         f: Fault<'_>,
@@ -121,9 +122,13 @@ impl<E: Env> Mm<E> {
         most: u8,
     ) -> Window {
         let w = order::window(t, vma, state, f.page, cap);
-        match self.comes_back(f.block).min(most) {
-            more if more > w.order => order::window_back(vma, state, f.page, more),
-            _ => w,
+        let back = match t.beyond(Beyond::ComeBack) {
+            true => self.comes_back(f.block).min(most),
+            false => 0,
+        };
+        match back > w.order {
+            true => order::window_back(t, vma, state, f.page, back),
+            false => w,
         }
     }
 

@@ -13,6 +13,7 @@ pub(crate) mod opening;
 mod readahead;
 mod swapin;
 
+use crate::beyond::Beyond;
 use crate::charge::Charge;
 use crate::engine::folio::{AllocError, order_of};
 use crate::engine::lru::Which;
@@ -29,7 +30,6 @@ use crate::table::block::{BlockState, Table, around};
 use crate::table::entry::{Entry, Kind};
 use crate::table::marks::Marks;
 use crate::table::vma::Vma;
-use crate::tunables::Profile;
 use crate::units::{BLOCK_PAGES, PageRun, Pfn, SpaceId, Vpn, order_pages};
 use alloc::boxed::Box;
 use core::fmt;
@@ -273,7 +273,7 @@ impl<E: Env> Mm<E> {
         let Some(table) = state.table() else {
             return Ok(Step::Again);
         };
-        let wide = !fresh || t.profile == Profile::Deckle;
+        let wide = !fresh || t.beyond(Beyond::ReadAround);
         let mut run = zero_window(space, vma, table, page, wide, fresh);
         let mut shown = self.show_zeros(space, vma, table, run);
         if shown.is_err_and(|e| e.why == Stop::Gone) && run.pages > 1 {

@@ -6,12 +6,13 @@
 //! fit below `memory.high`, unless `defrag` says that others may be evicted for it. Blocks that
 //! the shrinker takes apart have more holes and zeros than either allows (R140).
 
+use crate::beyond::Beyond;
 use crate::env::Env;
 use crate::khugepaged::collapse::{CollapseError, Worth};
 use crate::mm::Mm;
 use crate::stat::Item;
 use crate::table::block::BlockState;
-use crate::tunables::{FaultOrder, Profile, Tunables};
+use crate::tunables::{FaultOrder, Tunables};
 use crate::units::{BLOCK_PAGES, BlockNr};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -51,7 +52,7 @@ impl Tunables {
                 FaultOrder::Fixed => knobs.none,
                 FaultOrder::Auto => knobs.none.min(NEARLY_FULL),
             },
-            fits: self.profile == Profile::Deckle,
+            fits: self.beyond(Beyond::KhugepagedFits),
             defrag: self.khugepaged_defrag,
             ..knobs
         }

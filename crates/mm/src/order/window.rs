@@ -1,11 +1,12 @@
 //! The window that a folio may fill: the largest that block, VMA and neighbours leave.
 
 use super::{cap_below_huge, enabled};
+use crate::beyond::Beyond;
 use crate::sizes::LEAST_ORDER;
 use crate::table::block::{BlockState, around};
 use crate::table::entry::{Entry, Kind};
-use crate::table::vma::{ThpAdvice, Vma};
-use crate::tunables::{Profile, Tunables};
+use crate::table::vma::Vma;
+use crate::tunables::Tunables;
 use crate::units::{BLOCK_ORDER, BLOCK_PAGES, Vpn, order_pages};
 use core::ops::Range;
 
@@ -35,7 +36,7 @@ impl Window {
 fn coverable(t: &Tunables, e: Entry) -> bool {
     match e.kind() {
         Kind::None => true,
-        Kind::Zero { dropped: false, .. } => t.profile == Profile::Deckle && !e.marks().uffd_wp,
+        Kind::Zero { dropped: false, .. } => t.beyond(Beyond::CoverZero) && !e.marks().uffd_wp,
         _ => false,
     }
 }
@@ -59,17 +60,24 @@ fn fits(w: &Window, vma: &Vma, room: &Range<u32>) -> bool {
 }
 
 /// The window for a write fault on `page` of a block that was taken apart, and has since shown
-/// that it is wanted: whatever reclaim or the program itself gave up of it may come back,
-/// whichever sizes are enabled. Block locked.
-pub fn window_back(vma: &Vma, state: &BlockState, page: Vpn, order_cap: u8) -> Window {
+/// that it is wanted: whatever reclaim or the program itself gave up of it may come back, in
+/// folios of a size that is enabled (R35). Block locked.
+pub fn window_back(
+    t: &Tunables,
+    vma: &Vma,
+    state: &BlockState,
+    page: Vpn,
+    order_cap: u8,
+) -> Window {
     let one = Window::around(page, 0);
-    if order_cap < LEAST_ORDER || vma.uffd_missing || vma.advice == ThpAdvice::NoHuge {
+    if order_cap < LEAST_ORDER || vma.uffd_missing {
         return one;
     }
     let gone = |e: Entry| matches!(e.kind(), Kind::None | Kind::Zero { .. }) && !e.marks().uffd_wp;
     let room = room(gone, state, page.index());
     (LEAST_ORDER..=order_cap)
         .rev()
+        .filter(|order| enabled(t, vma, *order))
         .map(|order| Window::around(page, order))
         .find(|w| fits(w, vma, &room))
         .unwrap_or(one)
@@ -87,7 +95,7 @@ pub fn window(t: &Tunables, vma: &Vma, state: &BlockState, page: Vpn, order_cap:
     let fits = |w: &Window| fits(w, vma, &room);
     let huge = Window::around(page, BLOCK_ORDER);
     // Linux gives a huge page only where there is no table.
-    let whole = matches!(state, BlockState::Empty) || t.profile == Profile::Deckle;
+    let whole = matches!(state, BlockState::Empty) || t.beyond(Beyond::HugeOverTable);
     if order_cap >= BLOCK_ORDER && whole && enabled(t, vma, BLOCK_ORDER) && fits(&huge) {
         return huge;
     }

@@ -6,6 +6,7 @@
 //! the inactive list is kept stocked by unmapping folios from the old end of the active one:
 //! what is touched before reclaim reaches it comes back by a fault.
 
+use crate::beyond::Beyond;
 use crate::charge::Charge;
 use crate::engine::folio::{AllocError, order_of};
 use crate::engine::leaving::Leaving;
@@ -19,7 +20,6 @@ use crate::reclaim::oom::OomReport;
 use crate::stat::Item;
 use crate::store::Store;
 use crate::table::block::BlockState;
-use crate::tunables::Profile;
 use crate::units::{BLOCK_ORDER, order_pages};
 use alloc::boxed::Box;
 use core::sync::atomic::Ordering;
@@ -190,7 +190,7 @@ impl<E: Env> Mm<E> {
             freed += self.settle_store().min(0).unsigned_abs();
         }
         let swap = self.can_swap();
-        let anon = swap || self.tunables().profile == Profile::Deckle;
+        let anon = swap || self.tunables().beyond(Beyond::ReclaimWithoutSwap);
         // Without swap only zero pages and lazily freed ones can go. For who waits all are looked
         // at; else those that are unmapped already.
         let unmap = swap || who == Who::Direct;

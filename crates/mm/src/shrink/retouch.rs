@@ -7,21 +7,22 @@
 //! none but those without a single filled page. The share fades with each pass, so that the
 //! shrinker tries again.
 //!
-//! The program also gets back what it wants, in both profiles. A block that the shrinker took apart
-//! counts the pages that came back. The first few come one by one, as a single write says
+//! The program also gets back what it wants (profile `deckle`). A block that the shrinker took
+//! apart counts the pages that came back. The first few come one by one, as a single write says
 //! little and memory was short; after that each write brings as many as have come back so far
-//! (a power of two, what is around it and not there). So a program that fills the block after
-//! all takes some ten faults for it instead of five hundred, and one that does not gets at most
-//! as much again as it has asked for. While the shrinker is on, the same holds for a block that
-//! was taken apart because the program gave a part of it back, since who fills that part again
-//! pays as many faults, and what comes back in vain is taken again. With it off nobody would take
-//! it, and profile `linux` has Linux's faults and no others.
+//! (a power of two of a size that is enabled, what is around it and not there). So a program that
+//! fills the block after all takes some ten faults for it instead of five hundred, and one that
+//! does not gets at most as much again as it has asked for. While the shrinker is on, the same
+//! holds for a block that was taken apart because the program gave a part of it back, since who
+//! fills that part again pays as many faults, and what comes back in vain is taken again; with it
+//! off nobody would take it. Profile `linux` has Linux's faults and no others.
 
+use crate::beyond::Beyond;
 use crate::env::Env;
 use crate::mm::Mm;
 use crate::stat::Item;
 use crate::table::block::{Block, PROGRAM};
-use crate::tunables::{Profile, Tunables};
+use crate::tunables::Tunables;
 use crate::units::{BLOCK_ORDER, BLOCK_PAGES, order_pages};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -73,7 +74,7 @@ impl<E: Env> Mm<E> {
     pub fn underused_threshold(&self, t: &Tunables) -> u32 {
         let base = u32::from(t.max_ptes_none);
         let most = BLOCK_PAGES - 1;
-        if t.profile == Profile::Linux || base >= most {
+        if !t.beyond(Beyond::Threshold) || base >= most {
             return base;
         }
         let share = self.retouch_percent().min(TOO_MANY);

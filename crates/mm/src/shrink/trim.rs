@@ -5,13 +5,14 @@
 //! at lately, times the huge pages there are, is the estimate. Above the budget those that look
 //! underused are tested in full and taken apart as the shrinker does it.
 
+use crate::beyond::Beyond;
 use crate::engine::space::{BlockRef, Space};
 use crate::env::Env;
 use crate::mm::Mm;
 use crate::shrink::underused::TakenHuge;
 use crate::stat::Item;
 use crate::table::block::{BlockState, HugeMap};
-use crate::tunables::{Profile, Tunables};
+use crate::tunables::Tunables;
 use crate::units::{BLOCK_PAGES, BlockNr, PAGE_SIZE, Vpn};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -59,7 +60,7 @@ impl<E: Env> Mm<E> {
     pub fn trim(&self) -> Trimmed {
         let t = self.tunables();
         let mut done = Trimmed::default();
-        if t.thp_waste_max == u64::MAX || t.profile == Profile::Linux {
+        if t.thp_waste_max == u64::MAX || !t.beyond(Beyond::WasteBudget) {
             self.stats().set(Item::NrThpWaste, 0);
             return done;
         }

@@ -3,9 +3,10 @@
 //! A huge page is underused if more than `max_ptes_none` of its 512 subpages hold only zeros.
 //! Every huge page is queued at birth; when memory runs short the shrinker takes them from
 //! the old end, unmaps each, looks, and shatters the underused ones. The others leave the
-//! queue: they are in use, and are not looked at again. It ends when it has what it was asked
-//! for, and young pages sit out a pass while nobody waits.
+//! queue: they are in use, and are not looked at again. In profile `deckle` it ends when it has
+//! what it was asked for, and young pages sit out a pass while nobody waits.
 
+use crate::beyond::Beyond;
 use crate::engine::busy::Busy;
 use crate::engine::folio::order_of;
 use crate::engine::pressure::Who;
@@ -16,7 +17,6 @@ use crate::frame::Flags;
 use crate::mm::Mm;
 use crate::stat::Item;
 use crate::table::block::{BlockState, HugeMap};
-use crate::tunables::Profile;
 use crate::units::{BLOCK_PAGES, BlockNr, PageMask, Pfn};
 
 /// Huge pages that one pass in profile `deckle` looks at.
@@ -48,16 +48,19 @@ impl<E: Env> Mm<E> {
 
     /// The shrinker's part of a round of reclaim.
     ///
-    /// Who waits for the memory gets it of young folios, too. In profile `linux` it is the whole
-    /// queue then: what the shrinker frees does not count as reclaimed there, so the priority
-    /// falls to 0 at the first failed charge. That decides who survives: if blocks were split
-    /// one by one, the small pages that take their place could not be dropped.
+    /// In profile `deckle` it ends with what was asked for, and only who waits for the memory
+    /// gets it of young folios, too. In profile `linux` it is the whole queue, whoever asks: Linux
+    /// knows no young folios, and what the shrinker frees does not count as reclaimed there, so
+    /// the priority falls to 0 where nothing else goes. That decides who survives: if blocks were
+    /// split one by one, the small pages that take their place could not be dropped.
     pub(crate) fn shrink_for(&self, who: Who, target: u64) -> u64 {
-        match (who, self.tunables().profile) {
-            (Who::Request, _) => self.shrink_pass_over(u64::MAX, target, false),
-            (_, Profile::Linux) => self.shrink_pass_over(u64::MAX, u64::MAX, true),
-            (Who::Direct, Profile::Deckle) => self.shrink_pass_over(SHRINK_BATCH, target, true),
-            (Who::Kswapd, Profile::Deckle) => self.shrink_pass_over(SHRINK_BATCH, target, false),
+        if !self.tunables().beyond(Beyond::ShrinkGoal) {
+            return self.shrink_pass_over(u64::MAX, u64::MAX, true);
+        }
+        match who {
+            Who::Request => self.shrink_pass_over(u64::MAX, target, false),
+            Who::Direct => self.shrink_pass_over(SHRINK_BATCH, target, true),
+            Who::Kswapd => self.shrink_pass_over(SHRINK_BATCH, target, false),
         }
     }
 
@@ -110,8 +113,11 @@ impl<E: Env> Mm<E> {
         if self.meta(pfn).owner() != Some((id, first)) {
             return None;
         }
-        let cap = next_lower(order_of(self.meta(pfn)));
-        let flags = SplitFlags::HELD;
+        // Linux splits into pages, and drops those of zeros (C2).
+        let (cap, flags) = match self.tunables().beyond(Beyond::KeepParts) {
+            true => (next_lower(order_of(self.meta(pfn))), SplitFlags::HELD),
+            false => (0, SplitFlags::HELD | SplitFlags::DROP_ZERO),
+        };
         self.split_in_block(&space, &mut state, pfn, cap, flags, None)
             .ok()
     }

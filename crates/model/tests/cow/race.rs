@@ -291,3 +291,47 @@ fn r73_r74_r80_reuse_races_and_loses_nothing() {
     let (copied, reused) = races(Path::F4, 60);
     assert!(copied > 0 && reused > 0, "{copied} {reused}");
 }
+
+/// The child's copy is under way while its pages go, so that the program is the only one that has
+/// them; who copies still reads them.
+#[test]
+fn r81_nobody_takes_a_folio_for_his_own_while_another_copies_it() {
+    let (mut refused, mut reused) = (0, 0);
+    for seed in 1..200 {
+        let t = Tunables {
+            thp: ThpMode::Never,
+            fault_order: FaultOrder::Fixed,
+            ..Default::default()
+        };
+        let m = Bare::new(32, 2, seed, true, t);
+        m.machine.set_switch_of([1, 4, 16][seed as usize % 3]);
+        m.map(0, 16);
+        (0..16).for_each(|i| m.write(m.space, page(i), i as u8 + 1));
+        let child = m.mm.fork(m.space).unwrap();
+        let wrote = std::sync::atomic::AtomicBool::new(false);
+        let copies = || {
+            let done = m.write_at(0, child, page(5), OLD, 77).is_ok();
+            wrote.store(done, std::sync::atomic::Ordering::SeqCst);
+        };
+        let takes = || {
+            m.mm.munmap(child, BASE, 16).unwrap();
+            m.write_at(1, m.space, page(5), MINE, 99).unwrap();
+        };
+        if let Err(e) = m.machine.run(vec![cpu(copies), cpu(takes)]) {
+            panic!("seed {seed}: {e}");
+        }
+        // The child came to nothing: a copy was the program's.
+        if !wrote.into_inner() {
+            match m.get(Item::Pgcopy) {
+                0 => reused += 1,
+                _ => refused += 1,
+            }
+        }
+        for i in 0..16 {
+            let byte = if i == 5 { 99 } else { i as u8 + 1 };
+            assert_eq!(m.read(m.space, page(i))[0], byte, "seed {seed} page {i}");
+        }
+        m.verify(&seed);
+    }
+    assert!(refused > 0 && reused > 0, "{refused} {reused}");
+}

@@ -260,11 +260,12 @@ fn r72_r77_reuse_ends_with_the_folio_and_counts_its_pages() {
     m.write(m.space, page(20), 9);
     assert_eq!(m.writable(m.space, 48), (16..32).collect::<Vec<_>>());
     assert_eq!((m.get(Item::Pgreuse), m.copies()), (16, 0));
+    // Before anybody writes to the others.
+    let dirty = |i| m.model.translation(m.space, page(i)).unwrap().dirty;
+    assert!((16..32).all(dirty));
     let faults = m.get(Item::Pgfault);
     (16..32).for_each(|i| m.write(m.space, page(i), 10));
     assert_eq!(m.get(Item::Pgfault), faults);
-    let dirty = |i| m.model.translation(m.space, page(i)).unwrap().dirty;
-    assert!((16..32).all(dirty));
     m.verify(&"reuse");
 }
 

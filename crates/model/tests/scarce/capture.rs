@@ -93,6 +93,33 @@ fn r5_r22_a_captured_block_is_refused_where_the_marks_forbid_it() {
     rig.verify(&"refused");
 }
 
+/// No block is handed out, so that round follows round. One is for 512 pages: before the last
+/// folio that it takes it has 511 at most, and that one has 512 at most. With them go the frames
+/// that were free.
+#[test]
+fn r28_no_more_is_captured_at_once_than_one_round_frees() {
+    let rig = rig();
+    let free = 100;
+    fill(&rig, free);
+    let marks = 4 * BLOCK;
+    rig.mm.set_watermarks(Watermarks {
+        min: marks,
+        low: marks,
+        high: marks,
+    });
+    let wanted = map(&rig, 8, 1, Advice::HugePage);
+    let served = rig.mm.fault(rig.space, wanted, true, FaultMode::MayWait);
+    assert_ne!(served.unwrap(), Served::Mapped(512));
+    let stats = rig.mm.capture_stats();
+    assert!(
+        stats.peak > 0 && stats.peak <= 511 + 512 + free,
+        "{stats:?}"
+    );
+    assert!(stats.own > stats.peak, "one round alone: {stats:?}");
+    assert_eq!(stats.now, 0);
+    rig.verify(&"rounds");
+}
+
 #[test]
 fn r144_r31_r8_frames_that_the_splitter_frees_are_captured() {
     let rig = rig();
@@ -180,4 +207,39 @@ fn r11_r30_group_limit_and_background_reclaim_never_capture() {
     assert_eq!(stats.get(Item::OomKill), 0);
     assert_eq!(rig.mm.capture_stats(), CaptureStats::default());
     rig.verify(&"reclaiming");
+}
+
+/// Touches every `step`th page of all the window, where huge pages are wanted and there is no
+/// swap, until memory is out; how many were touched.
+fn until_out(step: usize, capture: bool) -> (u64, CaptureStats) {
+    let t = Tunables {
+        max_ptes_none: 409,
+        ..Tunables::of_profile(Profile::Linux)
+    };
+    let rig = Rig::new(8, 1, 7, false, t);
+    if !capture {
+        rig.mm.set_capture(CapturePolicy::OFF);
+    }
+    let start = map(&rig, 0, WINDOW / BLOCK, Advice::HugePage);
+    let mut pages = (0..WINDOW).step_by(step);
+    let touched = pages
+        .by_ref()
+        .take_while(|k| touch(&rig, start.add(*k)).is_ok());
+    let touched = touched.count() as u64;
+    assert_eq!(rig.stat(Item::OomKill), 1, "{touched} pages");
+    rig.verify(&(step, capture));
+    (touched, rig.mm.capture_stats())
+}
+
+#[test]
+fn r30_memory_is_out_no_sooner_with_capture_than_without() {
+    let mut captured = 0;
+    for step in 1..=5 {
+        let (with, stats) = until_out(step, true);
+        let (without, off) = until_out(step, false);
+        assert!(with >= without, "step {step}: {with} pages, {without}");
+        assert_eq!(off, CaptureStats::default());
+        captured += stats.own + stats.absorbed;
+    }
+    assert!(captured > 0, "nothing was captured");
 }

@@ -9,6 +9,7 @@ pub mod memory;
 mod order;
 mod pageout;
 mod pressure;
+mod profiles;
 mod readahead;
 mod regret;
 mod rejected;

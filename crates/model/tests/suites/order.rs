@@ -1,7 +1,9 @@
 //! How large the folios of faults are, and what that costs.
 
 use super::common::{BASE, Rig, WINDOW};
-use deckle_mm::{FaultMode, FaultOrder, Item, Profile, Prot, Sizes, ThpMode, Tunables, Vpn};
+use deckle_mm::{
+    FaultMode, FaultOrder, Item, Profile, Prot, SizeItem, SizeMode, Sizes, ThpMode, Tunables, Vpn,
+};
 
 fn auto() -> Tunables {
     Tunables {
@@ -96,4 +98,32 @@ fn r45_a_charge_that_fails_gets_a_smaller_folio_not_an_end() {
     assert_eq!(stats.get(Item::NrAnon), 16, "64 KiB instead of 2 MiB");
     assert_eq!(stats.get(Item::OomKill), 0);
     rig.verify(&"a fault at the limit");
+}
+
+#[test]
+fn r42_r44_a_fault_tries_as_many_sizes_as_the_knob_says() {
+    for attempts in 0..=9u8 {
+        let sizes = (2..=9).fold(Sizes::NEVER, |s, o| s.with(o, SizeMode::Always));
+        let t = Tunables {
+            sizes,
+            fault_attempts: attempts,
+            fault_max: 1 << 20,
+            ..Tunables::of_profile(Profile::Deckle)
+        };
+        let rig = Rig::new(64, 1, 1, false, t);
+        // Only a page can be charged.
+        rig.charge.set_max(3);
+        let start = rig.mmap(0, 512);
+        rig.fault(start.add(77), true).unwrap();
+        assert_eq!(rig.folio(start.add(77)).order, 0);
+        let tried = |o: u8| rig.mm.stats().size(o, SizeItem::AnonFaultFallback);
+        let all: Vec<u8> = (2..=9).rev().filter(|o| tried(*o) > 0).collect();
+        // The first is the window's own; there are eight sizes. The last is the smallest.
+        let want = usize::from(attempts.clamp(1, 8));
+        assert_eq!(all.len(), want, "{attempts}: {all:?}");
+        assert!((2..=9).all(|o| tried(o) <= 1));
+        assert_eq!(all[0], 9);
+        assert!(want == 1 || all[want - 1] == 2, "{attempts}: {all:?}");
+        rig.verify(&attempts);
+    }
 }

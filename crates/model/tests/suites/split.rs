@@ -367,3 +367,41 @@ fn r146_zeros_are_dropped_from_folios_of_every_order() {
         rig.verify(&order);
     }
 }
+
+/// Where pages are copied for it, profile `deckle` spares the copy of those of zeros; nothing else
+/// looks at bytes that nobody is short of.
+#[test]
+fn r114_a_program_that_changes_a_part_of_a_huge_page_keeps_the_zeros_of_the_rest() {
+    type Change = fn(&Rig, Vpn);
+    let changes: [(Change, u64); 3] = [
+        (|rig, at| rig.advise(at, 8, Advice::DontNeed), 8),
+        (|rig, at| rig.munmap(at, 8), 8),
+        (
+            |rig, at| rig.mm.mprotect(rig.space, at, 8, Prot::R).unwrap(),
+            0,
+        ),
+    ];
+    for (profile, split_mode) in [
+        (Profile::Linux, SplitMode::Auto),
+        (Profile::Linux, SplitMode::Shatter),
+        (Profile::Linux, SplitMode::InPlace),
+        (Profile::Deckle, SplitMode::InPlace),
+        (Profile::Deckle, SplitMode::Shatter),
+    ] {
+        let spares = (profile, split_mode) == (Profile::Deckle, SplitMode::Shatter);
+        for (change, gone) in changes {
+            let t = Tunables {
+                split_mode,
+                ..Tunables::of_profile(profile)
+            };
+            let rig = Rig::new(64, 1, 1, true, t);
+            let start = rig.huge(0, (0..BLOCK).step_by(2));
+            change(&rig, start.add(64));
+            let zeros = if spares { (BLOCK - gone) / 2 } else { 0 };
+            assert_eq!(rig.resident(), BLOCK - gone - zeros, "{t:?}");
+            assert_eq!(rig.stat(Item::NrZero), zeros);
+            assert_eq!(rig.model.counters().scanned_bytes > 0, spares);
+            rig.verify(&t);
+        }
+    }
+}

@@ -3,9 +3,10 @@
 use super::common::hand::{BLOCK, intact, shrink, tunables};
 use super::common::{BASE, Rig};
 use deckle_mm::{
-    Advice, Charge, FaultError, Item, Profile, Served, SizeItem, Sizes, SplitError, SplitFlags,
-    SplitMode, ThpMode, Tunables,
+    Advice, Charge, FaultError, Item, Machine, Profile, Served, Site, SizeItem, Sizes, SplitError,
+    SplitFlags, SplitMode, ThpMode, Tunables,
 };
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 fn rig(t: Tunables) -> Rig {
     Rig::new(64, 1, 1, true, t)
@@ -294,6 +295,52 @@ fn r130_who_is_in_use_is_looked_at_once() {
     rig.advise(used, 8, Advice::DontNeed);
     assert_eq!(rig.stat(Item::ThpSplitPage), 1);
     rig.verify(&"once");
+}
+
+#[test]
+fn r131_huge_pages_that_go_while_the_shrinker_is_at_work_leave_the_queue_exact() {
+    // Seeds in which the program was faster with some of its pages, and slower with others.
+    let mut met = 0;
+    for seed in 1..80 {
+        let rig = Rig::new(64, 2, seed, true, tunables(409));
+        rig.machine.set_switch_of([1, 4, 16][seed as usize % 3]);
+        let ready = AtomicBool::new(false);
+        let shrinker = || {
+            for k in 0..6 {
+                rig.huge(k * BLOCK, 0..10);
+            }
+            ready.store(true, SeqCst);
+            shrink(&rig);
+        };
+        let program = || {
+            while !ready.load(SeqCst) {
+                rig.machine.preempt(Site::Relock);
+            }
+            for k in (1..6).rev() {
+                (0..seed % 20 * 5).for_each(|_| rig.machine.preempt(Site::Relock));
+                match seed % 2 {
+                    0 => rig.munmap(BASE.add(k * BLOCK), BLOCK),
+                    _ => rig.advise(BASE.add(k * BLOCK), BLOCK, Advice::DontNeed),
+                }
+            }
+        };
+        let jobs = vec![deckle_model::cpu(shrinker), deckle_model::cpu(program)];
+        if let Err(e) = rig.machine.run(jobs) {
+            panic!("seed {seed}: {e}");
+        }
+        let splits = rig.stat(Item::ThpUnderusedSplitPage);
+        met += u32::from((2..6).contains(&splits));
+        // What was given up is free, and of the first block ten pages are left.
+        assert_eq!(
+            (rig.mm.queued(), rig.charge.usage()),
+            (0, 10),
+            "seed {seed}"
+        );
+        assert_eq!(rig.stat(Item::NrThp), 0);
+        intact(&rig, BASE, |i| i < 10);
+        rig.verify(&seed);
+    }
+    assert!(met > 0);
 }
 
 #[test]

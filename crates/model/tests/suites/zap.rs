@@ -281,6 +281,30 @@ fn r129_r145_the_shrinker_frees_what_is_unmapped_of_folios_of_every_order() {
     }
 }
 
+/// Linux's shrinker splits into pages and drops those of zeros; profile `deckle` keeps the parts
+/// large, and so looks at no byte.
+#[test]
+fn r129_what_the_shrinker_makes_of_a_folio_in_parts_in_each_profile() {
+    for (profile, order, zeros) in [(Profile::Deckle, 3, 0), (Profile::Linux, 0, 6)] {
+        let t = Tunables {
+            sizes: Sizes::NEVER.with(4, SizeMode::Always),
+            ..Tunables::of_profile(profile)
+        };
+        let rig = Rig::new(64, 1, 1, true, t);
+        let start = rig.mmap(0, 16);
+        (0..16).for_each(|i| rig.write(start.add(i), u8::from(i % 2 == 0)));
+        rig.munmap(start, 4);
+        assert_eq!((rig.charge.usage(), rig.mm.queued()), (16, 1));
+        assert_eq!(rig.mm.shrink_underused(10, 1000), 4 + zeros);
+        assert_eq!(rig.charge.usage(), 12 - zeros);
+        assert_eq!(rig.folio(start.add(8)).order, order);
+        assert_eq!(rig.stat(Item::NrZero), zeros);
+        assert_eq!(rig.model.counters().scanned_bytes > 0, zeros > 0);
+        (4..16).for_each(|i| assert!(rig.holds(start.add(i), u8::from(i % 2 == 0))));
+        rig.verify(&profile);
+    }
+}
+
 #[test]
 fn r132_reclaim_splits_at_once_only_what_is_partly_mapped() {
     let (rig, start) = filled(4);
