@@ -2,6 +2,7 @@
 
 use crate::accept::*;
 use crate::common::Scratch;
+use crate::skipped::skipped;
 use std::sync::atomic::Ordering::Relaxed;
 
 #[test]
@@ -45,7 +46,7 @@ fn r93_r142_torture_with_forced_splits_leaves_nothing_behind_in_the_kernel() {
     let thp = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
     if thp.is_ok_and(|t| t.contains("[always]")) {
         let why = "the kernel makes huge pages of other memory, too, and holds them whole";
-        eprintln!("SKIPPED {test}, the last look: {why}");
+        skipped(format_args!("{test}, the last look: {why}"));
         return;
     }
     let held = |m: &gauges::Moment| m.cgroup_held.abs_diff(m.charged) <= m.charged / 50;

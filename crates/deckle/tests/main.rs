@@ -20,6 +20,8 @@ mod cli_terminal;
 mod common;
 mod managed;
 mod requirements;
+#[path = "../../uffd/tests/common/skipped.rs"]
+mod skipped;
 mod source;
 mod specification;
 mod tidy;

@@ -1,6 +1,7 @@
 //! The model's rows of `lab oom`, and the figure for what a process costs.
 
 use crate::alone;
+use crate::skipped::skipped;
 use std::ffi::OsString;
 
 use deckle_lab::child::Running;
@@ -75,7 +76,7 @@ fn r137_process_pages_are_what_the_kernel_charges() {
             );
         }
         Err(LabError::Host { what, remedy }) => {
-            eprintln!("SKIPPED r137_process_pages_are_what_the_kernel_charges: {what}; {remedy}");
+            skipped(format_args!("{what}; {remedy}"));
         }
         Err(e) => panic!("{e}"),
     }

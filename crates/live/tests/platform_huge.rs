@@ -1,6 +1,7 @@
 //! Whole blocks: what stays huge, and by which road.
 
 use crate::common::*;
+use crate::skipped::skipped;
 use deckle_live::platform::SPACE;
 use deckle_live::{Account, Capability, LiveConfig, LiveMemory};
 use deckle_mm::platform::{Content, Prot, Stop};
@@ -11,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 fn has_huge(p: &LiveMemory, test: &str) -> bool {
     let ok = p.capabilities().huge();
     if !ok {
-        eprintln!("SKIPPED {test}: no huge pages here");
+        skipped(format_args!("{test}: no huge pages here"));
     }
     ok
 }

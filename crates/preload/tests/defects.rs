@@ -2,6 +2,7 @@
 //! processes do around it. Each was found by the sequence that its program goes through.
 
 use crate::common::{Ran, compile, expect, is_about_the_first, is_second, run};
+use crate::skipped::skipped;
 
 const LIMIT: [&str; 2] = ["--memory-max", "64M"];
 const NO_SWAP: [&str; 4] = ["--memory-max", "64M", "--swap", "none"];
@@ -26,7 +27,7 @@ fn is_root() -> bool {
     // SAFETY: asks for a number.
     let root = unsafe { libc::geteuid() } == 0;
     if !root {
-        eprintln!("SKIPPED: not root");
+        skipped("not root");
     }
     root
 }

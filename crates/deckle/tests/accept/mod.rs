@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::common::{Scratch, deckle};
+use crate::skipped::skipped;
 
 /// What no run here takes on any machine.
 const LONGEST: Duration = Duration::from_secs(150);
@@ -38,7 +39,7 @@ pub fn root(test: &str) -> bool {
     // SAFETY: a call without arguments.
     let is = unsafe { libc::geteuid() } == 0;
     if !is {
-        eprintln!("SKIPPED {test}: needs root");
+        skipped(format_args!("{test}: needs root"));
     }
     is
 }
@@ -50,7 +51,7 @@ pub fn have(test: &str, program: &str) -> bool {
         .split(':')
         .any(|dir| Path::new(dir).join(program).exists());
     if !there {
-        eprintln!("SKIPPED {test}: no {program} here");
+        skipped(format_args!("{test}: no {program} here"));
     }
     there
 }

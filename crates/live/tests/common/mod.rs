@@ -1,6 +1,7 @@
 //! Harness: every case runs in a process of its own, under an alarm, since it may hang or be
 //! killed and since a platform stands for a whole process.
 
+use crate::skipped::skipped;
 use std::any::type_name;
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -81,7 +82,7 @@ pub fn platform_of(config: LiveConfig) -> LiveMemory {
 pub fn needs(p: &LiveMemory, test: &str, c: Capability) -> bool {
     let ok = p.capabilities().has(c);
     if !ok {
-        eprintln!("SKIPPED {test}: {}", c.without());
+        skipped(format_args!("{test}: {}", c.without()));
     }
     ok
 }
