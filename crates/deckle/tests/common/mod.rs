@@ -86,6 +86,13 @@ impl Running {
         }
         seen
     }
+    /// The next line of its standard error.
+    pub fn said(&mut self) -> String {
+        let err = self.0.stderr.as_mut().unwrap();
+        let bytes = err.bytes().map(|b| b.unwrap());
+        let line: Vec<u8> = bytes.take_while(|b| *b != b'\n').collect();
+        String::from_utf8(line).unwrap()
+    }
     pub fn signal(&self, signal: i32) {
         kill(self.pid(), signal);
     }
