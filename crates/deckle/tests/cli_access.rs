@@ -2,6 +2,7 @@
 
 use crate::common::*;
 use crate::skipped::skipped;
+use deckle_uffd::{Uffd, Via};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
@@ -85,6 +86,10 @@ fn may_not(test: &str) -> bool {
     // SAFETY: a call without arguments.
     if unsafe { libc::geteuid() } != 0 {
         skipped(format_args!("{test}: needs root to take things away"));
+        return true;
+    }
+    if let Err(why) = Uffd::open(Via::Syscall, true) {
+        skipped(format_args!("{test}: was taken away already: {why}"));
         return true;
     }
     let sysctl = std::fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd");
