@@ -161,14 +161,14 @@ fn a_start_costs_little() {
     let (plain, ours) = (bare(&["anon"]), managed(&["anon"]));
     eprintln!("anonymous memory at the start: {plain} KiB without, {ours} KiB with deckle");
     assert!(ours - plain <= 256.0, "more than the budget of 256 KiB");
-    // In turns, and judged by the ratio of the least disturbed, since machines differ and are busy:
+    // CPU time in turns, judged by the ratio of the least disturbed, since machines are not equal:
     // the budget is 0.3 ms where it takes 0.5 ms without.
     let best = [f64::INFINITY; 2];
     let [plain, ours] = (0..9).fold(best, |[plain, ours], _| {
         let spawn = ["spawn", "60"];
         [plain.min(bare(&spawn)), ours.min(managed(&spawn))]
     });
-    eprintln!("spawn and end of /bin/true: {plain} us without, {ours} us with");
+    eprintln!("CPU for spawn and end of /bin/true: {plain} us without, {ours} us with");
     assert!(
         ours / plain <= (0.5 + 0.3) / 0.5,
         "{ours} us, {plain} without"
