@@ -20,14 +20,7 @@ fn p17_r137_every_thp_setting_of_the_host() {
         ran.tell(&format!("host THP {value}: 256 MiB in 64M"));
         ran.expect("checked: 65536 pages, every byte right");
         assert!(ran.peak("memory_bytes") <= 80 << 20);
-        let linux = "--profile linux --thp always --memory-max 20M --swap none --max-ptes-none";
-        for (n, survives) in [(450, true), (490, false)] {
-            let words = "stress --vm 1 --vm-bytes 40M --vm-stride 50K --timeout 1";
-            let words: Vec<&str> = words.split(' ').collect();
-            let ran = run(&format!("{linux} {n}"), &words);
-            ran.tell(&format!("host THP {value}: stress at {n}"));
-            assert_eq!(ran.code == 0, survives, "{value} {n}: {}", ran.err);
-        }
+        stress(value);
         let line = "lab oom --on live,model --format json";
         let (code, out, err) = common::output(&line.split(' ').collect::<Vec<_>>());
         assert_eq!(code, 0, "{value}: {out}{err}");
@@ -43,6 +36,30 @@ fn p17_r137_every_thp_setting_of_the_host() {
         guard.undisturbed().unwrap();
         guard.finish().unwrap();
     }
+}
+
+/// 40 MiB of huge pages with 471 pages of zeros each, in 20 MiB: they survive if those are given
+/// back. However long that takes: it is over when it is killed, or when twice the limit was touched
+/// and so ten of them were taken apart.
+fn stress(value: &str) {
+    let linux = "--profile linux --thp always --memory-max 20M --swap none --max-ptes-none";
+    let run = |none: u32, seconds: u32| {
+        let words = format!("stress --vm 1 --vm-bytes 40M --vm-stride 50K --timeout {seconds}");
+        let words: Vec<&str> = words.split(' ').collect();
+        let ran = run(&format!("{linux} {none}"), &words);
+        ran.tell(&format!(
+            "host THP {value}: stress at {none} for {seconds} s"
+        ));
+        ran
+    };
+    let killed = run(490, 100);
+    assert_ne!(killed.code, 0, "{value}: {}", killed.err);
+    let touched = [1, 2, 4, 8, 16, 32].into_iter().any(|seconds| {
+        let ran = run(450, seconds);
+        assert_eq!(ran.code, 0, "{value}: {}", ran.err);
+        ran.counter("thp_underused_split_page") >= 10
+    });
+    assert!(touched, "{value}: it never touched its memory");
 }
 
 #[test]
@@ -144,14 +161,16 @@ fn a_start_costs_little() {
     let (plain, ours) = (bare(&["anon"]), managed(&["anon"]));
     eprintln!("anonymous memory at the start: {plain} KiB without, {ours} KiB with deckle");
     assert!(ours - plain <= 256.0, "more than the budget of 256 KiB");
-    let best = |f: &dyn Fn(&[&str]) -> f64| {
-        let each = (0..3).map(|_| f(&["spawn", "200"]));
-        each.fold(f64::INFINITY, f64::min)
-    };
-    let (plain, ours) = (best(&bare), best(&managed));
-    let added = ours - plain;
-    eprintln!(
-        "spawn and end of /bin/true: {plain} us without, {ours} us with: {added:.1} us added"
+    // CPU time in turns, judged by the ratio of the least disturbed, since machines are not equal:
+    // the budget is 0.3 ms where it takes 0.5 ms without.
+    let best = [f64::INFINITY; 2];
+    let [plain, ours] = (0..9).fold(best, |[plain, ours], _| {
+        let spawn = ["spawn", "60"];
+        [plain.min(bare(&spawn)), ours.min(managed(&spawn))]
+    });
+    eprintln!("CPU for spawn and end of /bin/true: {plain} us without, {ours} us with");
+    assert!(
+        ours / plain <= (0.5 + 0.3) / 0.5,
+        "{ours} us, {plain} without"
     );
-    eprintln!("budget: 300 us; not asserted, since machines are noisy");
 }

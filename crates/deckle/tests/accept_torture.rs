@@ -1,7 +1,7 @@
 //! Threads, advice and forks under pressure: no byte is lost.
 
 use crate::accept::*;
-use crate::common::Scratch;
+use crate::common::{self, Scratch};
 use std::sync::atomic::Ordering::Relaxed;
 
 #[test]
@@ -40,24 +40,15 @@ fn r93_r98_r141_r148_torture_with_forced_splits_and_collapses_loses_no_byte() {
 #[test]
 fn r93_r142_torture_with_forced_splits_leaves_nothing_behind_in_the_kernel() {
     let test = "r93_r142_torture_with_forced_splits_leaves_nothing_behind_in_the_kernel";
-    let torture = "torture 512M --threads 4 --seconds 20 --seed 12 --rest 3 --no-fork";
-    let looks = forced(test, "torture-alone", torture);
-    let thp = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
-    if thp.is_ok_and(|t| t.contains("[always]")) {
-        let why = "the kernel makes huge pages of other memory, too, and holds them whole";
-        eprintln!("SKIPPED {test}, the last look: {why}");
-        return;
-    }
-    let held = |m: &gauges::Moment| m.cgroup_held.abs_diff(m.charged) <= m.charged / 50;
-    assert!(looks.is_empty() || looks.iter().any(held), "2 % at rest");
+    let torture = "torture 512M --threads 4 --seconds 40 --seed 12 --rest 3 --no-fork";
+    forced(test, "torture-alone", torture);
 }
 
-/// A torture with force in 320M, in a cgroup of this name. Says what was seen at rest; nothing
-/// where it cannot run.
-fn forced(test: &str, name: &str, torture: &str) -> Vec<gauges::Moment> {
+/// A torture with force in 320M, in a cgroup of this name, and looks at it while it rests.
+fn forced(test: &str, name: &str, torture: &str) {
     let _turn = turn();
     if !root(test) {
-        return Vec::new();
+        return;
     }
     let s = Scratch::new(name);
     let said = s.0.join("said");
@@ -83,17 +74,19 @@ fn forced(test: &str, name: &str, torture: &str) -> Vec<gauges::Moment> {
     let forced = ["thp_split_page", "thp_collapse_alloc", "thp_split_free"];
     for what in forced {
         eprintln!("{what} {}", ran.counter(what));
-        // Often, on a machine that is busy with something else, too.
-        assert!(ran.counter(what) > 30, "{what}");
+        assert!(ran.counter(what) > 100, "{what}");
     }
     // What is charged is what there is.
-    assert!(!looks.is_empty(), "{out}");
+    assert_eq!(looks.len(), 5, "{out}");
     let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
-    // What the kernel holds of huge pages that were split while a child shared them, it gives
-    // back when its own memory is short: shown, and not ours.
+    // Where the host's setting is `always`, the kernel makes huge pages of other memory, too, and
+    // holds them whole. Only scripts/test-thp asks there.
+    let thp = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap();
+    let held = !thp.contains("[always]");
+    assert!(held || common::host::is_set(), "{thp}");
     let off = |m: &gauges::Moment| {
-        let gauges = [m.cgroup_anon, m.pss_anon];
-        gauges.map(|g| mib(g) / mib(m.charged) - 1.0)
+        let held = if held { m.cgroup_held } else { m.charged };
+        [m.cgroup_anon, held, m.pss_anon].map(|g| mib(g) / mib(m.charged) - 1.0)
     };
     for m in &looks {
         eprintln!(
@@ -106,8 +99,7 @@ fn forced(test: &str, name: &str, torture: &str) -> Vec<gauges::Moment> {
         );
     }
     let close = |m: &gauges::Moment| off(m).iter().all(|share| share.abs() <= 0.02);
-    assert!(looks.iter().any(close), "2 % at a moment of rest");
-    looks
+    assert!(looks.iter().all(close), "2 % at each moment of rest");
 }
 
 #[test]

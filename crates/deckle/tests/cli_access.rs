@@ -1,6 +1,8 @@
 //! Systems that refuse userfaultfd in one way or another: the error names what applies there.
 
 use crate::common::*;
+use crate::skipped::skipped;
+use deckle_uffd::{Uffd, Via};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
@@ -80,14 +82,18 @@ fn deckle_without(without: Without, args: &[&str]) -> (i32, String, String) {
 }
 
 /// Whether the test of that name cannot run here; says so.
-fn skipped(test: &str) -> bool {
+fn may_not(test: &str) -> bool {
     if deckle_sys::process::effective_user() != 0 {
-        eprintln!("SKIPPED {test}: needs root to take things away");
+        skipped(format_args!("{test}: needs root to take things away"));
+        return true;
+    }
+    if let Err(why) = Uffd::open(Via::Syscall, true) {
+        skipped(format_args!("{test}: was taken away already: {why}"));
         return true;
     }
     let sysctl = std::fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd");
     if sysctl.is_ok_and(|s| s.trim() == "1") {
-        eprintln!("SKIPPED {test}: vm.unprivileged_userfaultfd is 1");
+        skipped(format_args!("{test}: vm.unprivileged_userfaultfd is 1"));
         return true;
     }
     false
@@ -126,12 +132,12 @@ const CASES: [(Without, &str, &str); 3] = [
 
 #[test]
 fn no_userfaultfd_names_the_remedy_that_applies() {
-    if skipped("no_userfaultfd_names_the_remedy_that_applies") {
+    if may_not("no_userfaultfd_names_the_remedy_that_applies") {
         return;
     }
     for (without, outside, inside) in CASES {
         if without.root && !without.device && !Path::new("/dev/userfaultfd").exists() {
-            eprintln!("SKIPPED a case of no_userfaultfd_...: no /dev/userfaultfd");
+            skipped("a case of no_userfaultfd_...: no /dev/userfaultfd");
             continue;
         }
         let (code, out, err) = deckle_without(without, &["run", "--", "true"]);
@@ -147,7 +153,7 @@ fn no_userfaultfd_names_the_remedy_that_applies() {
 
 #[test]
 fn doctor_without_privilege_says_what_is_missing_and_the_remedy() {
-    if skipped("doctor_without_privilege_says_what_is_missing_and_the_remedy") {
+    if may_not("doctor_without_privilege_says_what_is_missing_and_the_remedy") {
         return;
     }
     let root = Without {

@@ -1,6 +1,7 @@
 //! Every clear error: one line that begins with `deckle: `, says what to do, and the status.
 
 use crate::common::*;
+use crate::skipped::skipped;
 
 fn fails(args: &[&str], status: i32, needles: &[&str]) {
     let (code, out, err) = output(args);
@@ -272,7 +273,7 @@ fn a_program_of_another_machine_cannot_be_managed_and_says_so() {
 #[test]
 fn a_program_of_three_instructions_is_managed() {
     if cfg!(not(target_arch = "x86_64")) {
-        eprintln!("SKIPPED a_program_of_three_instructions_is_managed: x86-64 code");
+        skipped("x86-64 code");
         return;
     }
     let s = Scratch::new("static");
@@ -287,7 +288,7 @@ fn a_program_of_three_instructions_is_managed() {
         &prog,
     ]);
     if err.contains("no userfaultfd") {
-        eprintln!("SKIPPED a_program_of_three_instructions_is_managed: {err}");
+        skipped(&err);
         return;
     }
     assert_eq!(code, 3, "{err}");

@@ -2,6 +2,7 @@
 
 use crate::accept::turn;
 use crate::common::output;
+use crate::skipped::skipped;
 use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -13,7 +14,9 @@ fn library(test: &str) -> bool {
     let beside = Path::new(env!("CARGO_BIN_EXE_deckle")).with_file_name("libdeckle.so");
     let there = beside.is_file();
     if !there {
-        eprintln!("SKIPPED {test}: no libdeckle.so beside deckle (cargo build -p deckle-preload)");
+        skipped(format_args!(
+            "{test}: no libdeckle.so beside deckle (cargo build -p deckle-preload)"
+        ));
     }
     there
 }
@@ -70,7 +73,7 @@ fn r137_lab_oom_agrees_on_model_and_kernel() {
     let (code, out, err) = output(&args.split(' ').collect::<Vec<_>>());
     // What the host does not let us do comes with the way round it.
     if code == 125 && err.contains("leave the kernel side out with --on") {
-        eprintln!("SKIPPED r137_lab_oom_agrees_on_model_and_kernel: {err}");
+        skipped(&err);
         return;
     }
     assert_eq!(code, 0, "{out}{err}");
@@ -286,7 +289,7 @@ fn r150_lab_overcommit_gives_the_host_back_when_it_is_killed_while_memory_is_sho
             let here = err.contains("leave the kernel side out with --on")
                 || err.contains("wait for it to end");
             assert!(out.status.code() == Some(125) && here, "{err}");
-            eprintln!("SKIPPED r150_lab_overcommit_gives_the_host_back: {err}");
+            skipped(&err);
             return;
         }
         thread::sleep(Duration::from_millis(20));
@@ -323,7 +326,7 @@ fn r150_lab_faults_tells_each_stage_of_real_faults() {
     let args = "lab faults --size 64M --threads 2 --runs 1 --seconds 0.5 --format json";
     let (code, out, err) = output(&args.split(' ').collect::<Vec<_>>());
     if code == 125 && err.contains("userfaultfd") {
-        eprintln!("SKIPPED r150_lab_faults_tells_each_stage_of_real_faults: {err}");
+        skipped(&err);
         return;
     }
     assert_eq!(code, 0, "{err}");

@@ -1,6 +1,7 @@
 //! The supervisor: statuses, signals, orphans, the end of the tree.
 
 use crate::common::*;
+use crate::skipped::skipped;
 
 const RUN: [&str; 4] = ["run", "--unmanaged", "--quiet", "--"];
 
@@ -157,7 +158,7 @@ fn killing_deckle_ends_its_program() {
 #[test]
 fn as_first_process_of_a_namespace_it_reaps_and_ends_the_tree() {
     if deckle_sys::process::effective_user() != 0 {
-        eprintln!("SKIPPED as_first_process_of_a_namespace_it_reaps_and_ends_the_tree: needs root");
+        skipped("needs root");
         return;
     }
     let exe = env!("CARGO_BIN_EXE_deckle");

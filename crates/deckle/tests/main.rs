@@ -21,6 +21,8 @@ mod common;
 mod managed;
 mod profiles;
 mod requirements;
+#[path = "../../uffd/tests/common/skipped.rs"]
+mod skipped;
 mod source;
 mod specification;
 mod tidy;

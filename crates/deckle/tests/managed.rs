@@ -3,6 +3,7 @@
 use crate::accept::turn;
 use crate::common;
 use crate::common::*;
+use crate::skipped::skipped;
 use std::path::Path;
 
 /// The library beside `deckle`; says so if it was not built.
@@ -10,7 +11,9 @@ fn library(test: &str) -> bool {
     let beside = Path::new(env!("CARGO_BIN_EXE_deckle")).with_file_name("libdeckle.so");
     let there = beside.is_file();
     if !there {
-        eprintln!("SKIPPED {test}: no libdeckle.so beside deckle (cargo build -p deckle-preload)");
+        skipped(format_args!(
+            "{test}: no libdeckle.so beside deckle (cargo build -p deckle-preload)"
+        ));
     }
     there
 }
@@ -297,7 +300,7 @@ fn the_library_comes_before_the_users_own_and_the_self_test_is_passed_on() {
         .env("LD_PRELOAD", "libm.so.6");
     let (code, out, err) = finish(c.output().unwrap());
     if err.contains("no userfaultfd") {
-        eprintln!("SKIPPED the_library_comes_before_...: {err}");
+        skipped(&err);
         return;
     }
     assert_eq!(code, 0, "{err}");

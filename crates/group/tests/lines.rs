@@ -1,6 +1,7 @@
 //! Lines, cross-process reclaim and the out-of-memory ticket, with real processes.
 
 use crate::common::*;
+use crate::skipped::skipped;
 use deckle_group::{Answer, Asked, Gauges, GroupCharge, proc};
 use deckle_mm::{Charge, Item, Stats};
 use std::time::Duration;
@@ -201,7 +202,7 @@ fn p22_a_process_in_another_time_namespace_is_not_taken_for_a_dead_one() {
         let ended = deckle_sys::process::wait(outer as i32, libc::WNOHANG);
         if let Some((_, status)) = ended.unwrap() {
             assert_eq!(libc::WEXITSTATUS(status), 77, "ended: {status:#x}");
-            eprintln!("SKIPPED p22_a_process_in_another_time_namespace: may not make one");
+            skipped("may not make one");
             return;
         }
         sleep_ms(1);

@@ -5,3 +5,5 @@ mod common;
 mod lend;
 mod lines;
 mod program;
+#[path = "../../uffd/tests/common/skipped.rs"]
+mod skipped;

@@ -1,5 +1,6 @@
 //! Looking at program files.
 
+use crate::skipped::skipped;
 use deckle_door::Text;
 use deckle_group::program::{PATH_MAX, ProgramError, Reason, Verdict, find, inspect};
 use std::ffi::CString;
@@ -111,9 +112,7 @@ fn a_set_user_id_program_of_another_user_is_not_managed() {
     // SAFETY: a NUL-terminated path; calls on numbers.
     let (changed, me) = unsafe { (libc::chown(path.as_ptr(), 12345, 12345), libc::getuid()) };
     if changed != 0 {
-        eprintln!(
-            "SKIPPED a_set_user_id_program_of_another_user_is_not_managed: user {me} may not chown"
-        );
+        skipped(format_args!("user {me} may not chown"));
         return;
     }
     std::fs::set_permissions(&p, std::fs::Permissions::from_mode(0o4755)).unwrap();

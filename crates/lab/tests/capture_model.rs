@@ -20,17 +20,22 @@ fn r29_capture_gains_at_least_twice_its_standard_error_over_20_seeds() {
     for row in &report.rows {
         assert_eq!(row.successes_pct.len(), 20);
         if row.capture {
-            // Most blocks come from the list, and no more is held than two blocks.
+            // Most blocks come from the list. A round frees a block, and no more is held than two
+            // of the threads have freed in one each.
             assert!(row.from_capture_pct > 50.0, "{row:?}");
             assert!(row.captured_peak <= 1024, "{row:?}");
         } else {
             assert_eq!((row.from_capture_pct, row.captured_own), (0.0, 0));
         }
     }
-    // The second shape is one in which capture can matter: neither all nor nothing.
-    for row in &report.more.faults {
-        assert!((15.0..85.0).contains(&row.success_pct), "{row:?}");
-    }
+    // The second shape is one in which capture can matter, by the rule of the first (15 to 60 %
+    // without it), and it does no harm there.
+    let [off, on] = &report.more.faults[..] else {
+        panic!("{:?}", report.more.faults);
+    };
+    assert!(!off.capture && on.capture);
+    assert!((15.0..=60.0).contains(&off.success_pct), "{off:?}");
+    assert!(on.success_pct >= off.success_pct, "{on:?} {off:?}");
     for gain in report.more.gains.iter().filter(|g| g.rate >= 1.0) {
         let error = gain.standard_error_pct.unwrap();
         assert!(gain.absolute_gain_pct >= 2.0 * error, "{gain:?}");

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use crate::alone;
+use crate::skipped::skipped;
 use deckle_lab::LabError;
 use deckle_lab::host::{Guard, JOURNAL, thp};
 
@@ -64,7 +65,7 @@ impl Holder {
         let words: Vec<&str> = line.split_whitespace().collect();
         let ["held", keeper, sleeper] = words[..] else {
             child.wait().unwrap();
-            eprintln!("SKIPPED {test}: {}", line.trim_end());
+            skipped(format_args!("{test}: {}", line.trim_end()));
             return None;
         };
         let (keeper, sleeper) = (keeper.parse().unwrap(), sleeper.parse().unwrap());
@@ -187,7 +188,7 @@ fn r150_settings_come_back_after_a_panic_and_meddling_is_seen() {
     let [.., max_ptes_none, _] = thp::files();
     let mut guard = match Guard::new(&[OsString::from(PROGRAM)]) {
         Err(e @ LabError::Host { .. }) => {
-            eprintln!("SKIPPED r150_settings_come_back_after_a_panic_and_meddling_is_seen: {e}");
+            skipped(e);
             return;
         }
         other => other.unwrap(),

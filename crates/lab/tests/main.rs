@@ -11,6 +11,8 @@ mod overcommit_model;
 mod pageout_host;
 mod pageout_model;
 mod pss;
+#[path = "../../uffd/tests/common/skipped.rs"]
+mod skipped;
 mod underused_model;
 mod underused_programs;
 

@@ -1,6 +1,7 @@
 //! The kernel rows of `lab oom`, on this host.
 
 use crate::alone;
+use crate::skipped::skipped;
 use std::ffi::OsString;
 
 use deckle_lab::oom::{Blocks, CASES, LIMIT, Oom, Outcome};
@@ -20,7 +21,7 @@ fn r118_r137_kernel_rows_of_the_oom_experiment() {
     let sides = vec![Side::Kernel];
     let report = match (Oom { sides }).run(&lab) {
         Err(LabError::Host { what, remedy }) => {
-            eprintln!("SKIPPED r118_r137_kernel_rows_of_the_oom_experiment: {what}; {remedy}");
+            skipped(format_args!("{what}; {remedy}"));
             return;
         }
         other => other.unwrap(),

@@ -2,6 +2,7 @@
 //! is killed.
 
 use crate::alone;
+use crate::skipped::skipped;
 use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -37,7 +38,7 @@ fn report(test: &str, options: Overcommit, deckle: &Path) -> Option<Report<Overc
     };
     match options.run(&lab) {
         Err(e @ LabError::Host { .. }) => {
-            eprintln!("SKIPPED {test}: {e}");
+            skipped(format_args!("{test}: {e}"));
             None
         }
         other => Some(other.unwrap()),

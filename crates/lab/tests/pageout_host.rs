@@ -2,6 +2,7 @@
 //! pager does not do its work.
 
 use crate::alone;
+use crate::skipped::skipped;
 use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -30,7 +31,7 @@ fn run(side: Side, cases: &[Case], deckle: &str) -> Result<Report<Pageout>, LabE
 fn report(test: &str, ran: Result<Report<Pageout>, LabError>) -> Option<Report<Pageout>> {
     match ran {
         Err(e @ (LabError::Host { .. } | LabError::Cold { .. })) => {
-            eprintln!("SKIPPED {test}: {e}");
+            skipped(format_args!("{test}: {e}"));
             None
         }
         other => Some(other.unwrap()),

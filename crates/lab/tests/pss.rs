@@ -1,6 +1,7 @@
 //! The gauge of a tree's anonymous memory that needs no cgroup.
 
 use crate::alone;
+use crate::skipped::skipped;
 use std::ffi::OsString;
 use std::process::{Command, Stdio};
 
@@ -29,7 +30,7 @@ fn r150_anonymous_memory_of_a_tree_is_seen() {
     run.go_on().unwrap();
     assert!(run.finish().unwrap().status.success());
     if swaps.lines().count() > 1 {
-        eprintln!("SKIPPED r150_anonymous_memory_of_a_tree_is_seen: the host swaps");
+        skipped("the host swaps");
         return;
     }
     assert!((64 << 20..72 << 20).contains(&bytes), "{bytes}");

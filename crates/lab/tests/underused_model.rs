@@ -56,13 +56,6 @@ fn r118_r138_the_threshold_decides_what_the_sparse_program_keeps() {
 
 #[test]
 fn r138_the_churn_wastes_huge_pages_and_the_shrinker_gets_them_back() {
-    if cfg!(debug_assertions) {
-        eprintln!(
-            "SKIPPED r138_the_churn_wastes_huge_pages_and_the_shrinker_gets_them_back: minutes \
-             without optimisation"
-        );
-        return;
-    }
     let settings = [Setting::Madvise, Setting::Always, META];
     let report = on_the_model(Program::Churn, &settings);
     let [madvise, always, shrink] = &report.rows[..] else {

@@ -2,11 +2,11 @@
 
 use crate::common::{PAGE, case, pss_anon};
 use crate::service::Inside;
+use crate::skipped::skipped;
 use crate::trim::Trim;
 use deckle_live::{Capability, Die, Limit, LiveConfig, Pager, Region, Service};
 use deckle_mm::{Advice, BlockNr, Charge, CollapseError, Item, SplitFlags, ThpMode};
 use deckle_mm::{Tunables, Vpn};
-use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -40,10 +40,7 @@ fn service(test: &str, mib: u64) -> Option<(Service<Limit, Trim>, Arc<Limit>)> {
     let pager = Pager::new(config, limit.clone(), store, tunables, Box::new(Die)).expect("pager");
     let caps = pager.platform().capabilities();
     if !caps.has(Capability::Move) || !caps.huge() {
-        let _ = writeln!(
-            std::io::stderr(),
-            "SKIPPED {test}: the system moves no huge page"
-        );
+        skipped(format_args!("{test}: the system moves no huge page"));
         return None;
     }
     Some((Service::start(pager).expect("threads"), limit))

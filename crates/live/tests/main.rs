@@ -14,6 +14,8 @@ mod platform_small;
 mod platform_zero;
 #[path = "common/service.rs"]
 mod service;
+#[path = "../../uffd/tests/common/skipped.rs"]
+mod skipped;
 mod split;
 #[path = "common/trim.rs"]
 mod trim;

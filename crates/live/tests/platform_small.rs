@@ -1,6 +1,7 @@
 //! Operations on small pages: contents, partial results, where the bytes are after.
 
 use crate::common::*;
+use crate::skipped::skipped;
 use deckle_live::{Capability, Place};
 use deckle_mm::platform::{Content, Prot, Stop};
 use deckle_mm::{FrameRun, Platform};
@@ -22,6 +23,9 @@ fn p5_pages_move_out_and_in_without_a_copy() {
         assert_eq!(map(&p, at, f, Content::Bytes(&data)), Ok(40));
         assert_eq!((present(at), resting(&p, f, 40)), (40, 0));
         let frame = kernel_frame(addr(at));
+        if frame == 0 {
+            skipped("in part: the kernel tells frames to root only");
+        }
         assert_eq!(unmap(&p, at, f), Ok(40));
         assert_eq!((present(at), resting(&p, f, 40)), (0, 40));
         let (park, _) = p.parking().place(f, 40).unwrap();

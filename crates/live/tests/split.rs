@@ -3,11 +3,11 @@
 
 use crate::common::{PAGE, case};
 use crate::service::Inside;
+use crate::skipped::skipped;
 use crate::trim::Trim;
 use deckle_live::{Capability, Die, Limit, LiveConfig, Pager, Region, Service};
 use deckle_mm::{Advice, BlockNr, Item, SizeItem, SizeMode, Sizes, SplitFlags};
 use deckle_mm::{SplitMode, ThpMode, Tunables, Vpn};
-use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -40,10 +40,7 @@ fn service(test: &str) -> Option<Service<Limit, Trim>> {
     let pager = pager.expect("pager");
     let caps = pager.platform().capabilities();
     if !caps.has(Capability::Move) || !caps.huge() {
-        let _ = writeln!(
-            std::io::stderr(),
-            "SKIPPED {test}: the system moves no huge page"
-        );
+        skipped(format_args!("{test}: the system moves no huge page"));
         return None;
     }
     Some(Service::start(pager).expect("threads"))
@@ -399,7 +396,9 @@ fn r85_r98_r104_r140_readers_see_their_own_pages_while_live_huge_ones_come_and_g
         };
         let kernel = (service.inside().platform().capabilities()).has(Capability::KernelFaults);
         if !kernel {
-            eprintln!("SKIPPED {test}: in part: the kernel's own faults are not served");
+            skipped(format_args!(
+                "{test}: in part: the kernel's own faults are not served"
+            ));
         }
         const BLOCKS: u64 = 4;
         let pages = BLOCKS * BLOCK;

@@ -2,7 +2,7 @@
 //! on write of the kernel is tested by, on managed memory.
 
 use crate::common::{self, compile, expect, run};
-use std::io::Write;
+use crate::skipped::skipped;
 
 const LIMIT: [&str; 2] = ["--memory-max", "256M"];
 /// States times acts; see programs/cow.c.
@@ -53,11 +53,7 @@ fn r79_r135_a_page_that_a_real_program_has_pinned_is_never_replaced() {
     for residence in ["r", "s"] {
         let ran = cow(&[residence, "pins"]);
         if ran.out.contains("no io_uring") {
-            let _ = writeln!(
-                std::io::stderr(),
-                "SKIPPED r79_r135_a_page_that_a_real_program_has_pinned_is_never_replaced: \
-                 no io_uring here"
-            );
+            skipped("no io_uring here");
             return;
         }
         expect(&ran, "340 cases right");
@@ -69,11 +65,29 @@ fn r79_r135_a_page_that_a_real_program_has_pinned_is_never_replaced() {
 fn r79_r80_r98_forks_and_forced_splits_and_collapses_lose_no_byte() {
     let program = compile("cow", &[]);
     let program = program.to_str().expect("path");
-    let forced = ["env", "DECKLE_FAULT=force:7:1", program, "r"];
-    for states in [["huge", "moved"], ["sparse", "cold"], ["forked", "base"]] {
-        let ran = run(&LIMIT, &[&forced[..], &states].concat());
-        let cases = ran.out.trim().to_owned();
-        assert!(cases.ends_with(" cases right"), "{cases}\n{}", ran.err);
-        expect(&ran, &cases);
+    let file = std::env::temp_dir().join(format!("deckle-cow-{}", std::process::id()));
+    let limit = [&LIMIT[..], &["--stats", file.to_str().expect("path")]].concat();
+    // How many huge pages were split where they are, and made of small ones.
+    let counts = |force: &str, states: [&str; 2], cases: &str| {
+        let program = ["env", force, program, "r", states[0], states[1]];
+        expect(&run(&limit, &program), cases);
+        let text = std::fs::read_to_string(&file).expect("statistics");
+        let _ = std::fs::remove_file(&file);
+        ["thp_split_page", "thp_collapse_alloc"].map(|what| -> u64 {
+            let (_, rest) = text.split_once(&format!("\"{what}\": ")).expect(what);
+            let figure = rest.split([',', '\n']).next().expect("a figure");
+            figure.parse().expect("a number")
+        })
+    };
+    // 47 acts in each state; three of them are "forked".
+    for (states, cases) in [
+        (["huge", "moved"], "94 cases right"),
+        (["sparse", "cold"], "94 cases right"),
+        (["forked", "base"], "188 cases right"),
+    ] {
+        let plain = counts("DECKLE_FAULT=", states, cases);
+        let forced = counts("DECKLE_FAULT=force:7:1", states, cases);
+        eprintln!("{states:?}: {plain:?}, by force {forced:?}");
+        assert!(forced[0] > plain[0] && forced[1] > plain[1], "no force");
     }
 }

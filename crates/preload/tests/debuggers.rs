@@ -3,6 +3,7 @@
 
 use crate::common::host::{Beside, beside};
 use crate::common::{compile, deckle};
+use crate::skipped::skipped;
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
@@ -78,7 +79,7 @@ impl Drop for Debugged {
 fn has(tool: &str) -> bool {
     let there = Command::new(tool).arg("--version").output().is_ok();
     if !there {
-        eprintln!("SKIPPED: no {tool} here");
+        skipped(format_args!("no {tool} here"));
     }
     there
 }

@@ -2,6 +2,7 @@
 //! processes do around it. Each was found by the sequence that its program goes through.
 
 use crate::common::{Ran, compile, expect, is_about_the_first, is_second, run, run_behind};
+use crate::skipped::skipped;
 
 const LIMIT: [&str; 2] = ["--memory-max", "64M"];
 const NO_SWAP: [&str; 4] = ["--memory-max", "64M", "--swap", "none"];
@@ -25,7 +26,7 @@ fn right(name: &str, args: &[&str]) -> Ran {
 fn is_root() -> bool {
     let root = deckle_sys::process::effective_user() == 0;
     if !root {
-        eprintln!("SKIPPED: not root");
+        skipped("not root");
     }
     root
 }

@@ -1,6 +1,7 @@
 //! Defect 5: devices write into memory that is evicted meanwhile.
 
 use crate::common::{compile, expect, run};
+use crate::skipped::skipped;
 
 /// Where a device or another machine held a page by a plain reference, what it wrote went to a page
 /// that the program had no more. Those that pin pages, as disks and io_uring do, have them stay:
@@ -15,7 +16,7 @@ fn d05_what_is_read_into_memory_that_is_evicted_arrives() {
         let _ = std::fs::remove_file(&file);
         if ran.out.contains("d05 no O_DIRECT here") || matches!(how, "ring" | "fixed") && no_ring()
         {
-            eprintln!("SKIPPED in part, {how}: this system has none of it");
+            skipped(format_args!("in part, {how}: this system has none of it"));
             continue;
         }
         expect(&ran, "d05 right");

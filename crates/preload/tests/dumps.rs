@@ -2,6 +2,7 @@
 
 use crate::common::host::{Alone, alone};
 use crate::common::{Ran, compile, deckle, expect, run, without};
+use crate::skipped::skipped;
 use deckle_lab::host::Guard;
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -40,7 +41,7 @@ impl Cores {
                 })
             }
             Err(e) => {
-                eprintln!("SKIPPED: {e}");
+                skipped(e);
                 None
             }
         }

@@ -2,6 +2,7 @@
 //! parent's memory there and away. `DECKLE_FORKS` says how many children each case makes.
 
 use crate::common::{Ran, compile, run, run_behind};
+use crate::skipped::skipped;
 
 const LOCKS: [&str; 5] = ["stdio", "nss", "dlopen", "malloc", "atfork"];
 /// Other threads.
@@ -45,7 +46,7 @@ fn all_confined(user: &str) {
     if deckle_sys::process::effective_user() != 0
         || !std::path::Path::new("/dev/userfaultfd").exists()
     {
-        eprintln!("SKIPPED: only root can give /dev/userfaultfd to another user");
+        skipped("only root can give /dev/userfaultfd to another user");
         return;
     }
     let confined = compile("confined", &[]);

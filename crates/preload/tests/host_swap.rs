@@ -2,6 +2,7 @@
 
 use crate::common::host::{Alone, alone};
 use crate::common::{compile, deckle};
+use crate::skipped::skipped;
 use deckle_group::{Group, Name};
 use deckle_lab::LabError;
 use deckle_lab::host::{Guard, zram};
@@ -22,7 +23,7 @@ fn swap() -> Option<(Guard, Alone)> {
         zram::swap_on(&mut guard, 1 << 30)?;
         Ok::<_, LabError>(guard)
     });
-    let made = made.inspect_err(|e| eprintln!("SKIPPED: {e}"));
+    let made = made.inspect_err(|e| skipped(e));
     Some((made.ok()?, alone))
 }
 

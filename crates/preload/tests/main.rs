@@ -13,4 +13,6 @@ mod host_swap;
 mod programs;
 mod real;
 mod second;
+#[path = "../../uffd/tests/common/skipped.rs"]
+mod skipped;
 mod spawns;

@@ -1,6 +1,7 @@
 //! Real programs under the library, alone and in a group with a limit.
 
 use crate::common::{self, alone, compile, expect, figure, is_about_the_first, run};
+use crate::skipped::skipped;
 
 const LIMIT: [&str; 2] = ["--memory-max", "64M"];
 
@@ -183,9 +184,6 @@ fn p19_huge_pages_that_a_program_asks_for_are_made_at_once() {
 fn p18_p19_what_the_kernel_refuses_for_want_of_mappings_changes_nothing() {
     let program = compile("mappings", &[]);
     let ran = run(&LIMIT, &[program.to_str().expect("path")]);
-    if ran.out.contains("SKIPPED") {
-        eprint!("{}", ran.out);
-    }
     expect(&ran, "refusals right");
 }
 
@@ -214,7 +212,7 @@ fn privileged() -> Option<std::path::PathBuf> {
     let to = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("set-user-id");
     common::copy(std::path::Path::new("/bin/true"), &to);
     if std::os::unix::fs::chown(&to, Some(65534), None).is_err() {
-        eprintln!("SKIPPED: not root");
+        skipped("not root");
         return None;
     }
     let mode = std::fs::Permissions::from_mode(0o4755);

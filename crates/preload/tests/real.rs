@@ -3,6 +3,7 @@
 //! that is said.
 
 use crate::common::{Ran, expect, run, without};
+use crate::skipped::skipped;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
@@ -14,7 +15,7 @@ fn have(program: &str, question: &str) -> bool {
         .stderr(Stdio::null());
     let there = ask.status().is_ok_and(|s| s.success());
     if !there {
-        eprintln!("SKIPPED: no {program} here");
+        skipped(format_args!("no {program} here"));
     }
     there
 }
@@ -101,7 +102,7 @@ fn d10_memory_in_another_pid_namespace_is_counted_once() {
     let script = "import time; b = b'x' * (100 << 20); time.sleep(2); print(len(b))";
     let program = ["unshare", "-p", "-f", "python3", "-c", script];
     if without(&["unshare", "-p", "-f", "true"]).status != 0 {
-        return eprintln!("SKIPPED: no right to make a pid namespace");
+        return skipped("no right to make a pid namespace");
     }
     let ran = run(&["--memory-max", "256M"], &program);
     expect(&ran, "104857600");

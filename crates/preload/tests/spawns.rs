@@ -1,6 +1,7 @@
 //! Defect 19: programs that cannot be managed, started in numbers.
 
 use crate::common::{self, compile, deckle, host, is_second};
+use crate::skipped::skipped;
 use deckle_group::{Group, Name};
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::PermissionsExt;
@@ -19,7 +20,7 @@ fn set_user_id() -> Option<PathBuf> {
     let mode = std::fs::Permissions::from_mode(0o4755);
     let made = std::os::unix::fs::chown(&to, Some(65534), None)
         .and_then(|()| std::fs::set_permissions(&to, mode));
-    made.inspect_err(|e| eprintln!("SKIPPED in part, a set-user-id program: {e}"))
+    made.inspect_err(|e| skipped(format_args!("in part, a set-user-id program: {e}")))
         .ok()
         .map(|()| to)
 }
@@ -37,7 +38,7 @@ fn of_32_bits() -> Option<PathBuf> {
     let runs = || Command::new(&to).status().is_ok_and(|s| s.success());
     let there = made.is_ok_and(|s| s.success()) && runs();
     if !there {
-        eprintln!("SKIPPED in part: no programs for 32 bits here");
+        skipped("in part: no programs for 32 bits here");
     }
     there.then_some(to)
 }
@@ -49,7 +50,7 @@ fn traced(program: &Path) -> Option<PathBuf> {
         return None;
     }
     if Command::new("strace").arg("-V").output().is_err() {
-        eprintln!("SKIPPED in part: no strace here");
+        skipped("in part: no strace here");
         return None;
     }
     let to = scratch("traced");

@@ -366,6 +366,10 @@ fn threads(config: Config) {
     });
     store.verify().unwrap();
     assert_eq!((store.stored_pages(), store.counts().live_bytes), (0, 0));
+    assert!(
+        store.counts().moved_bytes > 0,
+        "nothing was moved meanwhile"
+    );
 }
 
 #[test]

@@ -10,3 +10,5 @@ mod facts_open;
 mod facts_service;
 mod facts_thp;
 mod facts_wp;
+#[path = "common/skipped.rs"]
+mod skipped;

@@ -67,9 +67,7 @@ pub fn measure<T>(
                 peaks.cgroup_anon = peaks.cgroup_anon.max(cgroup.anon().unwrap_or(0));
                 let pid = root.load(Relaxed);
                 if pid != 0 && peaks.samples.is_multiple_of(8) {
-                    // A walk takes a while: what moves meanwhile may count twice, here and there.
-                    let walk = || pss::anon_of_tree(pid).unwrap_or(0);
-                    peaks.pss_anon = peaks.pss_anon.max(walk().min(walk()));
+                    peaks.pss_anon = peaks.pss_anon.max(pss::anon_of_tree(pid).unwrap_or(0));
                 }
                 peaks.samples += 1;
                 std::thread::sleep(Duration::from_millis(3));
@@ -111,7 +109,8 @@ pub fn group_below(root: u32) -> Option<Group> {
 }
 
 /// Runs `work` as [`measure`] does, and takes a look at the tree as soon as the file `said`
-/// contains `at_rest`, a few times.
+/// contains `at_rest`, five times. The host's THP setting is `madvise` meanwhile, unless this whole
+/// test program has another.
 pub fn at_rest<T>(
     cgroup_name: &str,
     said: &Path,
@@ -121,6 +120,10 @@ pub fn at_rest<T>(
     let root = AtomicU32::new(0);
     let end = AtomicBool::new(false);
     let mut own = (!host::is_set()).then(guard);
+    if let Some(guard) = &mut own {
+        let setting = Path::new("/sys/kernel/mm/transparent_hugepage/enabled");
+        guard.set(setting, "madvise").unwrap();
+    }
     let cgroup = match &mut own {
         Some(guard) => Cgroup::new(guard, cgroup_name).unwrap(),
         None => Cgroup::new(&mut host::guard().unwrap(), cgroup_name).unwrap(),

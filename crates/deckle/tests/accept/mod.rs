@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::common::{Scratch, deckle};
+use crate::skipped::skipped;
 
 /// What no run here takes on any machine.
 const LONGEST: Duration = Duration::from_secs(150);
@@ -37,7 +38,7 @@ pub fn deckle_path() -> &'static str {
 pub fn root(test: &str) -> bool {
     let is = deckle_sys::process::effective_user() == 0;
     if !is {
-        eprintln!("SKIPPED {test}: needs root");
+        skipped(format_args!("{test}: needs root"));
     }
     is
 }
@@ -49,7 +50,7 @@ pub fn have(test: &str, program: &str) -> bool {
         .split(':')
         .any(|dir| Path::new(dir).join(program).exists());
     if !there {
-        eprintln!("SKIPPED {test}: no {program} here");
+        skipped(format_args!("{test}: no {program} here"));
     }
     there
 }

@@ -86,6 +86,15 @@ impl Running {
         }
         seen
     }
+    /// The next line of its standard error.
+    pub fn said(&mut self) -> String {
+        let err = self.0.stderr.as_mut().unwrap();
+        let (mut line, mut byte) = (String::new(), [0u8; 1]);
+        while err.read(&mut byte).unwrap() == 1 && byte != *b"\n" {
+            line.push(byte[0] as char);
+        }
+        line
+    }
     pub fn signal(&self, signal: i32) {
         kill(self.pid(), signal);
     }

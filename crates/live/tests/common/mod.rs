@@ -1,6 +1,7 @@
 //! Harness: every case runs in a process of its own, under an alarm, since it may hang or be
 //! killed and since a platform stands for a whole process.
 
+use crate::skipped::skipped;
 use std::any::type_name;
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -11,7 +12,7 @@ use deckle_live::platform::SPACE;
 use deckle_live::{Capability, LiveConfig, LiveMemory, LivePlatform, Place};
 use deckle_mm::platform::{Content, Flush, PlatformError, Prot};
 use deckle_mm::{FrameRun, PageRun, Pfn, Platform, Vpn};
-use deckle_uffd::{Categories, Event, Msg, Pagemap};
+use deckle_uffd::{Categories, Event, Msg, Pagemap, Uffd};
 
 pub const PAGE: usize = 4096;
 pub const BLOCK: usize = 512 * PAGE;
@@ -35,6 +36,10 @@ pub fn case<F: FnOnce()>(body: F) {
         unsafe { libc::alarm(PATIENCE) };
         let ok = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).is_ok();
         std::process::exit(if ok { PASSED } else { 101 });
+    }
+    // Either kind will do: what needs faults of the kernel served asks for that itself.
+    if let (Err(why), Err(_)) = (Uffd::open_any(false), Uffd::open_any(true)) {
+        return skipped(why);
     }
     let out = Command::new(std::env::current_exe().expect("own path"))
         .args([name, "--exact", "--nocapture", "--test-threads=1"])
@@ -81,7 +86,7 @@ pub fn platform_of(config: LiveConfig) -> LiveMemory {
 pub fn needs(p: &LiveMemory, test: &str, c: Capability) -> bool {
     let ok = p.capabilities().has(c);
     if !ok {
-        eprintln!("SKIPPED {test}: {}", c.without());
+        skipped(format_args!("{test}: {}", c.without()));
     }
     ok
 }

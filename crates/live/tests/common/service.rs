@@ -55,10 +55,15 @@ pub fn check(region: &Managed, round: u64) {
 }
 
 pub fn sound(service: &Served) {
-    // Quiescent: nobody faults, and the background has nothing to do.
-    std::thread::sleep(std::time::Duration::from_millis(50));
-    if let Err(broken) = service.inside().mm().verify(true) {
-        panic!("{broken:?}");
+    // Quiescent: nobody faults, and the background has nothing to do, however long that takes on a
+    // busy machine. What is broken stays so.
+    let look = || {
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        service.inside().mm().verify(true)
+    };
+    let last = (0..100).map(|_| look()).find(Result::is_ok);
+    if last.is_none() {
+        panic!("{:?}", look());
     }
 }
 

@@ -3,10 +3,10 @@
 use super::common::hand::BLOCK;
 use super::common::{BASE, Rig};
 use deckle_mm::{
-    Advice, Charge, FaultError, FaultMode, Item, Machine, Profile, Prot, Served, Site, Sizes,
-    ThpMode, Tunables,
+    Advice, Charge, FaultError, FaultMode, Item, Machine, Profile, Prot, Served, Site, SizeItem,
+    Sizes, ThpMode, Tunables,
 };
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 
 /// Folios of 64 KiB, no huge pages.
 fn small_folios(profile: Profile) -> Tunables {
@@ -142,6 +142,8 @@ fn race<A: Fn(&Rig) + Sync, B: Fn(&Rig) + Sync>(seed: u64, a: A, b: B) -> Rig {
 
 #[test]
 fn r52_nobody_sees_a_page_before_its_zeros() {
+    // Looks at pages that had come while their writer was on its way still.
+    let early = AtomicU32::new(0);
     for seed in 1..60 {
         race(
             seed,
@@ -158,12 +160,14 @@ fn r52_nobody_sees_a_page_before_its_zeros() {
                     {
                         let zero = |b: &&u8| **b == 0;
                         assert!(bytes[0] == 0 || i == 5 && bytes[0] == 9);
+                        early.fetch_add((i == 5 && bytes[0] == 0) as u32, SeqCst);
                         assert_eq!(bytes[1..].iter().filter(zero).count(), 4095);
                     }
                 }
             },
         );
     }
+    assert!(early.into_inner() > 0, "no seed looked before the write");
 }
 
 #[test]
@@ -314,9 +318,9 @@ fn r59_r61_a_write_to_the_zero_page_gets_a_folio_by_the_same_policy() {
 fn r60_a_zero_entry_that_went_meanwhile_is_looked_at_anew() {
     // A range that the program serves itself: the zero page there is the manager's, the hole
     // that a discard makes of it is not.
-    let (mut told, mut served) = (0, 0);
+    let (mut told, mut met, mut served) = (0, 0, 0);
     for seed in 1..160 {
-        let armed = AtomicBool::new(false);
+        let (armed, refused) = (AtomicBool::new(false), AtomicBool::new(false));
         let rig = race(
             seed,
             |rig| {
@@ -324,7 +328,7 @@ fn r60_a_zero_entry_that_went_meanwhile_is_looked_at_anew() {
                 rig.mm.uffd_register(rig.space, BASE, BLOCK).unwrap();
                 armed.store(true, SeqCst);
                 match rig.fault(BASE.add(5), true) {
-                    Err(FaultError::ToProgram) => {}
+                    Err(FaultError::ToProgram) => refused.store(true, SeqCst),
                     other => drop(other.unwrap()),
                 }
             },
@@ -341,7 +345,10 @@ fn r60_a_zero_entry_that_went_meanwhile_is_looked_at_anew() {
             0 => told += (rig.charge.usage() == 0) as u32,
             n => served += n,
         }
+        // It had looked at a zero entry and allocated already.
+        let single = rig.mm.stats().size(0, SizeItem::AnonFaultAlloc);
+        met += (refused.load(SeqCst) && single > 0) as u32;
     }
-    assert!(told > 0);
+    assert!(told > 0 && met > 0, "{told} {met}");
     assert_eq!(served, 0, "a hole was filled that is the program's to fill");
 }

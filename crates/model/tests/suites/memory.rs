@@ -3,7 +3,7 @@
 
 use super::P;
 use super::common::{BASE, BELOW, Program, Rig, WINDOW};
-use deckle_mm::{FaultOrder, Profile, SplitMode, ThpMode, Tunables};
+use deckle_mm::{FaultOrder, Item, Profile, SplitMode, ThpMode, Tunables};
 use deckle_model::{Counters, Profile as _, Rng};
 
 /// Runs one seed; what the machine did. On a failure the seed and the last operations are printed.
@@ -84,7 +84,8 @@ fn r148_r98_r100_r104_no_byte_is_lost_and_all_counts_reconcile() {
 
 /// Three programs on three CPUs in parts of one space, and kswapd on a fourth; the scheduler
 /// switches at every lock, platform operation, load and store.
-pub fn race(seed: u64, steps: u32, forks: bool, unseen: bool) {
+/// How often a CPU had to wait for another one, and how many pages were written to the store.
+pub fn race(seed: u64, steps: u32, forks: bool, unseen: bool) -> (u64, u64) {
     let mut rng = Rng::new(seed);
     let mut t = Tunables::of_profile(Profile::Deckle);
     t.khugepaged_scan_sleep_millisecs = 100;
@@ -137,6 +138,7 @@ pub fn race(seed: u64, steps: u32, forks: bool, unseen: bool) {
         }
         rig.verify(&("race", seed, forked));
     }
+    (rig.machine.parked(), rig.mm.stats().get(Item::Pswpout))
 }
 
 pub fn races(from: u64, forks: bool, unseen: bool) {
@@ -144,8 +146,14 @@ pub fn races(from: u64, forks: bool, unseen: bool) {
         .ok()
         .and_then(|s| s.parse().ok())
     {
-        Some(seed) => race(seed, 200, forks, unseen),
-        None => (from..from + 24 * scale()).for_each(|seed| race(seed, 40, forks, unseen)),
+        Some(seed) => _ = race(seed, 200, forks, unseen),
+        None => {
+            let all = from..from + 24 * scale();
+            let met = all.map(|seed| race(seed, 40, forks, unseen));
+            let (waits, stored) = met.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+            println!("{waits} times one waited for another, {stored} pages were stored");
+            assert!(waits > 0 && stored > 0, "nobody met anybody");
+        }
     }
 }
 
@@ -159,7 +167,7 @@ fn r53_r98_r131_r148_programs_and_reclaim_race_and_lose_nothing() {
 fn r31_r53_what_the_schedules_of_seeds_have_found_stays_mended() {
     [425, 1186]
         .iter()
-        .for_each(|seed| race(*seed, 40, false, false));
+        .for_each(|seed| _ = race(*seed, 40, false, false));
 }
 
 /// DECKLE_SCALE=n runs n times as many seeds.

@@ -2,6 +2,7 @@
 
 pub mod host;
 
+use crate::skipped::skipped;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -124,9 +125,13 @@ fn finish(mut command: Command, limit: Duration) -> Output {
 }
 
 fn ran(output: &Output) -> Ran {
+    let out = String::from_utf8_lossy(&output.stdout).into_owned();
+    // What a program of the tests leaves out it says itself.
+    let left_out = |line: &str| line.strip_prefix("SKIPPED: ").map(str::to_owned);
+    out.lines().filter_map(left_out).for_each(skipped);
     Ran {
         status: output.status.code().unwrap_or(-1),
-        out: String::from_utf8_lossy(&output.stdout).into_owned(),
+        out,
         err: String::from_utf8_lossy(&output.stderr).into_owned(),
     }
 }

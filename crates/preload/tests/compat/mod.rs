@@ -10,6 +10,7 @@ mod table;
 mod view;
 
 use crate::common;
+use crate::skipped::skipped;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -126,7 +127,7 @@ fn explain(rows: &mut [Row]) -> Vec<String> {
 #[test]
 fn compat_md_is_what_the_calls_do() {
     if deckle_sys::process::effective_user() != 0 {
-        eprintln!("SKIPPED: not root");
+        skipped("not root");
         return;
     }
     let mut rows = run_all();
@@ -152,7 +153,7 @@ fn compat_md_is_what_the_calls_do() {
         return;
     }
     if table::system_of(&is) != table::system_of(&should) {
-        eprintln!("SKIPPED in part: COMPAT.md is of another system; all is explained here, too");
+        skipped("in part: COMPAT.md is of another system; all is explained here, too");
         return;
     }
     let differs = is.lines().zip(should.lines()).find(|(is, want)| is != want);

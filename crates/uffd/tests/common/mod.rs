@@ -18,6 +18,7 @@ use std::process::{Command, Stdio};
 use std::sync::{PoisonError, RwLock, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
+use crate::skipped::skipped;
 use deckle_uffd::{Features, Uffd, Via};
 
 const CASE: &str = "DECKLE_UFFD_FACT";
@@ -119,8 +120,7 @@ fn log_file() -> File {
 
 /// Ends the case as not runnable here, loudly.
 pub fn skip(why: &str) -> ! {
-    let case = std::env::var(CASE).unwrap_or_default();
-    eprintln!("SKIPPED {case}: {why}");
+    skipped(why);
     std::process::exit(SKIPPED);
 }
 
