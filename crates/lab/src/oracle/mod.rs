@@ -1,0 +1,252 @@
+//! The real kernel as the oracle of profile `linux`: programs that follow from seeds run on the
+//! host's kernel and under `deckle run --profile linux`, with the same knobs, and what came of
+//! each of their steps is compared. `docs/lab.md` says what is compared and how it is counted.
+
+use std::fmt::Write;
+use std::path::Path;
+use std::time::Duration;
+
+use crate::child::{Finished, Running};
+use crate::experiment::{All, Experiment, Json, Lab, Report, Target, Tell, bad, once, words};
+use crate::host::cgroup::Cgroup;
+use crate::host::thp::{Thp, set_sizes};
+use crate::host::{Guard, thp};
+use crate::program::fill::progress;
+use crate::program::oracle::plan::{Knobs, Plan, SIZES};
+use crate::{LabError, Side};
+
+mod compare;
+
+pub use compare::{Difference, Kind, NATURE, Nature};
+use compare::{Run, Totals};
+
+/// Programs that run on one side before they run on the other: the host's knobs are given back in
+/// between.
+const BATCH: u64 = 200;
+/// A program takes less than a second.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// What a process takes of its cgroup beside its arena, about, in bytes.
+const PROCESS: usize = 1 << 20;
+/// The share of steps in which decisions on memory are to agree.
+const WANTED: f64 = 0.98;
+
+/// The experiment.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Oracle {
+    /// Which two sides are compared.
+    #[arg(long = "on", value_delimiter = ',', default_values_t = [Side::Live, Side::Kernel])]
+    pub sides: Vec<Side>,
+    /// How many programs.
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub seeds: u64,
+    /// The seed of the first; the others follow.
+    #[arg(long, value_name = "SEED", default_value_t = 0)]
+    #[arg(value_parser = clap::value_parser!(u64).range(..1 << 32))]
+    pub first: u64,
+}
+
+impl Tell for Oracle {
+    const NAME: &'static str = "oracle";
+    type Row = Difference;
+    type More = Totals;
+    type Of = All;
+
+    fn text(report: &Report<Self>) -> String {
+        let Totals {
+            programs,
+            steps,
+            agree,
+            ..
+        } = report.more;
+        let mut text = format!("{programs} programs, {steps} steps, of which {agree} agree\n");
+        let _ = writeln!(text, "\ndiffers by nature");
+        for nature in &NATURE {
+            let count = report.more.by_nature.get(nature.name).unwrap_or(&0);
+            let _ = writeln!(text, "  {count:>6}  {}: {}", nature.name, nature.why);
+        }
+        let _ = writeln!(text, "\ndiffers");
+        for (kind, count) in compare::kinds(&report.rows) {
+            let _ = writeln!(text, "  {count:>6}  {kind}");
+        }
+        for row in &report.rows {
+            let _ = writeln!(text, "  seed {} step {}: {}", row.seed, row.step, row.what);
+        }
+        text
+    }
+
+    fn json(report: &Report<Self>, json: Json) -> Json {
+        let more = &report.more;
+        let why: Vec<_> = NATURE.iter().map(|n| (n.name, n.why)).collect();
+        json.with("programs", &more.programs)
+            .with("steps", &more.steps)
+            .with("agree", &more.agree)
+            .with("differ", &report.rows)
+            .with("by_nature", &more.by_nature)
+            .with("reasons", &why)
+            .with("targets", &report.targets())
+    }
+
+    fn targets(report: &Report<Self>) -> Vec<Target<All>> {
+        let steps = report.more.steps.max(1) as f64;
+        let outcomes = report.rows.iter().filter(|row| row.kind != Kind::Memory);
+        let memory = report.rows.iter().filter(|row| row.kind == Kind::Memory);
+        let share = |differ: usize| 1.0 - differ as f64 / steps;
+        let (outcomes, memory) = (share(outcomes.count()), share(memory.count()));
+        vec![
+            Target::new(
+                All {},
+                "steps with equal bytes, errors and ends",
+                true,
+                1.0,
+                outcomes,
+            ),
+            Target::new(
+                All {},
+                "steps with equal decisions on memory",
+                true,
+                WANTED,
+                memory,
+            ),
+        ]
+    }
+
+    fn failed(report: &Report<Self>) -> bool {
+        report.targets().iter().any(|target| !target.holds)
+    }
+}
+
+impl Experiment for Oracle {
+    fn measure(&self, lab: &Lab) -> Result<(Vec<Difference>, Totals), LabError> {
+        once("--on", &self.sides)?;
+        if self.sides.contains(&Side::Model) {
+            return bad("--on: the model runs no programs: oracle compares live with kernel");
+        }
+        if self.sides.len() != 2 {
+            return bad("--on: one side alone has nothing to be compared with: live,kernel");
+        }
+        let bar = progress(2 * self.seeds, Self::NAME);
+        let (mut rows, mut totals) = (Vec::new(), Totals::default());
+        let all: Vec<u64> = (self.first..self.first + self.seeds).collect();
+        for batch in all.chunks(BATCH as usize) {
+            let plans: Vec<_> = batch.iter().map(|seed| (*seed, Plan::new(*seed))).collect();
+            let mut guard = Guard::new(&lab.program_cmd)?;
+            let cgroup = Cgroup::new(&mut guard, Self::NAME)?;
+            let mut native = Vec::new();
+            for (seed, plan) in &plans {
+                native.push(kernel(&mut guard, &cgroup, lab, *seed, &plan.knobs)?);
+                bar.inc(1);
+            }
+            guard.finish()?;
+            for ((seed, plan), kernel) in plans.iter().zip(native) {
+                let live = live(lab, *seed, &plan.knobs)?;
+                compare::compare(*seed, plan, &kernel, &live, &mut rows, &mut totals);
+                bar.inc(1);
+            }
+        }
+        bar.finish_and_clear();
+        Ok((rows, totals))
+    }
+}
+
+/// A program on the host's kernel.
+fn kernel(
+    guard: &mut Guard,
+    cgroup: &Cgroup,
+    lab: &Lab,
+    seed: u64,
+    knobs: &Knobs,
+) -> Result<Run, LabError> {
+    let thp = Thp {
+        max_ptes_none: knobs.max_ptes_none,
+        shrink_underused: knobs.shrink_underused,
+    };
+    let sizes: Vec<_> = SIZES.into_iter().zip(knobs.sizes).collect();
+    set_sizes(guard, knobs.enabled, &sizes)?;
+    thp.set(guard, knobs.enabled)?;
+    thp::khugepaged_rests(guard)?;
+    match knobs.limit {
+        Some(limit) => cgroup.limit_without_swap(limit + PROCESS)?,
+        None => cgroup.limit_without_swap(1 << 40)?,
+    }
+    let run = finish(lab, Side::Kernel, "", seed, cgroup.doors()?);
+    guard.undisturbed()?;
+    run
+}
+
+/// A program under `deckle run`.
+fn live(lab: &Lab, seed: u64, knobs: &Knobs) -> Result<Run, LabError> {
+    let shrink = if knobs.shrink_underused { "on" } else { "off" };
+    let mut options = format!(
+        "--quiet --profile linux --swap none --thp {} --max-ptes-none {} --shrink-underused \
+         {shrink} --set transparent_hugepage.khugepaged.pages_to_scan=0",
+        knobs.enabled, knobs.max_ptes_none
+    );
+    for (kib, mode) in SIZES.iter().zip(knobs.sizes) {
+        let _ = write!(
+            options,
+            " --set transparent_hugepage.hugepages-{kib}kB.enabled={mode}"
+        );
+    }
+    if let Some(limit) = knobs.limit {
+        let _ = write!(options, " --memory-max {limit}");
+    }
+    finish(lab, Side::Live, &options, seed, Vec::new())
+}
+
+fn finish(
+    lab: &Lab,
+    side: Side,
+    options: &str,
+    seed: u64,
+    doors: Vec<std::fs::File>,
+) -> Result<Run, LabError> {
+    let command = lab.command(
+        side,
+        words(options),
+        None::<&Path>,
+        &format!("oracle {seed}"),
+    );
+    let mut run = Running::start(&format!("oracle {seed} on {side}"), &command, doors)?;
+    run = run.within(PATIENCE);
+    while !run.listen(PATIENCE)? {}
+    let end: Finished = run.finish()?;
+    Run::new(&end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn report_has_the_promised_shape() {
+        let row = Difference {
+            seed: 3,
+            step: "7".into(),
+            kind: Kind::Bytes,
+            what: "other bytes".into(),
+        };
+        let report = Report {
+            options: Oracle {
+                sides: vec![Side::Live, Side::Kernel],
+                seeds: 1,
+                first: 3,
+            },
+            rows: vec![row],
+            more: Totals {
+                programs: 1,
+                steps: 9,
+                agree: 8,
+                ..Totals::default()
+            },
+        };
+        let json = report.to_json();
+        let begin = r#"{"schema":1,"experiment":"oracle","programs":1,"steps":9,"agree":8,"#
+            .to_owned()
+            + r#""differ":[{"seed":3,"step":"7","kind":"bytes","what":"other bytes"}]"#;
+        assert!(json.starts_with(&begin), "{json}");
+        assert!(report.failed());
+        let text = report.to_text();
+        assert!(text.contains("seed 3 step 7: other bytes"), "{text}");
+    }
+}
