@@ -12,7 +12,7 @@ use crate::host::cgroup::Cgroup;
 use crate::host::thp::{Thp, set_sizes};
 use crate::host::{Guard, thp};
 use crate::program::fill::progress;
-use crate::program::oracle::plan::{Knobs, Plan, SIZES};
+use crate::program::oracle::plan::{Knobs, LIMIT, Plan, SIZES};
 use crate::{LabError, Side};
 
 mod compare;
@@ -131,10 +131,10 @@ impl Experiment for Oracle {
         for batch in all.chunks(BATCH as usize) {
             let plans: Vec<_> = batch.iter().map(|seed| (*seed, Plan::new(*seed))).collect();
             let mut guard = Guard::new(&lab.program_cmd)?;
-            let cgroup = Cgroup::new(&mut guard, Self::NAME)?;
+            let cgroups = Cgroups::new(&mut guard)?;
             let mut native = Vec::new();
             for (seed, plan) in &plans {
-                native.push(kernel(&mut guard, &cgroup, lab, *seed, &plan.knobs)?);
+                native.push(kernel(&mut guard, &cgroups, lab, *seed, &plan.knobs)?);
                 bar.inc(1);
             }
             guard.finish()?;
@@ -149,10 +149,25 @@ impl Experiment for Oracle {
     }
 }
 
+/// Where programs of the kernel's side run.
+struct Cgroups {
+    free: Cgroup,
+    limited: Cgroup,
+}
+
+impl Cgroups {
+    fn new(guard: &mut Guard) -> Result<Self, LabError> {
+        let free = Cgroup::new(guard, "oracle")?;
+        let limited = Cgroup::new(guard, "oracle-limited")?;
+        limited.limit_without_swap(LIMIT + PROCESS)?;
+        Ok(Self { free, limited })
+    }
+}
+
 /// A program on the host's kernel.
 fn kernel(
     guard: &mut Guard,
-    cgroup: &Cgroup,
+    cgroups: &Cgroups,
     lab: &Lab,
     seed: u64,
     knobs: &Knobs,
@@ -165,10 +180,10 @@ fn kernel(
     set_sizes(guard, knobs.enabled, &sizes)?;
     thp.set(guard, knobs.enabled)?;
     thp::khugepaged_rests(guard)?;
-    match knobs.limit {
-        Some(limit) => cgroup.limit_without_swap(limit + PROCESS)?,
-        None => cgroup.limit_without_swap(1 << 40)?,
-    }
+    let cgroup = match knobs.limit {
+        Some(_) => &cgroups.limited,
+        None => &cgroups.free,
+    };
     let run = finish(lab, Side::Kernel, "", seed, cgroup.doors()?);
     guard.undisturbed()?;
     run

@@ -76,7 +76,7 @@ impl Program {
     fn step(&mut self, name: &str, step: &Step) -> Result<(), LabError> {
         let arena = &mut self.arena;
         let errno = match step.clone() {
-            Step::Map(range) => arena.map(range, libc::MAP_FIXED),
+            Step::Map(range) => arena.map(range),
             Step::Touch(range, stride, word) => {
                 for page in range.step_by(stride) {
                     match word {
@@ -160,8 +160,8 @@ impl Program {
 
     /// How each page is mapped.
     fn scan(&mut self) -> Result<(), LabError> {
-        let base = Arena::address(0);
-        let end = Arena::address(self.classes.len());
+        let base = self.arena.address(0);
+        let end = self.arena.address(self.classes.len());
         let all = Categories::PRESENT | Categories::SWAPPED | Categories::PFNZERO;
         let query = PagemapScan::any(base, end, all | Categories::HUGE);
         self.classes.fill(CLASSES[0]);

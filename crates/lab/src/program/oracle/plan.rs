@@ -11,8 +11,10 @@ use crate::size::{BLOCK, PAGE};
 pub const BLOCK_PAGES: usize = BLOCK / PAGE;
 /// Blocks of the arena.
 const BLOCKS: usize = 4;
-/// Blocks of the arena where memory is limited, and the limit in bytes.
-const PRESSED: (usize, usize) = (16, 16 << 20);
+/// Blocks of the arena where memory is limited.
+const PRESSED: usize = 16;
+/// The limit, in bytes.
+pub const LIMIT: usize = 16 << 20;
 /// Sizes of folios that have a knob, in KiB.
 pub const SIZES: [u32; 8] = [16, 32, 64, 128, 256, 512, 1024, 2048];
 /// `max_ptes_none` that matter most.
@@ -199,7 +201,7 @@ impl Dice {
                 any
             },
             shrink_underused: !self.one_in(4),
-            limit: pressed.then_some(PRESSED.1),
+            limit: pressed.then_some(LIMIT),
         }
     }
 
@@ -270,7 +272,7 @@ impl Plan {
     pub fn new(seed: u64) -> Self {
         let mut dice = Dice(mix(seed ^ 0x0dec_c1e0_0dec_c1e0));
         let pressed = seed % 5 == 4;
-        let pages = BLOCK_PAGES * if pressed { PRESSED.0 } else { BLOCKS };
+        let pages = BLOCK_PAGES * if pressed { PRESSED } else { BLOCKS };
         let knobs = dice.knobs(pressed);
         let steps = 8 + dice.below(17);
         Self {
