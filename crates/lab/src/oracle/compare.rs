@@ -36,8 +36,13 @@ const ZERO: Nature = nature(
 );
 const ASIDE: Nature = nature(
     "aside",
-    "what is cold, free until written, or to be paged out without swap rests unmapped: deckle sees \
-     a touch only as a fault",
+    "what is cold, free until written, to be paged out without swap, or was moved by mremap rests \
+     unmapped until a touch: deckle sees a touch only as a fault",
+);
+const SHATTER: Nature = nature(
+    "shatter",
+    "a huge page that loses a part, or changes in a part, is taken apart at once by copying what \
+     is in use, since the kernel's split of a moved page takes longer; zeros are not copied",
 );
 const CUT: Nature = nature(
     "cut",
@@ -56,7 +61,7 @@ const MARGIN: Nature = nature(
 );
 
 /// All that differs by nature. khugepaged, the last of it, rests on both sides.
-pub const NATURE: [Nature; 5] = [ZERO, ASIDE, CUT, ORDER, MARGIN];
+pub const NATURE: [Nature; 6] = [ZERO, ASIDE, SHATTER, CUT, ORDER, MARGIN];
 
 named! {
     /// What differs.
@@ -203,6 +208,8 @@ struct Process {
     differs: Vec<Page>,
     /// Pages that rest since some advice.
     aside: Vec<bool>,
+    /// How deckle mapped each page.
+    was: Vec<u8>,
 }
 
 /// The step of a name, if it is one of the plan's.
@@ -258,6 +265,12 @@ impl Process {
         match (is, step) {
             (Page::Zero, _) => Some(ZERO),
             (Page::Less, _) if self.aside[page] => Some(ASIDE),
+            (Page::Less, Step::Advise(_, Advice::DontNeed) | Step::Map(_) | Step::Unmap(_))
+            | (Page::Less, Step::Protect(..) | Step::Move(..) | Step::Resize(..))
+                if self.was[page] == b'h' =>
+            {
+                Some(SHATTER)
+            }
             (Page::Huge, Step::Advise(range, Advice::Huge | Advice::NoHuge)) if part(range) => {
                 Some(CUT)
             }
@@ -290,6 +303,7 @@ impl Process {
             }
             self.differs[page] = is;
         }
+        self.was.clone_from(&live.classes);
         (natures, others)
     }
 }
@@ -308,6 +322,7 @@ pub(super) fn compare(
     let mut main = Process {
         differs: vec![Page::Same; plan.pages],
         aside: vec![false; plan.pages],
+        was: vec![b'.'; plan.pages],
     };
     // As it was before a fork: how the child begins.
     let mut before = (String::new(), main.clone());

@@ -3,14 +3,18 @@
 //! each of their steps is compared. `docs/lab.md` says what is compared and how it is counted.
 
 use std::fmt::Write;
+use std::fs::File;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::child::{Finished, Running};
+use serde_json::Value;
+
+use crate::child::Running;
 use crate::experiment::{All, Experiment, Json, Lab, Report, Target, Tell, bad, once, words};
 use crate::host::cgroup::Cgroup;
 use crate::host::thp::{Thp, set_sizes};
-use crate::host::{Guard, thp};
+use crate::host::{Guard, read, thp};
+use crate::live_stats::TempFile;
 use crate::program::fill::progress;
 use crate::program::oracle::plan::{Knobs, LIMIT, Plan, SIZES};
 use crate::{LabError, Side};
@@ -44,6 +48,9 @@ pub struct Oracle {
     #[arg(long, value_name = "SEED", default_value_t = 0)]
     #[arg(value_parser = clap::value_parser!(u64).range(..1 << 32))]
     pub first: u64,
+    /// Another setting of deckle run, to see what it would change. Can be repeated.
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
 }
 
 impl Tell for Oracle {
@@ -139,7 +146,7 @@ impl Experiment for Oracle {
             }
             guard.finish()?;
             for ((seed, plan), kernel) in plans.iter().zip(native) {
-                let live = live(lab, *seed, &plan.knobs)?;
+                let live = live(lab, *seed, &plan.knobs, &self.set)?;
                 compare::compare(*seed, plan, &kernel, &live, &mut rows, &mut totals);
                 bar.inc(1);
             }
@@ -184,13 +191,13 @@ fn kernel(
         Some(_) => &cgroups.limited,
         None => &cgroups.free,
     };
-    let run = finish(lab, Side::Kernel, "", seed, cgroup.doors()?);
+    let run = finish((lab, Side::Kernel, "", None), seed, cgroup.doors()?);
     guard.undisturbed()?;
     run
 }
 
 /// A program under `deckle run`.
-fn live(lab: &Lab, seed: u64, knobs: &Knobs) -> Result<Run, LabError> {
+fn live(lab: &Lab, seed: u64, knobs: &Knobs, set: &[String]) -> Result<Run, LabError> {
     let shrink = if knobs.shrink_underused { "on" } else { "off" };
     let mut options = format!(
         "--quiet --profile linux --swap none --thp {} --max-ptes-none {} --shrink-underused \
@@ -206,27 +213,32 @@ fn live(lab: &Lab, seed: u64, knobs: &Knobs) -> Result<Run, LabError> {
     if let Some(limit) = knobs.limit {
         let _ = write!(options, " --memory-max {limit}");
     }
-    finish(lab, Side::Live, &options, seed, Vec::new())
+    for setting in set {
+        let _ = write!(options, " --set {setting}");
+    }
+    let stats = TempFile::new("oracle.json");
+    let command = (lab, Side::Live, options.as_str(), Some(stats.path()));
+    let run = finish(command, seed, Vec::new())?;
+    let managed = |json: &Value| json["programs_managed"].as_u64();
+    match managed(&serde_json::from_str(&read(stats.path())?).unwrap_or_default()) {
+        Some(1..) => Ok(run),
+        _ => bad(format!(
+            "oracle {seed} was not managed by deckle run: nothing to compare"
+        )),
+    }
 }
 
+/// Runs a program: by which side's command, with which options and statistics.
 fn finish(
-    lab: &Lab,
-    side: Side,
-    options: &str,
+    (lab, side, options, stats): (&Lab, Side, &str, Option<&Path>),
     seed: u64,
-    doors: Vec<std::fs::File>,
+    doors: Vec<File>,
 ) -> Result<Run, LabError> {
-    let command = lab.command(
-        side,
-        words(options),
-        None::<&Path>,
-        &format!("oracle {seed}"),
-    );
+    let command = lab.command(side, words(options), stats, &format!("oracle {seed}"));
     let mut run = Running::start(&format!("oracle {seed} on {side}"), &command, doors)?;
     run = run.within(PATIENCE);
     while !run.listen(PATIENCE)? {}
-    let end: Finished = run.finish()?;
-    Run::new(&end)
+    Run::new(&run.finish()?)
 }
 
 #[cfg(test)]
@@ -246,6 +258,7 @@ mod tests {
                 sides: vec![Side::Live, Side::Kernel],
                 seeds: 1,
                 first: 3,
+                set: Vec::new(),
             },
             rows: vec![row],
             more: Totals {

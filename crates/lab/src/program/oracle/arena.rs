@@ -56,10 +56,7 @@ impl Arena {
 
     /// `mmap`, for reading and writing; the error, or 0.
     pub fn map(&mut self, range: Range<usize>) -> i32 {
-        let (at, prot) = (
-            self.start(&range),
-            libc::PROT_READ | libc::PROT_WRITE,
-        );
+        let (at, prot) = (self.start(&range), libc::PROT_READ | libc::PROT_WRITE);
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
         // SAFETY: replaces pages of the arena, which is ours, and into which no reference
         // of Rust's ever points: they are only read and written one word at a time, below.

@@ -53,8 +53,6 @@ struct Program {
     pagemap: Pagemap,
     /// Whether all is read after each step.
     looks: bool,
-    /// Marks of pages whose bytes are not certain.
-    uncertain: u8,
     /// Room for a line, and for the classes of all pages: none is asked for between two steps.
     line: String,
     classes: Vec<u8>,
@@ -67,7 +65,6 @@ impl Program {
             arena: Arena::new(plan.pages).map_err(|e| LabError::io("mapping memory", e))?,
             pagemap,
             looks: plan.looks,
-            uncertain: if plan.knobs.limit.is_some() { FREED } else { 0 },
             line: String::with_capacity(60 << 10),
             classes: vec![b'.'; plan.pages],
         })
@@ -142,11 +139,7 @@ impl Program {
     /// Prints the line of a step.
     fn tell(&mut self, name: &str, errno: i32) -> Result<(), LabError> {
         self.scan()?;
-        let sum = if self.looks {
-            self.arena.sum(self.uncertain)
-        } else {
-            0
-        };
+        let sum = if self.looks { self.arena.sum(FREED) } else { 0 };
         self.line.clear();
         let _ = write!(self.line, "step {name} {errno} {sum:x} ");
         for run in self.classes.chunk_by(|a, b| a == b) {
