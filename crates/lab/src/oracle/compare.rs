@@ -1,10 +1,12 @@
 //! What the two sides of a program have told, step by step, and in what they differ.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::os::unix::process::ExitStatusExt;
 
 use serde::Serialize;
 
+use super::reasons::*;
 use crate::LabError;
 use crate::child::Finished;
 use crate::program::oracle::plan::{Advice, BLOCK_PAGES, Plan, Step};
@@ -15,53 +17,6 @@ const KILLED: i32 = 137;
 /// How far from the limit, in pages, what a side takes beside the program's own pages (tables,
 /// batches of charges, the process itself) may decide.
 const NEAR: usize = (3 << 20) / PAGE;
-
-/// Something in which the sides differ by what they are.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Nature {
-    /// What it is called.
-    pub name: &'static str,
-    /// Why it cannot be otherwise.
-    pub why: &'static str,
-}
-
-const fn nature(name: &'static str, why: &'static str) -> Nature {
-    Nature { name, why }
-}
-
-const ZERO: Nature = nature(
-    "zero page",
-    "a read of a hole maps the page of zeros around it too, since each fault costs deckle thirty \
-     of the kernel's; it is no memory",
-);
-const ASIDE: Nature = nature(
-    "aside",
-    "what is cold, free until written, to be paged out without swap, or was moved by mremap rests \
-     unmapped until a touch: deckle sees a touch only as a fault",
-);
-const SHATTER: Nature = nature(
-    "shatter",
-    "a huge page that loses a part, or changes in a part, is taken apart at once by copying what \
-     is in use, since the kernel's split of a moved page takes longer; zeros are not copied",
-);
-const CUT: Nature = nature(
-    "cut",
-    "advice on a part of a huge page makes two mappings in the kernel, whose tables cannot map it \
-     whole; deckle keeps such advice beside the mapping, and the page stays huge on both sides",
-);
-const ORDER: Nature = nature(
-    "order",
-    "at the limit, which of several pages goes follows from the order of lists and from per-CPU \
-     batches",
-);
-const MARGIN: Nature = nature(
-    "margin",
-    "so near to the limit what a side charges beside the program's pages decides when, and who, is \
-     killed",
-);
-
-/// All that differs by nature. khugepaged, the last of it, rests on both sides.
-pub const NATURE: [Nature; 6] = [ZERO, ASIDE, SHATTER, CUT, ORDER, MARGIN];
 
 named! {
     /// What differs.
@@ -88,6 +43,9 @@ pub struct Difference {
     pub kind: Kind,
     /// What: in which call, and after a comma how much.
     pub what: String,
+    /// What explains it, of [`CAUSES`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cause: Option<&'static str>,
 }
 
 /// All programs together.
@@ -105,7 +63,7 @@ pub struct Totals {
 
 /// What one side has told.
 #[derive(Clone, Debug)]
-pub struct Run {
+pub(super) struct Run {
     steps: Vec<Told>,
     /// None: it came to its end.
     ended: Option<String>,
@@ -155,10 +113,14 @@ impl Run {
             (_, true) => None,
             _ => Some(end.failure("ended otherwise").to_string()),
         };
-        let lines = end.stdout.lines().filter(|line| line.starts_with("step "));
+        let run = Self::parse(&end.stdout, ended);
+        run.ok_or_else(|| end.failure("told what is not understood"))
+    }
+
+    pub(super) fn parse(text: &str, ended: Option<String>) -> Option<Self> {
+        let lines = text.lines().filter(|line| line.starts_with("step "));
         let steps: Option<Vec<Told>> = lines.map(Told::parse).collect();
-        let steps = steps.ok_or_else(|| end.failure("told what is not understood"))?;
-        Ok(Self { steps, ended })
+        steps.map(|steps| Self { steps, ended })
     }
 }
 
@@ -190,6 +152,17 @@ impl Page {
         }
     }
 
+    /// Whether this is no new decision after that: of a block that is huge on one side alone some
+    /// pages are there on the other, too.
+    fn follows(self, was: Self) -> bool {
+        let side = |of| match of {
+            Self::More | Self::Huge => 1,
+            Self::Less | Self::Small => 2,
+            Self::Same | Self::Zero => 0,
+        };
+        self == was || side(self) != 0 && side(self) == side(was)
+    }
+
     fn says(self) -> &'static str {
         match self {
             Self::Same | Self::Zero => "",
@@ -201,6 +174,29 @@ impl Page {
     }
 }
 
+/// Why something differs.
+enum Why {
+    Nature(Reason),
+    Cause(Reason),
+    Unknown,
+}
+
+/// What differs after a step and did not before: the reasons, and of how many pages what.
+#[derive(Default)]
+struct News {
+    natures: BTreeSet<Reason>,
+    causes: BTreeSet<Reason>,
+    unknown: bool,
+    others: BTreeMap<Page, (usize, usize)>,
+}
+
+impl News {
+    fn cause(&self) -> Option<&'static str> {
+        let first = self.causes.first().map(|cause| cause.name);
+        first.filter(|_| !self.unknown)
+    }
+}
+
 /// A process on both sides.
 #[derive(Clone)]
 struct Process {
@@ -208,8 +204,12 @@ struct Process {
     differs: Vec<Page>,
     /// Pages that rest since some advice.
     aside: Vec<bool>,
-    /// How deckle mapped each page.
-    was: Vec<u8>,
+    /// How the kernel and deckle mapped each page.
+    was: [Vec<u8>; 2],
+    /// Pages of blocks that were advised in part, and of those with an end of what was moved.
+    cut: Vec<bool>,
+    seam: Vec<bool>,
+    forked: bool,
 }
 
 /// The step of a name, if it is one of the plan's.
@@ -227,9 +227,21 @@ fn find<'a>(plan: &'a Plan, name: &str) -> Option<&'a Step> {
 }
 
 impl Process {
-    /// What the step does to what rests aside.
+    /// What the step does to what rests aside, and to mappings.
     fn rest(&mut self, step: &Step) {
+        let ends = |marks: &mut Vec<bool>, range: Range<usize>| {
+            for end in [range.start, range.end] {
+                if !end.is_multiple_of(BLOCK_PAGES) {
+                    let block = end / BLOCK_PAGES * BLOCK_PAGES;
+                    marks[block..block + BLOCK_PAGES].fill(true);
+                }
+            }
+        };
         match step {
+            Step::Advise(range, Advice::Huge | Advice::NoHuge) => {
+                ends(&mut self.cut, range.clone());
+            }
+            Step::Fork(..) => self.forked = true,
             Step::Advise(range, Advice::Cold | Advice::Free | Advice::PageOut) => {
                 self.aside[range.clone()].fill(true);
             }
@@ -243,50 +255,54 @@ impl Process {
                 // What rests stays so at its new place (docs/limits.md), and is new at the old.
                 self.aside[*to..to + from.len()].fill(true);
                 self.aside[from.clone()].fill(false);
+                ends(&mut self.seam, *to..to + from.len());
+                ends(&mut self.seam, from.clone());
             }
             Step::Map(range) | Step::Unmap(range) => self.aside[range.clone()].fill(false),
             _ => {}
         }
     }
 
-    /// The reason why this may differ of a page.
-    fn reason(
-        &self,
-        plan: &Plan,
-        step: &Step,
-        page: usize,
-        is: Page,
-        full: bool,
-    ) -> Option<Nature> {
-        let part = |range: &std::ops::Range<usize>| {
-            let block = page / BLOCK_PAGES * BLOCK_PAGES;
-            range.start > block || range.end < block + BLOCK_PAGES
+    /// Why this differs of a page: by nature, or else.
+    fn reason(&self, plan: &Plan, step: &Step, page: usize, is: Page, failed: bool) -> Why {
+        let block = page / BLOCK_PAGES * BLOCK_PAGES;
+        let zeros = || {
+            self.was[0][block..block + BLOCK_PAGES]
+                .iter()
+                .all(|c| *c == b'z')
         };
+        let writes = matches!(step, Step::Touch(_, _, Some(_)))
+            || matches!(step, Step::Advise(_, Advice::PopulateWrite));
+        let larger = plan.knobs.sizes[3..7].iter().any(|mode| *mode != "never");
         match (is, step) {
-            (Page::Zero, _) => Some(ZERO),
-            (Page::Less, _) if self.aside[page] => Some(ASIDE),
+            (Page::Zero, _) => Why::Nature(ZERO),
+            (Page::Less, _) if self.aside[page] => Why::Nature(ASIDE),
             (Page::Less, Step::Advise(_, Advice::DontNeed) | Step::Map(_) | Step::Unmap(_))
             | (Page::Less, Step::Protect(..) | Step::Move(..) | Step::Resize(..))
-                if self.was[page] == b'h' =>
+                if self.was[1][page] == b'h' =>
             {
-                Some(SHATTER)
+                Why::Nature(SHATTER)
             }
-            (Page::Huge, Step::Advise(range, Advice::Huge | Advice::NoHuge)) if part(range) => {
-                Some(CUT)
+            (Page::Huge, _) if self.cut[page] => Why::Nature(CUT),
+            (Page::Huge | Page::More, _) if writes && self.seam[page] => Why::Nature(SEAM),
+            (_, Step::Advise(_, Advice::PopulateWrite | Advice::PopulateRead)) if failed => {
+                Why::Cause(POPULATE)
             }
-            _ if full && plan.knobs.limit.is_some() => Some(ORDER),
-            _ => None,
+            (
+                Page::Huge | Page::More,
+                Step::Advise(_, Advice::Cold | Advice::Free | Advice::PageOut),
+            ) => Why::Cause(PART),
+            (Page::Small, Step::Protect(..)) => Why::Cause(NO_CHANGE),
+            (Page::Less | Page::Small, _) if writes && zeros() => Why::Cause(ZERO_BLOCK),
+            (Page::Less | Page::Small, _) if writes && self.forked => Why::Cause(FORKED),
+            (Page::Less, _) if writes && larger => Why::Cause(CAP),
+            _ => Why::Unknown,
         }
     }
 
     /// Compares how all pages are mapped after a step: what is new, by nature and otherwise.
-    fn look(
-        &mut self,
-        plan: &Plan,
-        step: &Step,
-        [kernel, live]: [&Told; 2],
-    ) -> (BTreeSet<Nature>, BTreeMap<Page, (usize, usize)>) {
-        let (mut natures, mut others) = (BTreeSet::new(), BTreeMap::new());
+    fn look(&mut self, plan: &Plan, step: &Step, [kernel, live]: [&Told; 2]) -> News {
+        let mut news = News::default();
         self.rest(step);
         let most = kernel.resident().max(live.resident());
         let full = plan
@@ -294,17 +310,26 @@ impl Process {
             .limit
             .is_some_and(|limit| most + NEAR >= limit / PAGE);
         for (page, (k, l)) in kernel.classes.iter().zip(&live.classes).enumerate() {
-            let is = Page::of(*k, *l);
-            if is != self.differs[page] && is != Page::Same {
-                match self.reason(plan, step, page, is, full) {
-                    Some(nature) => _ = natures.insert(nature),
-                    None => others.entry(is).or_insert((0, page)).0 += 1,
+            let (is, was) = (Page::of(*k, *l), self.differs[page]);
+            self.differs[page] = is;
+            if is == Page::Same || is.follows(was) {
+                continue;
+            }
+            match self.reason(plan, step, page, is, kernel.errno != 0) {
+                Why::Nature(nature) => _ = news.natures.insert(nature),
+                _ if full => _ = news.natures.insert(ORDER),
+                why => {
+                    if let Why::Cause(cause) = why {
+                        news.causes.insert(cause);
+                    } else {
+                        news.unknown = true;
+                    }
+                    news.others.entry(is).or_insert((0, page)).0 += 1;
                 }
             }
-            self.differs[page] = is;
         }
-        self.was.clone_from(&live.classes);
-        (natures, others)
+        self.was = [kernel.classes.clone(), live.classes.clone()];
+        news
     }
 }
 
@@ -322,21 +347,25 @@ pub(super) fn compare(
     let mut main = Process {
         differs: vec![Page::Same; plan.pages],
         aside: vec![false; plan.pages],
-        was: vec![b'.'; plan.pages],
+        was: [vec![b'.'; plan.pages], vec![b'.'; plan.pages]],
+        cut: vec![false; plan.pages],
+        seam: vec![false; plan.pages],
+        forked: false,
     };
     // As it was before a fork: how the child begins.
     let mut before = (String::new(), main.clone());
-    let mut differ = |step: &str, kind, what| {
+    let mut differ = |step: &str, kind, what, cause| {
         let step = step.to_owned();
         rows.push(Difference {
             seed,
             step,
             kind,
             what,
+            cause,
         });
     };
     let nothing = Step::Touch(0..0, 1, None);
-    let mut most = 0;
+    let (mut most, mut lost) = (0, false);
     for (k, l) in kernel.steps.iter().zip(&live.steps) {
         if k.step != l.step {
             break;
@@ -351,33 +380,39 @@ pub(super) fn compare(
         };
         if k.errno != l.errno {
             let what = format!("{name}: error {} instead of {}", l.errno, k.errno);
-            return differ(&k.step, Kind::Error, what);
+            let several = matches!(step, Step::Move(..)) && l.errno == libc::EFAULT;
+            let cause = if lost {
+                Some(LOST.name)
+            } else {
+                several.then_some(SEVERAL.name)
+            };
+            return differ(&k.step, Kind::Error, what, cause);
         }
         if k.sum != l.sum {
-            return differ(&k.step, Kind::Bytes, format!("{name}: other bytes"));
+            let cause = lost.then_some(LOST.name);
+            return differ(&k.step, Kind::Bytes, format!("{name}: other bytes"), cause);
         }
+        lost |= matches!(step, Step::Move(..)) && l.errno == libc::EFAULT;
         let fork = k.step.split_once('c').map(|(fork, _)| fork.to_owned());
         let process = match fork {
             Some(fork) if fork == before.0 => &mut before.1,
             _ => &mut main,
         };
-        let (natures, others) = process.look(plan, step, [k, l]);
-        for nature in &natures {
+        process.forked |= k.step.contains(['c', 'p']);
+        let news = process.look(plan, step, [k, l]);
+        for nature in &news.natures {
             *totals.by_nature.entry(nature.name).or_default() += 1;
         }
-        match others.iter().next() {
-            None if natures.is_empty() => totals.agree += 1,
+        match news.others.iter().next() {
+            None if news.natures.is_empty() => totals.agree += 1,
             None => {}
             Some(_) => {
-                let what = others.iter().map(|(is, (pages, first))| {
+                let what = news.others.iter().map(|(is, (pages, first))| {
                     format!("{}, {pages} pages from {first} on", is.says())
                 });
                 let what: Vec<String> = what.collect();
-                differ(
-                    &k.step,
-                    Kind::Memory,
-                    format!("{name}: {}", what.join("; ")),
-                );
+                let what = format!("{name}: {}", what.join("; "));
+                differ(&k.step, Kind::Memory, what, news.cause());
             }
         }
         let next = k.step.parse::<usize>().map_or(0, |n| n + 1);
@@ -395,7 +430,7 @@ pub(super) fn compare(
             *totals.by_nature.entry(MARGIN.name).or_default() += 1;
         } else {
             let what = format!("{}, the kernel's {}", tell(live), tell(kernel));
-            differ(&at.to_string(), Kind::End, what);
+            differ(&at.to_string(), Kind::End, what, lost.then_some(LOST.name));
         }
     }
 }

@@ -2,6 +2,7 @@
 //! host's kernel and under `deckle run --profile linux`, with the same knobs, and what came of
 //! each of their steps is compared. `docs/lab.md` says what is compared and how it is counted.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::fs::File;
 use std::path::Path;
@@ -20,9 +21,13 @@ use crate::program::oracle::plan::{Knobs, LIMIT, Plan, SIZES};
 use crate::{LabError, Side};
 
 mod compare;
+mod reasons;
+#[cfg(test)]
+mod tests;
 
-pub use compare::{Difference, Kind, NATURE, Nature};
-use compare::{Run, Totals};
+use compare::Run;
+pub use compare::{Difference, Kind, Totals};
+pub use reasons::{CAUSES, NATURE, Reason};
 
 /// Programs that run on one side before they run on the other: the host's knobs are given back in
 /// between.
@@ -73,18 +78,33 @@ impl Tell for Oracle {
             let _ = writeln!(text, "  {count:>6}  {}: {}", nature.name, nature.why);
         }
         let _ = writeln!(text, "\ndiffers");
+        for cause in &CAUSES {
+            let is = |row: &&Difference| row.cause == Some(cause.name);
+            let count = report.rows.iter().filter(is).count();
+            let _ = writeln!(text, "  {count:>6}  {}: {}", cause.name, cause.why);
+        }
         for (kind, count) in compare::kinds(&report.rows) {
             let _ = writeln!(text, "  {count:>6}  {kind}");
         }
         for row in &report.rows {
-            let _ = writeln!(text, "  seed {} step {}: {}", row.seed, row.step, row.what);
+            let cause = row
+                .cause
+                .map_or(String::new(), |cause| format!(" [{cause}]"));
+            let Difference {
+                seed, step, what, ..
+            } = row;
+            let _ = writeln!(text, "  seed {seed} step {step}: {what}{cause}");
         }
         text
     }
 
     fn json(report: &Report<Self>, json: Json) -> Json {
         let more = &report.more;
-        let why: Vec<_> = NATURE.iter().map(|n| (n.name, n.why)).collect();
+        let why: BTreeMap<_, _> = NATURE
+            .iter()
+            .chain(&CAUSES)
+            .map(|r| (r.name, r.why))
+            .collect();
         json.with("programs", &more.programs)
             .with("steps", &more.steps)
             .with("agree", &more.agree)
@@ -131,6 +151,9 @@ impl Experiment for Oracle {
         }
         if self.sides.len() != 2 {
             return bad("--on: one side alone has nothing to be compared with: live,kernel");
+        }
+        if let Some(set) = self.set.iter().find(|set| !set.contains('=')) {
+            return bad(format!("--set: `{set}` has no value: write KEY=VALUE"));
         }
         let bar = progress(2 * self.seeds, Self::NAME);
         let (mut rows, mut totals) = (Vec::new(), Totals::default());
@@ -239,42 +262,4 @@ fn finish(
     run = run.within(PATIENCE);
     while !run.listen(PATIENCE)? {}
     Run::new(&run.finish()?)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn report_has_the_promised_shape() {
-        let row = Difference {
-            seed: 3,
-            step: "7".into(),
-            kind: Kind::Bytes,
-            what: "other bytes".into(),
-        };
-        let report = Report {
-            options: Oracle {
-                sides: vec![Side::Live, Side::Kernel],
-                seeds: 1,
-                first: 3,
-                set: Vec::new(),
-            },
-            rows: vec![row],
-            more: Totals {
-                programs: 1,
-                steps: 9,
-                agree: 8,
-                ..Totals::default()
-            },
-        };
-        let json = report.to_json();
-        let begin = r#"{"schema":1,"experiment":"oracle","programs":1,"steps":9,"agree":8,"#
-            .to_owned()
-            + r#""differ":[{"seed":3,"step":"7","kind":"bytes","what":"other bytes"}]"#;
-        assert!(json.starts_with(&begin), "{json}");
-        assert!(report.failed());
-        let text = report.to_text();
-        assert!(text.contains("seed 3 step 7: other bytes"), "{text}");
-    }
 }
