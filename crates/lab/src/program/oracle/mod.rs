@@ -122,7 +122,11 @@ impl Program {
         let pid = arena::fork(|| {
             go = None;
             let _ = until.read(&mut [0]);
-            let _ = steps(self, 'c', child);
+            // The one that is open is about the parent's memory.
+            if let Ok(own) = Pagemap::open_self() {
+                self.pagemap = own;
+                let _ = steps(self, 'c', child);
+            }
         });
         let pid = pid.map_err(fail)?;
         if !child_first {
