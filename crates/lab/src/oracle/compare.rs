@@ -102,6 +102,11 @@ impl Told {
 }
 
 impl Run {
+    fn tell(&self) -> String {
+        let how = self.ended.as_deref().unwrap_or("survived");
+        format!("{how} after {} steps", self.steps.len())
+    }
+
     /// From what a program has printed, however it ended.
     pub(super) fn new(end: &Finished) -> Result<Self, LabError> {
         let killed = end.status.signal() == Some(libc::SIGKILL);
@@ -191,11 +196,28 @@ struct News {
 }
 
 impl News {
-    fn cause(&self) -> Option<&'static str> {
-        let first = self.causes.first().map(|cause| cause.name);
-        first.filter(|_| !self.unknown)
+    fn tell(&self, name: &str) -> Found {
+        let what = self.others.iter().map(|(is, (pages, first))| {
+            let says = is.says();
+            format!("{says}, {pages} pages from {first} on")
+        });
+        let what: Vec<String> = what.collect();
+        let cause = self.causes.first().map(|cause| cause.name);
+        let what = format!("{name}: {}", what.join("; "));
+        (Kind::Memory, what, cause.filter(|_| !self.unknown))
     }
 }
+
+/// What a step is called.
+fn name(step: &Step, told: &Told) -> String {
+    match told.step.as_str() {
+        "end" => "the end".into(),
+        _ => step.name(),
+    }
+}
+
+/// Of which kind a difference is, what it is, and what explains it.
+type Found = (Kind, String, Option<&'static str>);
 
 /// A process on both sides.
 #[derive(Clone)]
@@ -209,7 +231,14 @@ struct Process {
     /// Pages of blocks that were advised in part, and of those with an end of what was moved.
     cut: Vec<bool>,
     seam: Vec<bool>,
+    /// Pages of blocks of which some were advised to be cold, free or out.
+    parted: Vec<bool>,
+    /// Pages that are unmapped, and those that were ever resident.
+    gone: Vec<bool>,
+    ever: Vec<bool>,
     forked: bool,
+    /// An mremap came from where nothing is mapped.
+    lost: bool,
 }
 
 /// The step of a name, if it is one of the plan's.
@@ -227,6 +256,34 @@ fn find<'a>(plan: &'a Plan, name: &str) -> Option<&'a Step> {
 }
 
 impl Process {
+    fn new(pages: usize) -> Self {
+        let none = vec![false; pages];
+        Self {
+            differs: vec![Page::Same; pages],
+            was: [vec![b'.'; pages], vec![b'.'; pages]],
+            aside: none.clone(),
+            cut: none.clone(),
+            seam: none.clone(),
+            parted: none.clone(),
+            gone: none.clone(),
+            ever: none,
+            forked: false,
+            lost: false,
+        }
+    }
+
+    /// Another error, or other bytes.
+    fn other(&self, step: &Step, kernel: &Told, live: &Told) -> Option<Found> {
+        let (name, lost) = (name(step, kernel), self.lost.then_some(LOST.name));
+        if kernel.errno != live.errno {
+            let several = matches!(step, Step::Move(..)) && live.errno == libc::EFAULT;
+            let cause = lost.or(several.then_some(SEVERAL.name));
+            let what = format!("{name}: error {} instead of {}", live.errno, kernel.errno);
+            return Some((Kind::Error, what, cause));
+        }
+        (kernel.sum != live.sum).then(|| (Kind::Bytes, format!("{name}: other bytes"), lost))
+    }
+
     /// What the step does to what rests aside, and to mappings.
     fn rest(&mut self, step: &Step) {
         let ends = |marks: &mut Vec<bool>, range: Range<usize>| {
@@ -244,6 +301,8 @@ impl Process {
             Step::Fork(..) => self.forked = true,
             Step::Advise(range, Advice::Cold | Advice::Free | Advice::PageOut) => {
                 self.aside[range.clone()].fill(true);
+                let end = range.end.next_multiple_of(BLOCK_PAGES);
+                self.parted[range.start / BLOCK_PAGES * BLOCK_PAGES..end].fill(true);
             }
             Step::Touch(range, stride, _) => {
                 range
@@ -257,8 +316,17 @@ impl Process {
                 self.aside[from.clone()].fill(false);
                 ends(&mut self.seam, *to..to + from.len());
                 ends(&mut self.seam, from.clone());
+                self.lost |= self.gone[from.clone()].contains(&true);
+                self.gone[*to..to + from.len()].fill(false);
+                self.gone[from.clone()].fill(true);
             }
-            Step::Map(range) | Step::Unmap(range) => self.aside[range.clone()].fill(false),
+            Step::Map(range) | Step::Unmap(range) => {
+                self.aside[range.clone()].fill(false);
+                self.gone[range.clone()].fill(matches!(step, Step::Unmap(_)));
+            }
+            Step::Resize(range, length) if *length < range.len() => {
+                self.gone[range.start + length..range.end].fill(true);
+            }
             _ => {}
         }
     }
@@ -290,6 +358,7 @@ impl Process {
                 Page::Huge | Page::More,
                 Step::Advise(_, Advice::Cold | Advice::Free | Advice::PageOut),
             ) => Why::Cause(PART),
+            (Page::More, _) if self.parted[page] => Why::Cause(PART),
             (Page::Small, Step::Protect(..)) => Why::Cause(NO_CHANGE),
             (Page::Less | Page::Small, _) if writes && zeros() => Why::Cause(ZERO_BLOCK),
             (Page::Less | Page::Small, _) if writes && self.forked => Why::Cause(FORKED),
@@ -302,12 +371,13 @@ impl Process {
     fn look(&mut self, plan: &Plan, step: &Step, [kernel, live]: [&Told; 2]) -> News {
         let mut news = News::default();
         self.rest(step);
-        let most = kernel.resident().max(live.resident());
+        let most = self.ever.iter().filter(|page| **page).count();
         let full = plan
             .knobs
             .limit
             .is_some_and(|limit| most + NEAR >= limit / PAGE);
         for (page, (k, l)) in kernel.classes.iter().zip(&live.classes).enumerate() {
+            self.ever[page] |= is_resident(*k) || is_resident(*l);
             let (is, was) = (Page::of(*k, *l), self.differs[page]);
             self.differs[page] = is;
             if is == Page::Same || is.follows(was) {
@@ -342,17 +412,10 @@ pub(super) fn compare(
     totals: &mut Totals,
 ) {
     totals.programs += 1;
-    let mut main = Process {
-        differs: vec![Page::Same; plan.pages],
-        aside: vec![false; plan.pages],
-        was: [vec![b'.'; plan.pages], vec![b'.'; plan.pages]],
-        cut: vec![false; plan.pages],
-        seam: vec![false; plan.pages],
-        forked: false,
-    };
+    let mut main = Process::new(plan.pages);
     // As it was before a fork: how the child begins.
     let mut before = (String::new(), main.clone());
-    let mut differ = |step: &str, kind, what, cause| {
+    let mut differ = |step: &str, (kind, what, cause)| {
         let step = step.to_owned();
         rows.push(Difference {
             seed,
@@ -363,75 +426,55 @@ pub(super) fn compare(
         });
     };
     let nothing = Step::Touch(0..0, 1, None);
-    let (mut most, mut lost) = (0, false);
     for (k, l) in kernel.steps.iter().zip(&live.steps) {
         if k.step != l.step {
             break;
         }
         totals.steps += 1;
-        most = most.max(k.resident()).max(l.resident());
         let step = find(plan, &k.step).unwrap_or(&nothing);
-        let name = if k.step == "end" {
-            "the end".into()
-        } else {
-            step.name()
-        };
-        if k.errno != l.errno {
-            let what = format!("{name}: error {} instead of {}", l.errno, k.errno);
-            let several = matches!(step, Step::Move(..)) && l.errno == libc::EFAULT;
-            let cause = if lost {
-                Some(LOST.name)
-            } else {
-                several.then_some(SEVERAL.name)
-            };
-            return differ(&k.step, Kind::Error, what, cause);
-        }
-        if k.sum != l.sum {
-            let cause = lost.then_some(LOST.name);
-            return differ(&k.step, Kind::Bytes, format!("{name}: other bytes"), cause);
-        }
-        lost |= matches!(step, Step::Move(..)) && l.errno == libc::EFAULT;
-        let fork = k.step.split_once('c').map(|(fork, _)| fork.to_owned());
-        let process = match fork {
-            Some(fork) if fork == before.0 => &mut before.1,
+        let process = match k.step.split_once('c') {
+            Some((fork, _)) if fork == before.0 => &mut before.1,
             _ => &mut main,
         };
+        if let Some(other) = process.other(step, k, l) {
+            return differ(&k.step, other);
+        }
         process.forked |= k.step.contains(['c', 'p']);
         let news = process.look(plan, step, [k, l]);
         for nature in &news.natures {
             *totals.by_nature.entry(nature.name).or_default() += 1;
         }
-        match news.others.iter().next() {
-            None if news.natures.is_empty() => totals.agree += 1,
-            None => {}
-            Some(_) => {
-                let what = news.others.iter().map(|(is, (pages, first))| {
-                    format!("{}, {pages} pages from {first} on", is.says())
-                });
-                let what: Vec<String> = what.collect();
-                let what = format!("{name}: {}", what.join("; "));
-                differ(&k.step, Kind::Memory, what, news.cause());
-            }
-        }
-        let next = k.step.parse::<usize>().map_or(0, |n| n + 1);
-        if next > 0 {
-            before = (next.to_string(), main.clone());
-        }
-    }
-    if kernel.ended != live.ended || kernel.steps.len() != live.steps.len() {
-        let (at, limit) = (kernel.steps.len().min(live.steps.len()), plan.knobs.limit);
-        let tell = |run: &Run| {
-            let how = run.ended.clone().unwrap_or_else(|| "survived".into());
-            format!("{how} after {} steps", run.steps.len())
-        };
-        let both = kernel.ended == live.ended;
-        if limit.is_some_and(|limit| both || (most + NEAR).abs_diff(limit / PAGE) <= 2 * NEAR) {
-            *totals.by_nature.entry(MARGIN.name).or_default() += 1;
+        if news.others.is_empty() {
+            totals.agree += u64::from(news.natures.is_empty());
         } else {
-            let what = format!("{}, the kernel's {}", tell(live), tell(kernel));
-            differ(&at.to_string(), Kind::End, what, lost.then_some(LOST.name));
+            differ(&k.step, news.tell(&name(step, k)));
+        }
+        if let Ok(n) = k.step.parse::<usize>() {
+            before = ((n + 1).to_string(), main.clone());
         }
     }
+    let at = kernel.steps.len().min(live.steps.len());
+    if kernel.ended == live.ended && kernel.steps.len() == live.steps.len() {
+        return;
+    }
+    // What was going on: the step that one side has not told any more.
+    let told = |run: &Run| run.steps.iter().take(at + 1).map(Told::resident).max();
+    let most = told(kernel).max(told(live)).unwrap_or(0);
+    let near =
+        |limit| kernel.ended == live.ended || (most + NEAR).abs_diff(limit / PAGE) <= 2 * NEAR;
+    if plan.knobs.limit.is_some_and(near) {
+        *totals.by_nature.entry(MARGIN.name).or_default() += 1;
+        return;
+    }
+    if let Some(step) = kernel.steps.get(at).and_then(|told| find(plan, &told.step)) {
+        main.rest(step);
+    }
+    let what = format!("{}, the kernel's {}", live.tell(), kernel.tell());
+    let lost = main.lost || before.1.lost;
+    differ(
+        &at.to_string(),
+        (Kind::End, what, lost.then_some(LOST.name)),
+    );
 }
 
 /// Kinds of differences, with how many steps each has, the most frequent first.
