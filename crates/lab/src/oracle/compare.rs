@@ -360,11 +360,29 @@ impl Process {
             ) => Why::Cause(PART),
             (Page::More, _) if self.parted[page] => Why::Cause(PART),
             (Page::Small, Step::Protect(..)) => Why::Cause(NO_CHANGE),
+            (Page::More, _) if writes => Why::Cause(COME_BACK),
             (Page::Less | Page::Small, _) if writes && zeros() => Why::Cause(ZERO_BLOCK),
             (Page::Less | Page::Small, _) if writes && self.forked => Why::Cause(FORKED),
             (Page::Less, _) if writes && larger => Why::Cause(CAP),
             _ => Why::Unknown,
         }
+    }
+
+    /// What to say of two ends that differ, and at which step; nothing: they are near the limit.
+    fn end(mut self, plan: &Plan, kernel: &Run, live: &Run) -> Option<(usize, Found)> {
+        let at = kernel.steps.len().min(live.steps.len());
+        // With what was going on: the step that one side has not told any more.
+        let told = |run: &Run| run.steps.iter().take(at + 1).map(Told::resident).max();
+        let most = told(kernel).max(told(live)).unwrap_or(0);
+        let both = kernel.ended == live.ended;
+        let near = |limit| both || (most + NEAR).abs_diff(limit / PAGE) <= 2 * NEAR;
+        if plan.knobs.limit.is_some_and(near) {
+            return None;
+        }
+        let step = kernel.steps.get(at).and_then(|told| find(plan, &told.step));
+        step.into_iter().for_each(|step| self.rest(step));
+        let what = format!("{}, the kernel's {}", live.tell(), kernel.tell());
+        Some((at, (Kind::End, what, self.lost.then_some(LOST.name))))
     }
 
     /// Compares how all pages are mapped after a step: what is new, by nature and otherwise.
@@ -453,28 +471,13 @@ pub(super) fn compare(
             before = ((n + 1).to_string(), main.clone());
         }
     }
-    let at = kernel.steps.len().min(live.steps.len());
-    if kernel.ended == live.ended && kernel.steps.len() == live.steps.len() {
-        return;
+    if kernel.ended != live.ended || kernel.steps.len() != live.steps.len() {
+        main.lost |= before.1.lost;
+        match main.end(plan, kernel, live) {
+            Some((at, found)) => differ(&at.to_string(), found),
+            None => *totals.by_nature.entry(MARGIN.name).or_default() += 1,
+        }
     }
-    // What was going on: the step that one side has not told any more.
-    let told = |run: &Run| run.steps.iter().take(at + 1).map(Told::resident).max();
-    let most = told(kernel).max(told(live)).unwrap_or(0);
-    let near =
-        |limit| kernel.ended == live.ended || (most + NEAR).abs_diff(limit / PAGE) <= 2 * NEAR;
-    if plan.knobs.limit.is_some_and(near) {
-        *totals.by_nature.entry(MARGIN.name).or_default() += 1;
-        return;
-    }
-    if let Some(step) = kernel.steps.get(at).and_then(|told| find(plan, &told.step)) {
-        main.rest(step);
-    }
-    let what = format!("{}, the kernel's {}", live.tell(), kernel.tell());
-    let lost = main.lost || before.1.lost;
-    differ(
-        &at.to_string(),
-        (Kind::End, what, lost.then_some(LOST.name)),
-    );
 }
 
 /// Kinds of differences, with how many steps each has, the most frequent first.

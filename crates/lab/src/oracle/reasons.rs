@@ -81,6 +81,10 @@ pub(super) const FORKED: Reason = reason(
      if nobody shares it any more",
 );
 
+pub(super) const COME_BACK: Reason = reason(
+    "come back",
+    "where pages were taken from a huge page a fault gets a window of them at once",
+);
 pub(super) const SEVERAL: Reason = reason(
     "several",
     "Linux moves several mappings with one mremap since 6.17; deckle refuses, as Linux did before",
@@ -91,6 +95,6 @@ pub(super) const LOST: Reason = reason(
 );
 
 /// What explains differences that are no side's nature: they count.
-pub const CAUSES: [Reason; 8] = [
-    ZERO_BLOCK, PART, POPULATE, NO_CHANGE, CAP, FORKED, SEVERAL, LOST,
+pub const CAUSES: [Reason; 9] = [
+    ZERO_BLOCK, PART, POPULATE, NO_CHANGE, CAP, FORKED, COME_BACK, SEVERAL, LOST,
 ];
