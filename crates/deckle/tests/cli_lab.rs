@@ -376,8 +376,7 @@ fn r150_lab_faults_says_what_is_wrong_with_an_option() {
 #[test]
 fn r150_lab_oracle_finds_bytes_errors_and_ends_as_on_the_kernel() {
     let _turn = turn();
-    let knob = || std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").ok();
-    let (before, args) = (knob(), "lab oracle --seeds 20 --format json");
+    let args = "lab oracle --seeds 20 --format json";
     let (code, out, err) = output(&args.split(' ').collect::<Vec<_>>());
     let host = err.contains("leave the kernel side out") || err.contains("userfaultfd");
     if code == 125 && host || !library("r150_lab_oracle") {
@@ -397,7 +396,6 @@ fn r150_lab_oracle_finds_bytes_errors_and_ends_as_on_the_kernel() {
         assert_eq!(row["kind"], "memory", "{row}");
     }
     assert!(differ.len() as u64 <= of("steps") / 5, "{out}");
-    assert_eq!(before, knob());
 }
 
 #[test]

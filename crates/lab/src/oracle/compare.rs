@@ -237,6 +237,8 @@ struct Process {
     gone: Vec<bool>,
     ever: Vec<bool>,
     forked: bool,
+    /// Whether all memory was read before this step.
+    looked: bool,
     /// An mremap came from where nothing is mapped.
     lost: bool,
 }
@@ -268,6 +270,7 @@ impl Process {
             gone: none.clone(),
             ever: none,
             forked: false,
+            looked: false,
             lost: false,
         }
     }
@@ -277,7 +280,10 @@ impl Process {
         let (name, lost) = (name(step, kernel), self.lost.then_some(LOST.name));
         if kernel.errno != live.errno {
             let several = matches!(step, Step::Move(..)) && live.errno == libc::EFAULT;
+            let populates = Advice::PopulateRead..=Advice::PopulateWrite;
+            let populate = matches!(step, Step::Advise(_, advice) if populates.contains(advice));
             let cause = lost.or(several.then_some(SEVERAL.name));
+            let cause = cause.or(populate.then_some(POPULATE.name));
             let what = format!("{name}: error {} instead of {}", live.errno, kernel.errno);
             return Some((Kind::Error, what, cause));
         }
@@ -336,7 +342,7 @@ impl Process {
         let block = page / BLOCK_PAGES * BLOCK_PAGES;
         let was = &self.was[0][block..block + BLOCK_PAGES];
         // Who looks at all memory does so after its step is told.
-        let zeros = || (was.iter()).all(|c| *c == b'z' || plan.looks && !is_resident(*c));
+        let zeros = || (was.iter()).all(|c| *c == b'z' || self.looked && !is_resident(*c));
         let writes = matches!(step, Step::Touch(_, _, Some(_)))
             || matches!(step, Step::Advise(_, Advice::PopulateWrite));
         let larger = plan.knobs.sizes[3..7].iter().any(|mode| *mode != "never");
@@ -414,6 +420,7 @@ impl Process {
                 }
             }
         }
+        self.looked = plan.looks;
         self.was = [kernel.classes.clone(), live.classes.clone()];
         news
     }

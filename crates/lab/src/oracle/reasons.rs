@@ -64,7 +64,8 @@ pub(super) const PART: Reason = reason(
 );
 pub(super) const POPULATE: Reason = reason(
     "populate",
-    "MADV_POPULATE stops where it fails; deckle goes on behind the hole",
+    "MADV_POPULATE stops where it fails, with that error; deckle goes on behind a hole, to the \
+     error of what is there",
 );
 pub(super) const NO_CHANGE: Reason = reason(
     "no change",

@@ -36,7 +36,7 @@ pub struct Knobs {
 }
 
 /// Advice of `madvise` that programs give.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[repr(i32)]
 #[allow(missing_docs)]
 pub enum Advice {
