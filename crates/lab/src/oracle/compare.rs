@@ -311,10 +311,9 @@ impl Process {
                 self.parted[range.start / BLOCK_PAGES * BLOCK_PAGES..end].fill(true);
             }
             Step::Touch(range, stride, _) => {
-                range
-                    .clone()
-                    .step_by(*stride)
-                    .for_each(|page| self.aside[page] = false);
+                for page in range.clone().step_by(*stride) {
+                    self.aside[page] = false;
+                }
             }
             Step::Move(from, to) => {
                 // What rests stays so at its new place (docs/limits.md), and is new at the old.
@@ -376,7 +375,9 @@ impl Process {
 
     /// What to say of two ends that differ, and at which step; nothing: they are near the limit.
     fn end(mut self, plan: &Plan, kernel: &Run, live: &Run) -> Option<(usize, Found)> {
-        let at = kernel.steps.len().min(live.steps.len());
+        let mut pairs = kernel.steps.iter().zip(&live.steps);
+        let less = kernel.steps.len().min(live.steps.len());
+        let at = pairs.position(|(k, l)| k.step != l.step).unwrap_or(less);
         // With what was going on: the step that one side has not told any more.
         let told = |run: &Run| run.steps.iter().take(at + 1).map(Told::resident).max();
         let most = told(kernel).max(told(live)).unwrap_or(0);
@@ -396,10 +397,8 @@ impl Process {
         let mut news = News::default();
         self.rest(step);
         let most = self.ever.iter().filter(|page| **page).count();
-        let full = plan
-            .knobs
-            .limit
-            .is_some_and(|limit| most + NEAR >= limit / PAGE);
+        let near = |limit| most + NEAR >= limit / PAGE;
+        let full = plan.knobs.limit.is_some_and(near);
         for (page, (k, l)) in kernel.classes.iter().zip(&live.classes).enumerate() {
             self.ever[page] |= is_resident(*k) || is_resident(*l);
             let (is, was) = (Page::of(*k, *l), self.differs[page]);
