@@ -18,6 +18,7 @@ pub fn lab(args: LabArgs) -> Result<i32, Fail> {
         Which::Pageout(told) => run(told, None),
         Which::Oom(told) => run(told, None),
         Which::Faults(told) => run(told, None),
+        Which::Oracle(told) => run(told, None),
         Which::Capture(Drawn { told, plot }) => run(told, plot),
         Which::AnonFolio(Drawn { told, plot }) => run(told, plot),
         Which::Underused(Drawn { told, plot }) => run(told, plot),

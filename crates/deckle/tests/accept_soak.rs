@@ -5,7 +5,7 @@
 
 use crate::accept::*;
 use crate::common::{Running, Scratch, deckle, until};
-use crate::skipped::skipped;
+use crate::skipped::not_here;
 use deckle_group::{Group, Limits};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -227,7 +227,7 @@ fn a_server_in_both_tiers_with_changing_limits_loses_and_leaks_nothing() {
     deckle_path();
     let s = Scratch::new("soak");
     let Some(program) = server_in(&s) else {
-        skipped("no redis here (package redis-tools)");
+        not_here("no redis here (package redis-tools)");
         return;
     };
     let file = |name: &str| s.0.join(name).to_str().unwrap().to_owned();

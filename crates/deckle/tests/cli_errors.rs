@@ -1,7 +1,7 @@
 //! Every clear error: one line that begins with `deckle: `, says what to do, and the status.
 
 use crate::common::*;
-use crate::skipped::skipped;
+use crate::skipped::{not_here, skipped};
 
 fn fails(args: &[&str], status: i32, needles: &[&str]) {
     let (code, out, err) = output(args);
@@ -273,7 +273,7 @@ fn a_program_of_another_machine_cannot_be_managed_and_says_so() {
 #[test]
 fn a_program_of_three_instructions_is_managed() {
     if cfg!(not(target_arch = "x86_64")) {
-        skipped("x86-64 code");
+        not_here("x86-64 code");
         return;
     }
     let s = Scratch::new("static");

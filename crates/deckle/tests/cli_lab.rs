@@ -375,3 +375,43 @@ fn r150_lab_faults_says_what_is_wrong_with_an_option() {
         assert!(err.contains(says), "{args}: {err}");
     }
 }
+
+#[test]
+fn r150_lab_oracle_finds_bytes_errors_and_ends_as_on_the_kernel() {
+    let _turn = turn();
+    let args = "lab oracle --seeds 20 --format json";
+    let (code, out, err) = output(&args.split(' ').collect::<Vec<_>>());
+    let host = err.contains("leave the kernel side out") || err.contains("userfaultfd");
+    if code == 125 && host || !library("r150_lab_oracle") {
+        eprintln!("SKIPPED r150_lab_oracle_finds_bytes_errors_and_ends_as_on_the_kernel: {err}");
+        return;
+    }
+    assert!(code == 0 || code == 1, "{err}");
+    let report: Value = serde_json::from_str(&out).unwrap();
+    let of = |name: &str| report[name].as_u64().unwrap();
+    assert_eq!(
+        (report["experiment"].as_str(), of("programs")),
+        (Some("oracle"), 20)
+    );
+    let differ = report["differ"].as_array().unwrap();
+    assert!(of("steps") > 200 && of("agree") > of("steps") / 2, "{out}");
+    for row in differ {
+        assert_eq!(row["kind"], "memory", "{row}");
+    }
+    assert!(differ.len() as u64 <= of("steps") / 5, "{out}");
+}
+
+#[test]
+fn r150_lab_oracle_says_what_is_wrong_with_an_option() {
+    for (args, says) in [
+        ("lab oracle --on live", "nothing to be compared with"),
+        ("lab oracle --on live,model", "the model runs no programs"),
+        ("lab oracle --on live,live", "named twice"),
+        ("lab oracle --seeds 0", "--seeds"),
+        ("lab oracle --set pages", "has no value"),
+    ] {
+        let (code, _, err) = output(&args.split(' ').collect::<Vec<_>>());
+        assert_eq!(code, 125, "{args}: {err}");
+        assert!(err.contains(says), "{args}: {err}");
+    }
+}

@@ -1,10 +1,10 @@
 //! Runs one experiment without the command line of deckle: `lab PROGRAM DECKLE EXPERIMENT OPTIONS`.
 //!
 //! PROGRAM is the `lab-program` binary, DECKLE the `deckle` binary (any word where no live side is
-//! asked for), EXPERIMENT `oom` or `pageout`. Prints the report as text and as JSON.
+//! asked for), EXPERIMENT `oom`, `oracle` or `pageout`. Prints the report as text and as JSON.
 
 use clap::Parser;
-use deckle_lab::{Experiment, Lab, LabError, oom::Oom, pageout::Pageout};
+use deckle_lab::{Experiment, Lab, LabError, oom::Oom, oracle::Oracle, pageout::Pageout};
 
 #[derive(Parser)]
 struct Options {
@@ -17,6 +17,7 @@ struct Options {
 #[derive(clap::Subcommand)]
 enum Which {
     Oom(Oom),
+    Oracle(Oracle),
     Pageout(Pageout),
 }
 
@@ -28,6 +29,7 @@ fn main() -> Result<(), LabError> {
     };
     match options.experiment {
         Which::Oom(experiment) => run(experiment, &lab),
+        Which::Oracle(experiment) => run(experiment, &lab),
         Which::Pageout(experiment) => run(experiment, &lab),
     }
 }

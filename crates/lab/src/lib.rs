@@ -4,8 +4,8 @@
 //! - [`content`]: page content of a stated lz4 ratio.
 //! - [`program`]: the workloads. They are plain programs that know nothing of deckle, so that the
 //!   same binary runs on every side.
-//! - [`pageout`], [`oom`], [`capture`], [`anon`], [`underused`], [`overcommit`], [`faults`]: the
-//!   experiments, with a report as text or JSON.
+//! - [`pageout`], [`oom`], [`capture`], [`anon`], [`underused`], [`overcommit`], [`faults`],
+//!   [`oracle`]: the experiments, with a report as text or JSON.
 //! - [`host`]: what the kernel rows need of the machine (swap on zram, a memory cgroup, huge page
 //!   settings), and the guard that gives all of it back however the run ends.
 //! - [`faults`] alone embeds a pager, in its program: to see into it.
@@ -34,6 +34,7 @@ pub mod live_stats;
 mod machines;
 pub mod model;
 pub mod oom;
+pub mod oracle;
 pub mod overcommit;
 pub mod pageout;
 mod plot;

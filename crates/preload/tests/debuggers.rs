@@ -3,7 +3,7 @@
 
 use crate::common::host::{Beside, beside};
 use crate::common::{compile, deckle};
-use crate::skipped::skipped;
+use crate::skipped::not_here;
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
@@ -79,7 +79,7 @@ impl Drop for Debugged {
 fn has(tool: &str) -> bool {
     let there = Command::new(tool).arg("--version").output().is_ok();
     if !there {
-        skipped(format_args!("no {tool} here"));
+        not_here(format_args!("no {tool} here"));
     }
     there
 }

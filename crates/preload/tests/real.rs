@@ -3,7 +3,7 @@
 //! that is said.
 
 use crate::common::{Ran, expect, run, without};
-use crate::skipped::skipped;
+use crate::skipped::{not_here, skipped};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
@@ -15,7 +15,7 @@ fn have(program: &str, question: &str) -> bool {
         .stderr(Stdio::null());
     let there = ask.status().is_ok_and(|s| s.success());
     if !there {
-        skipped(format_args!("no {program} here"));
+        not_here(format_args!("no {program} here"));
     }
     there
 }

@@ -2,7 +2,7 @@
 //! environment behind.
 
 use crate::common::{Ran, compile, expect, figure, run};
-use crate::skipped::skipped;
+use crate::skipped::not_here;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -12,7 +12,7 @@ const LIMIT: [&str; 2] = ["--memory-max", "32M"];
 fn has(tool: &str) -> bool {
     let there = Command::new(tool).arg("--help").output().is_ok();
     if !there {
-        skipped(format_args!("no {tool} here"));
+        not_here(format_args!("no {tool} here"));
     }
     there
 }
@@ -124,7 +124,7 @@ const GO: &str = include_str!("programs/second.go");
 fn d27_go_programs_have_all_their_memory_in_the_limit() {
     let there = Command::new("go").arg("version").output();
     if !there.is_ok_and(|out| out.status.success()) {
-        skipped("no go here");
+        not_here("no go here");
         return;
     }
     for (cgo, text) in [

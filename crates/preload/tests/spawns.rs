@@ -1,7 +1,7 @@
 //! Defect 19: programs that cannot be managed, started in numbers.
 
 use crate::common::{self, compile, deckle, host, is_second};
-use crate::skipped::skipped;
+use crate::skipped::{not_here, skipped};
 use deckle_group::{Group, Name};
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::PermissionsExt;
@@ -38,7 +38,7 @@ fn of_32_bits() -> Option<PathBuf> {
     let runs = || Command::new(&to).status().is_ok_and(|s| s.success());
     let there = made.is_ok_and(|s| s.success()) && runs();
     if !there {
-        skipped("in part: no programs for 32 bits here");
+        not_here("in part: no programs for 32 bits here");
     }
     there.then_some(to)
 }
@@ -50,7 +50,7 @@ fn traced(program: &Path) -> Option<PathBuf> {
         return None;
     }
     if Command::new("strace").arg("-V").output().is_err() {
-        skipped("in part: no strace here");
+        not_here("in part: no strace here");
         return None;
     }
     let to = scratch("traced");

@@ -7,6 +7,7 @@ use deckle_lab::anon::AnonFolio;
 use deckle_lab::capture::Capture;
 use deckle_lab::faults::Faults;
 use deckle_lab::oom::Oom;
+use deckle_lab::oracle::Oracle;
 use deckle_lab::overcommit::Overcommit;
 use deckle_lab::pageout::Pageout;
 use deckle_lab::underused::Underused;
@@ -17,8 +18,8 @@ use super::Format;
 #[derive(Args)]
 #[command(after_help = "The workloads of the experiments can be run alone: \
         deckle lab program NAME ARGS,\n\
-        where NAME is anon, faults, fill, pageout, oom-sparse, readzero-then-write, torture,\n\
-        underused or walk.")]
+        where NAME is anon, faults, fill, oracle, pageout, oom-sparse, readzero-then-write,\n\
+        torture, underused or walk.")]
 pub struct LabArgs {
     /// Which experiment.
     #[command(subcommand)]
@@ -51,6 +52,10 @@ pub enum Experiment {
     /// What a fault and an eviction cost where memory is short, stage by stage.
     #[command(after_help = FAULTS_HELP)]
     Faults(Told<Faults>),
+    /// Generated programs on the host kernel and under profile linux: whether bytes, errors and
+    /// decisions on memory agree.
+    #[command(after_help = ORACLE_HELP)]
+    Oracle(Told<Oracle>),
 }
 
 /// An experiment whose result is told.
@@ -120,3 +125,12 @@ Examples:
 Of each fault: how long until it is served (delivery), until the page is installed (service), and
 until the thread goes on. Of each stage: time, CPU time, what is left of it (waiting, for a CPU
 too), and its share of all CPU time. docs/overcommit-experiment.md tells what is in each.";
+
+const ORACLE_HELP: &str = "\
+Examples:
+  deckle lab oracle --seeds 2000
+      Some minutes. docs/lab.md has what is compared and how it is counted.
+  deckle lab oracle --first 1773 --seeds 1
+      One program again; `deckle lab program oracle 1773 --show` says what it does.
+
+Needs root and a memory cgroup: the host's knobs are set to each program's and given back.";

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::common::{Scratch, deckle};
-use crate::skipped::skipped;
+use crate::skipped::{not_here, skipped};
 
 /// What no run here takes on any machine.
 const LONGEST: Duration = Duration::from_secs(150);
@@ -50,7 +50,7 @@ pub fn have(test: &str, program: &str) -> bool {
         .split(':')
         .any(|dir| Path::new(dir).join(program).exists());
     if !there {
-        skipped(format_args!("{test}: no {program} here"));
+        not_here(format_args!("{test}: no {program} here"));
     }
     there
 }

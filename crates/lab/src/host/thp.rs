@@ -79,6 +79,17 @@ pub fn set_sizes(guard: &mut Guard, enabled: &str, sizes: &[(u32, &str)]) -> Res
     guard.set(&dir.join("enabled"), enabled)
 }
 
+/// Lets khugepaged rest, so that what is huge was decided by faults and calls: woken by a first
+/// program it looks at one page, and then not again for weeks.
+///
+/// # Errors
+/// A kernel without huge pages, or a refused value.
+pub fn khugepaged_rests(guard: &mut Guard) -> Result<(), LabError> {
+    let dir = Path::new(DIR).join("khugepaged");
+    guard.set(&dir.join("pages_to_scan"), "1")?;
+    guard.set(&dir.join("scan_sleep_millisecs"), "4000000000")
+}
+
 /// The files that [`Thp::set`] changes.
 pub fn files() -> [PathBuf; 4] {
     [

@@ -22,6 +22,7 @@ use crate::size::{self, PAGE};
 pub mod anon;
 mod compiler;
 pub mod fill;
+pub mod oracle;
 pub mod pageout;
 pub mod read_zero;
 pub mod sparse;
@@ -79,6 +80,7 @@ pub fn programs_main(args: &[OsString]) -> ExitCode {
         Some(["anon", rest @ ..]) => anon::main(rest),
         Some(["faults", rest @ ..]) => walk::faults::main(rest),
         Some(["fill", rest @ ..]) => fill::main(rest),
+        Some(["oracle", rest @ ..]) => oracle::main(rest),
         Some(["pageout", rest @ ..]) => pageout::main(rest),
         Some(["oom-sparse", rest @ ..]) => sparse::main(rest),
         Some(["readzero-then-write", rest @ ..]) => read_zero::main(rest),
@@ -88,8 +90,8 @@ pub fn programs_main(args: &[OsString]) -> ExitCode {
         Some(["warm", rest @ ..]) => warm::main(rest),
         Some(["keeper"]) => return crate::host::keeper::main(),
         _ => bad(
-            "usage: program anon|faults|fill|pageout|oom-sparse|readzero-then-write|torture|\
-             underused|walk|warm ARGS",
+            "usage: program anon|faults|fill|oracle|pageout|oom-sparse|readzero-then-write|\
+             torture|underused|walk|warm ARGS",
         )
         .map_err(Failure::Lab),
     };

@@ -1,0 +1,128 @@
+//! The comparison finds what is planted.
+
+use super::*;
+use crate::program::oracle::plan::{Advice, Step};
+
+#[test]
+fn report_has_the_promised_shape() {
+    let row = Difference {
+        seed: 3,
+        step: "7".into(),
+        kind: Kind::Bytes,
+        what: "other bytes".into(),
+        cause: None,
+    };
+    let report = Report {
+        options: Oracle {
+            sides: vec![Side::Live, Side::Kernel],
+            seeds: 1,
+            first: 3,
+            set: Vec::new(),
+        },
+        rows: vec![row],
+        more: Totals {
+            programs: 1,
+            steps: 9,
+            agree: 8,
+            ..Totals::default()
+        },
+    };
+    let json = report.to_json();
+    let begin = r#"{"schema":1,"experiment":"oracle","programs":1,"steps":9,"agree":8,"#.to_owned()
+        + r#""differ":[{"seed":3,"step":"7","kind":"bytes","what":"other bytes"}]"#;
+    assert!(json.starts_with(&begin), "{json}");
+    assert!(report.failed());
+    let text = report.to_text();
+    assert!(text.contains("seed 3 step 7: other bytes"), "{text}");
+}
+
+/// What a program of two steps prints: with this error, sum and memory after the first.
+fn told(errno: i32, sum: &str, classes: &str) -> Run {
+    let text = format!("step 0 {errno} {sum} {classes}\nstep end 0 5 {classes}\n");
+    Run::parse(&text, None).unwrap()
+}
+
+fn plan(step: Step) -> Plan {
+    let mut plan = Plan::new(0);
+    (plan.steps, plan.pages) = (vec![step], 512);
+    plan
+}
+
+/// What is found between the kernel's run and deckle's.
+fn found(step: Step, kernel: &Run, live: &Run) -> (Vec<(Kind, Option<&'static str>)>, Totals) {
+    let (mut rows, mut totals) = (Vec::new(), Totals::default());
+    compare::compare(1, &plan(step), kernel, live, &mut rows, &mut totals);
+    (
+        rows.iter().map(|row| (row.kind, row.cause)).collect(),
+        totals,
+    )
+}
+
+#[test]
+fn a_planted_difference_of_each_kind_is_found() {
+    let write = || Step::Touch(0..512, 1, Some(1));
+    let right = told(0, "7", "r4.508");
+    let (rows, totals) = found(write(), &right, &right);
+    assert_eq!((rows.len(), totals.steps, totals.agree), (0, 2, 2));
+    for (live, kind, steps) in [
+        (told(12, "7", "r4.508"), Kind::Error, 1),
+        (told(0, "8", "r4.508"), Kind::Bytes, 1),
+        (told(0, "7", "r3.509"), Kind::Memory, 2),
+        (told(0, "7", "r5.507"), Kind::Memory, 2),
+    ] {
+        let (rows, totals) = found(write(), &right, &live);
+        assert_eq!(rows, [(kind, None)]);
+        // What differs from a step on is one difference, not one of each step that follows.
+        assert_eq!((totals.steps, totals.agree), (steps, steps - 1));
+    }
+    let (huge, small) = (told(0, "7", "h512"), told(0, "7", "r512"));
+    assert_eq!(found(write(), &huge, &small).0, [(Kind::Memory, None)]);
+    assert_eq!(found(write(), &small, &huge).0, [(Kind::Memory, None)]);
+    let killed = Run::parse("step 0 0 7 r4.508\n", Some("killed".into())).unwrap();
+    assert_eq!(found(write(), &right, &killed).0, [(Kind::End, None)]);
+    assert!(Run::parse("step 0 0 7 r4.\n", None).is_none());
+}
+
+#[test]
+fn what_differs_by_nature_is_counted_apart() {
+    let cold = Step::Advise(0..512, Advice::Cold);
+    let (there, aside) = (told(0, "7", "r4.508"), told(0, "7", ".512"));
+    let (rows, totals) = found(cold, &there, &aside);
+    assert_eq!((rows.len(), totals.agree), (0, 1));
+    assert_eq!(totals.by_nature.get("aside"), Some(&1));
+    let read = Step::Touch(0..1, 1, None);
+    let (rows, totals) = found(read, &told(0, "7", "z1.511"), &told(0, "7", "z16.496"));
+    assert_eq!(
+        (rows.len(), totals.by_nature.get("zero page")),
+        (0, Some(&1))
+    );
+    let free = Step::Advise(0..4, Advice::Free);
+    let (rows, _) = found(free, &there, &told(0, "7", "h512"));
+    assert_eq!(rows, [(Kind::Memory, Some("part"))]);
+}
+
+#[test]
+fn options_that_make_no_sense_are_refused() {
+    #[derive(clap::Parser)]
+    struct Options {
+        #[command(flatten)]
+        oracle: Oracle,
+    }
+    let options = |words: &str| {
+        let words = ["oracle"].into_iter().chain(words.split_whitespace());
+        <Options as clap::Parser>::try_parse_from(words)
+    };
+    assert!(options("--on kernel,live --seeds 3 --first 9").is_ok());
+    for bad in ["--seeds 0", "--seeds -1", "--on", "--on all", "--first x"] {
+        assert!(options(bad).is_err(), "{bad}");
+    }
+    for bad in [
+        "--on live",
+        "--on live,live",
+        "--on live,kernel,model",
+        "--set pages",
+    ] {
+        let refused = options(bad).unwrap().oracle.run(&Lab::default());
+        assert!(matches!(refused, Err(LabError::Option(_))), "{bad}");
+    }
+}
