@@ -50,6 +50,15 @@ fn mappings_of_all_kinds_lie_where_the_program_wants_them_and_lose_no_byte() {
     }
 }
 
+/// What was moved to was dropped before the kernel had looked whether it can move anything there.
+#[test]
+fn a_move_that_the_kernel_refuses_takes_nothing_away() {
+    let program = compile("refused_moves", &[]);
+    let program = program.to_str().expect("path");
+    expect(&alone(&[program]), "moves right");
+    expect(&run(&LIMIT, &[program]), "moves right");
+}
+
 #[test]
 fn children_have_no_memory_that_is_kept_from_them() {
     let program = compile("heirs", &[]);

@@ -44,7 +44,7 @@ impl Calls {
         if !source {
             // Foreign memory moved over managed memory by force.
             if over {
-                self.leave(to, size)?;
+                self.give_way(addr, (to, size))?;
             }
             return Err(FOREIGN);
         }
@@ -53,10 +53,10 @@ impl Calls {
         }
         if !managed.contains(addr, whole) {
             // Of both kinds: the kernel's.
-            self.surrender(addr, whole)?;
             if over {
-                self.leave(to, size)?;
+                self.give_way(addr, (to, size))?;
             }
+            self.surrender(addr, whole)?;
             return Err(FOREIGN);
         }
         let how = match (fixed, flags & libc::MREMAP_MAYMOVE != 0) {
@@ -66,6 +66,13 @@ impl Calls {
             (false, false) => Remap::InPlace,
         };
         self.move_managed((addr, whole), size, how, fixed.then_some(to))
+    }
+
+    /// The kernel is about to move what is at `addr` over `to`. It may refuse that after all, and
+    /// then nothing may have changed: so the memory there is given to it with its bytes.
+    fn give_way(&mut self, addr: usize, to: (usize, usize)) -> Result<usize, i32> {
+        self.mapped(addr, PAGE).map_err(|_| libc::EFAULT)?;
+        self.surrender(to.0, to.1)
     }
 
     /// Has the pager move or resize a managed mapping; `to`: there, by force.
