@@ -69,7 +69,13 @@ impl<E: Env> Mm<E> {
             }
             Advice::PopulateRead | Advice::PopulateWrite => {
                 let write = advice == Advice::PopulateWrite;
-                for v in &mapped {
+                let mut next = start;
+                // In order: what is behind a hole is left alone.
+                for v in mapped.iter().take_while(|v| {
+                    let joins = v.start == next;
+                    next = v.start.add(v.pages);
+                    joins
+                }) {
                     if !v.prot.read || write && !v.prot.write {
                         return Err(MapError::BadRange(v.start, v.pages));
                     }

@@ -48,6 +48,9 @@ impl<E: Env> Mm<E> {
         if let Some(hole) = space.read_vmas(self, |t| t.first_hole(start, pages)) {
             return Err(MapError::Hole(hole));
         }
+        if before.iter().all(|v| v.prot == prot) {
+            return Ok(());
+        }
         if before.iter().any(|v| v.prot.or(prot) != v.prot) {
             self.set_attrs(&space, start, pages, both, Tell::Core)?;
         }

@@ -4,8 +4,8 @@ use super::common::Rig;
 use super::common::hand::{BLOCK, byte_of};
 use deckle_mm::engine::lru::Which;
 use deckle_mm::{
-    Advice, Charge, Item, LockClass, Pfn, Profile, Prot, SizeItem, SizeMode, Sizes, SplitError,
-    SplitFlags, SplitMode, Tunables, Vpn,
+    Advice, Charge, Item, LockClass, MapError, Pfn, Profile, Prot, SizeItem, SizeMode, Sizes,
+    SplitError, SplitFlags, SplitMode, Tunables, Vpn,
 };
 
 fn rig_of(order: u8) -> Rig {
@@ -230,6 +230,31 @@ fn r101_locked_pages_are_never_dropped() {
         assert_eq!((rig.resident(), rig.stat(Item::NrZero)), (BLOCK, 0));
         rig.verify(&split_mode);
     }
+}
+
+/// As with Linux: the huge page was taken apart for nothing.
+#[test]
+fn rights_that_are_there_already_leave_a_huge_page_whole() {
+    let (rig, start) = half(9);
+    (rig.mm.mprotect(rig.space, start.add(7), 9, Prot::RW)).unwrap();
+    assert_eq!(rig.folio(start).order, 9);
+    (rig.mm.mprotect(rig.space, start.add(7), 9, Prot::R)).unwrap();
+    assert!(rig.folio(start).order < 9);
+    intact(&rig, start, BLOCK);
+    rig.verify(&"rights");
+}
+
+/// What lies behind a hole was populated, and with other rights it was the error that counted.
+#[test]
+fn populating_goes_in_order_and_ends_at_a_hole() {
+    let rig = rig_of(9);
+    let start = rig.mmap(0, 16);
+    (rig.mm.mprotect(rig.space, start.add(12), 4, Prot::NONE)).unwrap();
+    rig.munmap(start.add(4), 4);
+    let done = (rig.mm).madvise(rig.space, start, 16, Advice::PopulateWrite);
+    assert_eq!(done, Err(MapError::Hole(start)));
+    assert_eq!(rig.resident(), 4);
+    rig.verify(&"populated");
 }
 
 #[test]

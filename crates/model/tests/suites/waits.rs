@@ -88,10 +88,11 @@ fn r53_r98_whoever_meets_a_block_in_work_waits_for_its_end_and_no_longer() {
     }
     // In place it is done with the block locked.
     meet("break", SplitMode::Shatter, huge, |rig, start| {
-        let (half, prot) = (start.add(BLOCK / 2), Prot::RW);
+        let (half, exec) = (start.add(BLOCK / 2), true);
+        let other = Prot { exec, ..Prot::RW };
         rig.mm
-            .mprotect(rig.space, half, BLOCK / 2, prot)
-            .and_then(|()| rig.mm.mprotect(rig.space, start, BLOCK, prot))
+            .mprotect(rig.space, half, BLOCK / 2, other)
+            .and_then(|()| rig.mm.mprotect(rig.space, start, BLOCK, Prot::RW))
             .unwrap();
     });
     let mode = SplitMode::Auto;
