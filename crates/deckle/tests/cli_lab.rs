@@ -383,7 +383,7 @@ fn r150_lab_oracle_finds_bytes_errors_and_ends_as_on_the_kernel() {
     let (code, out, err) = output(&args.split(' ').collect::<Vec<_>>());
     let host = err.contains("leave the kernel side out") || err.contains("userfaultfd");
     if code == 125 && host || !library("r150_lab_oracle") {
-        eprintln!("SKIPPED r150_lab_oracle_finds_bytes_errors_and_ends_as_on_the_kernel: {err}");
+        skipped(&err);
         return;
     }
     assert!(code == 0 || code == 1, "{err}");

@@ -7,7 +7,7 @@ use crate::env::Env;
 use crate::mm::Mm;
 use crate::table::block::{BlockState, Presence};
 use crate::table::entry::Kind;
-use crate::table::vma::ThpAdvice;
+use crate::table::vma::{ThpAdvice, Vma};
 use crate::units::{BLOCK_PAGES, PageMask, SpaceId, Vpn};
 use alloc::vec::Vec;
 
@@ -68,19 +68,7 @@ impl<E: Env> Mm<E> {
                 }
             }
             Advice::PopulateRead | Advice::PopulateWrite => {
-                let write = advice == Advice::PopulateWrite;
-                let mut next = start;
-                // In order: what is behind a hole is left alone.
-                for v in mapped.iter().take_while(|v| {
-                    let joins = v.start == next;
-                    next = v.start.add(v.pages);
-                    joins
-                }) {
-                    if !v.prot.read || write && !v.prot.write {
-                        return Err(MapError::BadRange(v.start, v.pages));
-                    }
-                    self.populate(id, v.start, v.pages, write)?;
-                }
+                self.populate_vmas(id, start, &mapped, advice == Advice::PopulateWrite)?;
             }
             Advice::PageOut => {
                 self.page_out(id, start, pages)?;
@@ -108,6 +96,27 @@ impl<E: Env> Mm<E> {
         }
         if covered < pages {
             return Err(MapError::Hole(start));
+        }
+        Ok(())
+    }
+
+    /// Populates what these VMAs, which are in order, have from `next` on up to the first hole.
+    fn populate_vmas(
+        &self,
+        id: SpaceId,
+        mut next: Vpn,
+        vmas: &[Vma],
+        write: bool,
+    ) -> Result<(), MapError> {
+        for v in vmas {
+            if v.start != next {
+                break;
+            }
+            if !v.prot.read || write && !v.prot.write {
+                return Err(MapError::BadRange(v.start, v.pages));
+            }
+            self.populate(id, v.start, v.pages, write)?;
+            next = v.start.add(v.pages);
         }
         Ok(())
     }
