@@ -233,14 +233,11 @@ struct Process {
     seam: Vec<bool>,
     /// Pages of blocks of which some were advised to be cold, free or out.
     parted: Vec<bool>,
-    /// Pages that are unmapped, and those that were ever resident.
-    gone: Vec<bool>,
+    /// Pages that were ever resident.
     ever: Vec<bool>,
     forked: bool,
     /// Whether all memory was read before this step.
     looked: bool,
-    /// An mremap came from where nothing is mapped.
-    lost: bool,
 }
 
 /// The step of a name, if it is one of the plan's.
@@ -267,27 +264,22 @@ impl Process {
             cut: none.clone(),
             seam: none.clone(),
             parted: none.clone(),
-            gone: none.clone(),
             ever: none,
             forked: false,
             looked: false,
-            lost: false,
         }
     }
 
     /// Another error, or other bytes.
     fn other(&self, step: &Step, kernel: &Told, live: &Told) -> Option<Found> {
-        let (name, lost) = (name(step, kernel), self.lost.then_some(LOST.name));
+        let name = name(step, kernel);
         if kernel.errno != live.errno {
             let several = matches!(step, Step::Move(..)) && live.errno == libc::EFAULT;
-            let populates = Advice::PopulateRead..=Advice::PopulateWrite;
-            let populate = matches!(step, Step::Advise(_, advice) if populates.contains(advice));
-            let cause = lost.or(several.then_some(SEVERAL.name));
-            let cause = cause.or(populate.then_some(POPULATE.name));
+            let cause = several.then_some(SEVERAL.name);
             let what = format!("{name}: error {} instead of {}", live.errno, kernel.errno);
             return Some((Kind::Error, what, cause));
         }
-        (kernel.sum != live.sum).then(|| (Kind::Bytes, format!("{name}: other bytes"), lost))
+        (kernel.sum != live.sum).then(|| (Kind::Bytes, format!("{name}: other bytes"), None))
     }
 
     /// What the step does to what rests aside, and to mappings.
@@ -321,23 +313,14 @@ impl Process {
                 self.aside[from.clone()].fill(false);
                 ends(&mut self.seam, *to..to + from.len());
                 ends(&mut self.seam, from.clone());
-                self.lost |= self.gone[from.clone()].contains(&true);
-                self.gone[*to..to + from.len()].fill(false);
-                self.gone[from.clone()].fill(true);
             }
-            Step::Map(range) | Step::Unmap(range) => {
-                self.aside[range.clone()].fill(false);
-                self.gone[range.clone()].fill(matches!(step, Step::Unmap(_)));
-            }
-            Step::Resize(range, length) if *length < range.len() => {
-                self.gone[range.start + length..range.end].fill(true);
-            }
+            Step::Map(range) | Step::Unmap(range) => self.aside[range.clone()].fill(false),
             _ => {}
         }
     }
 
     /// Why this differs of a page: by nature, or else.
-    fn reason(&self, plan: &Plan, step: &Step, page: usize, is: Page, failed: bool) -> Why {
+    fn reason(&self, plan: &Plan, step: &Step, page: usize, is: Page) -> Why {
         let block = page / BLOCK_PAGES * BLOCK_PAGES;
         let was = &self.was[0][block..block + BLOCK_PAGES];
         // Who looks at all memory does so after its step is told.
@@ -356,16 +339,11 @@ impl Process {
             }
             (Page::Huge, _) if self.cut[page] => Why::Nature(CUT),
             (Page::Huge | Page::More, _) if writes && self.seam[page] => Why::Nature(SEAM),
-            (_, Step::Advise(_, Advice::PopulateWrite | Advice::PopulateRead)) if failed => {
-                Why::Cause(POPULATE)
-            }
             (
                 Page::Huge | Page::More,
                 Step::Advise(_, Advice::Cold | Advice::Free | Advice::PageOut),
             ) => Why::Cause(PART),
             (Page::More, _) if self.parted[page] => Why::Cause(PART),
-            (Page::Small, Step::Protect(..)) => Why::Cause(NO_CHANGE),
-            (Page::More, _) if writes => Why::Cause(COME_BACK),
             (Page::Less | Page::Small, _) if writes && zeros() => Why::Cause(ZERO_BLOCK),
             (Page::Less | Page::Small, _) if writes && self.forked => Why::Cause(FORKED),
             (Page::Less, _) if writes && larger => Why::Cause(CAP),
@@ -389,7 +367,7 @@ impl Process {
         let step = kernel.steps.get(at).and_then(|told| find(plan, &told.step));
         step.into_iter().for_each(|step| self.rest(step));
         let what = format!("{}, the kernel's {}", live.tell(), kernel.tell());
-        Some((at, (Kind::End, what, self.lost.then_some(LOST.name))))
+        Some((at, (Kind::End, what, None)))
     }
 
     /// Compares how all pages are mapped after a step: what is new, by nature and otherwise.
@@ -406,7 +384,7 @@ impl Process {
             if is == Page::Same || is.follows(was) {
                 continue;
             }
-            match self.reason(plan, step, page, is, kernel.errno != 0) {
+            match self.reason(plan, step, page, is) {
                 Why::Nature(nature) => _ = news.natures.insert(nature),
                 _ if full => _ = news.natures.insert(ORDER),
                 why => {
@@ -478,7 +456,6 @@ pub(super) fn compare(
         }
     }
     if kernel.ended != live.ended || kernel.steps.len() != live.steps.len() {
-        main.lost |= before.1.lost;
         match main.end(plan, kernel, live) {
             Some((at, found)) => differ(&at.to_string(), found),
             None => *totals.by_nature.entry(MARGIN.name).or_default() += 1,

@@ -62,16 +62,6 @@ pub(super) const PART: Reason = reason(
     "MADV_COLD, FREE and PAGEOUT split a large folio of which they get a part, and a split drops \
      zeros; PAGEOUT without swap splits all, and discards what is free; deckle keeps the folio",
 );
-pub(super) const POPULATE: Reason = reason(
-    "populate",
-    "MADV_POPULATE stops where it fails, with that error; deckle goes on behind a hole, to the \
-     error of what is there",
-);
-pub(super) const NO_CHANGE: Reason = reason(
-    "no change",
-    "mprotect to the rights that a part of a huge page already has changes nothing in the kernel; \
-     deckle takes the page apart",
-);
 pub(super) const CAP: Reason = reason(
     "cap",
     "profile linux has fault_max 64K: sizes above that are enabled, and not taken",
@@ -82,20 +72,9 @@ pub(super) const FORKED: Reason = reason(
      if nobody shares it any more",
 );
 
-pub(super) const COME_BACK: Reason = reason(
-    "come back",
-    "where pages were taken from a huge page a fault gets a window of them at once",
-);
 pub(super) const SEVERAL: Reason = reason(
     "several",
     "Linux moves several mappings with one mremap since 6.17; deckle refuses, as Linux did before",
 );
-pub(super) const LOST: Reason = reason(
-    "lost",
-    "an mremap that is refused, since nothing is mapped where it begins, has unmapped its target",
-);
-
 /// What explains differences that are no side's nature: they count.
-pub const CAUSES: [Reason; 9] = [
-    ZERO_BLOCK, PART, POPULATE, NO_CHANGE, CAP, FORKED, COME_BACK, SEVERAL, LOST,
-];
+pub const CAUSES: [Reason; 5] = [ZERO_BLOCK, PART, CAP, FORKED, SEVERAL];
