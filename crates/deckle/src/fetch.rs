@@ -146,16 +146,12 @@ impl Range {
         let mut read = [0_u8; BATCH as usize];
         let from: Vec<u64> = (0..pages).map(|page| at + page * PAGE).collect();
         let pid = self.pid;
-        peek(pid, &from, &mut read).map_or_else(
-            |errno| {
-                Err(match errno {
-                    Errno(libc::EFAULT) => format!("{at:#x}: the process itself may not read it"),
-                    Errno(libc::ESRCH) => format!("there is no process {pid} any more"),
-                    errno => format!("process {pid}: {errno}: {}", Range::REMEDY),
-                })
-            },
-            |pages| Ok(pages as u64 * PAGE),
-        )
+        let got = peek(pid, &from, &mut read).map(|pages| pages as u64 * PAGE);
+        got.map_err(|errno| match errno {
+            Errno(libc::EFAULT) => format!("{at:#x}: the process itself may not read it"),
+            Errno(libc::ESRCH) => format!("there is no process {pid} any more"),
+            errno => format!("process {pid}: {errno}: {}", Range::REMEDY),
+        })
     }
 
     /// How many pages are not there, if that can be told.

@@ -351,25 +351,6 @@ impl Process {
         }
     }
 
-    /// What to say of two ends that differ, and at which step; nothing: they are near the limit.
-    fn end(mut self, plan: &Plan, kernel: &Run, live: &Run) -> Option<(usize, Found)> {
-        let mut pairs = kernel.steps.iter().zip(&live.steps);
-        let less = kernel.steps.len().min(live.steps.len());
-        let at = pairs.position(|(k, l)| k.step != l.step).unwrap_or(less);
-        // With what was going on: the step that one side has not told any more.
-        let told = |run: &Run| run.steps.iter().take(at + 1).map(Told::resident).max();
-        let most = told(kernel).max(told(live)).unwrap_or(0);
-        let both = kernel.ended == live.ended;
-        let near = |limit| both || (most + NEAR).abs_diff(limit / PAGE) <= 2 * NEAR;
-        if plan.knobs.limit.is_some_and(near) {
-            return None;
-        }
-        let step = kernel.steps.get(at).and_then(|told| find(plan, &told.step));
-        step.into_iter().for_each(|step| self.rest(step));
-        let what = format!("{}, the kernel's {}", live.tell(), kernel.tell());
-        Some((at, (Kind::End, what, None)))
-    }
-
     /// Compares how all pages are mapped after a step: what is new, by nature and otherwise.
     fn look(&mut self, plan: &Plan, step: &Step, [kernel, live]: [&Told; 2]) -> News {
         let mut news = News::default();
@@ -401,6 +382,23 @@ impl Process {
         self.was = [kernel.classes.clone(), live.classes.clone()];
         news
     }
+}
+
+/// What to say of two ends that differ, and at which step; nothing: they are near the limit.
+fn end(limit: Option<usize>, kernel: &Run, live: &Run) -> Option<(usize, Found)> {
+    let mut pairs = kernel.steps.iter().zip(&live.steps);
+    let less = kernel.steps.len().min(live.steps.len());
+    let at = pairs.position(|(k, l)| k.step != l.step).unwrap_or(less);
+    // With what was going on: the step that one side has not told any more.
+    let told = |run: &Run| run.steps.iter().take(at + 1).map(Told::resident).max();
+    let most = told(kernel).max(told(live)).unwrap_or(0);
+    let both = kernel.ended == live.ended;
+    let near = |limit| both || (most + NEAR).abs_diff(limit / PAGE) <= 2 * NEAR;
+    if limit.is_some_and(near) {
+        return None;
+    }
+    let what = format!("{}, the kernel's {}", live.tell(), kernel.tell());
+    Some((at, (Kind::End, what, None)))
 }
 
 /// Compares what the two sides of a program told. After a step whose bytes or error differ the
@@ -456,7 +454,7 @@ pub(super) fn compare(
         }
     }
     if kernel.ended != live.ended || kernel.steps.len() != live.steps.len() {
-        match main.end(plan, kernel, live) {
+        match end(plan.knobs.limit, kernel, live) {
             Some((at, found)) => differ(&at.to_string(), found),
             None => *totals.by_nature.entry(MARGIN.name).or_default() += 1,
         }

@@ -176,25 +176,3 @@ fn errno(failed: bool) -> i32 {
         false => 0,
     }
 }
-
-/// Forks: the child's work, after which it ends; the child.
-pub(super) fn fork(child: impl FnOnce()) -> io::Result<i32> {
-    // SAFETY: the program has one thread, so its child may do what it may; it ends by _exit.
-    match unsafe { libc::fork() } {
-        -1 => Err(io::Error::last_os_error()),
-        0 => {
-            child();
-            // SAFETY: ends the child at once, without the parent's exit handlers.
-            unsafe { libc::_exit(0) }
-        }
-        pid => Ok(pid),
-    }
-}
-
-/// Waits for a child; its status as the system gives it.
-pub(super) fn wait(pid: i32) -> i32 {
-    let mut status = -1;
-    // SAFETY: status is a local.
-    unsafe { libc::waitpid(pid, &raw mut status, 0) };
-    status
-}

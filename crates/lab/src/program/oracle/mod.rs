@@ -7,6 +7,7 @@
 use std::fmt::Write;
 use std::io::{self, Read, Write as _};
 
+use deckle_sys::process;
 use deckle_uffd::{Categories, Pagemap, PagemapScan};
 
 use super::{Failure, parse, say};
@@ -118,22 +119,22 @@ impl Program {
             (steps.iter().enumerate())
                 .try_for_each(|(n, step)| program.step(&format!("{name}{who}{n}"), step))
         };
-        let mut go = Some(go);
-        let pid = arena::fork(|| {
-            go = None;
+        let Some(pid) = process::fork_alone().map_err(|e| fail(e.into()))? else {
+            drop(go);
             let _ = until.read(&mut [0]);
             // The one that is open is about the parent's memory.
             if let Ok(own) = Pagemap::open_self() {
                 self.pagemap = own;
                 let _ = steps(self, 'c', child);
             }
-        });
-        let pid = pid.map_err(fail)?;
+            std::process::exit(0);
+        };
         if !child_first {
             steps(self, 'p', parent)?;
         }
         drop(go);
-        let status = arena::wait(pid);
+        let waited = process::wait(pid, 0).map_err(|e| fail(e.into()))?;
+        let status = waited.map_or(-1, |(_, status)| status);
         if child_first {
             steps(self, 'p', parent)?;
         }
