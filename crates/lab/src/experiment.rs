@@ -107,9 +107,10 @@ impl<E: Tell> Report<E> {
                 _ => "at most",
             };
             let (want, found) = (t.want, t.found);
+            let error = t.error.map_or(String::new(), |e| format!(" +- {e:.3}"));
             let _ = writeln!(
                 text,
-                "  {holds:<3} {of:<wide$}  {bound} {want:.2}: {found:.3}"
+                "  {holds:<3} {of:<wide$}  {bound} {want:.2}: {found:.3}{error}"
             );
         }
         text
@@ -177,6 +178,9 @@ pub struct Target<Of> {
     pub want: f64,
     /// What was measured.
     pub found: f64,
+    /// Its standard error, where that is told.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<f64>,
     /// Whether it is so; of what could not be measured nothing holds.
     pub holds: bool,
 }
@@ -195,6 +199,7 @@ impl<Of> Target<Of> {
             what,
             want,
             found,
+            error: None,
         }
     }
 }

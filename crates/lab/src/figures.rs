@@ -27,6 +27,41 @@ impl Mean {
     }
 }
 
+/// What is kept of the change from `none` to `all`: that from `none` to `some`, as a share.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(crate) struct Kept {
+    /// The share.
+    pub share: f64,
+    /// Its standard error, by the first derivatives; `None` where one of the three has none.
+    pub error: Option<f64>,
+}
+
+impl Kept {
+    /// Of means of what was measured apart.
+    pub fn of(none: Mean, all: Mean, some: Mean) -> Self {
+        let gain = none.mean - all.mean;
+        let share = (none.mean - some.mean) / gain;
+        let slopes = [(1.0 - share) / gain, share / gain, -1.0 / gain];
+        let errors = [none.error, all.error, some.error];
+        let squares = (slopes.iter().zip(errors)).map(|(slope, e)| Some((slope * e?).powi(2)));
+        let sum: Option<f64> = squares.sum();
+        Self {
+            share,
+            error: sum.map(f64::sqrt),
+        }
+    }
+}
+
+impl Mean {
+    /// The mean of `1 / x`, near enough where the error is small.
+    pub fn inverse(self) -> Self {
+        Self {
+            mean: 1.0 / self.mean,
+            error: self.error.map(|e| e / (self.mean * self.mean)),
+        }
+    }
+}
+
 /// The middle one, or the mean of the middle two; 0 of none.
 pub(crate) fn median(all: &[f64]) -> f64 {
     let mut all = all.to_vec();
@@ -48,6 +83,26 @@ pub(crate) fn percentile(values: &mut [u64], percent: f64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn r138_the_error_of_a_share_is_that_of_what_it_is_made_of() {
+        let mean = |mean, error| Mean { mean, error };
+        let of = |none, all, some| Kept::of(mean(10.0, none), mean(6.0, all), mean(7.0, some));
+        // 3 of 4. Of the third by 1/4, of the second by 3/16, of the first by 1/16.
+        let one = |none, all, some| of(Some(none), Some(all), Some(some)).error.unwrap();
+        assert_eq!(of(None, Some(1.0), Some(1.0)).error, None);
+        assert_eq!(of(None, None, None).share, 0.75);
+        for (found, want) in [
+            (one(0.0, 0.0, 0.4), 0.1),
+            (one(0.0, 0.4, 0.0), 0.075),
+            (one(0.4, 0.0, 0.0), 0.025),
+            (one(0.4, 0.4, 0.4), 0.127_475),
+        ] {
+            assert!((found - want).abs() < 1e-6, "{found} {want}");
+        }
+        let inverse = mean(4.0, Some(0.8)).inverse();
+        assert_eq!((inverse.mean, inverse.error), (0.25, Some(0.05)));
+    }
 
     #[test]
     fn r29_means_and_percentiles_of_known_sets() {

@@ -117,8 +117,13 @@ impl Underused {
         let sides = self.sides.iter().filter(|side| **side != Side::Model);
         let mut highs = Vec::new();
         for &side in sides {
-            let madvise = one(side, Setting::Madvise, None)?.peak;
-            let always = one(side, Setting::Always, None)?.peak;
+            let mut peaks = [Setting::Madvise, Setting::Always].map(|setting| (setting, 0));
+            for (setting, peak) in &mut peaks {
+                for _ in 0..self.mark_runs() {
+                    *peak += one(side, *setting, None)?.peak / u64::from(self.mark_runs());
+                }
+            }
+            let [(_, madvise), (_, always)] = peaks;
             highs.push((side, high(madvise, always)));
         }
         let mut rows: Vec<(Side, Setting, u64, Vec<Run>)> = Vec::new();
@@ -134,8 +139,9 @@ impl Underused {
             }
         }
         rows.sort_by_key(|row| highs.iter().position(|(side, _)| *side == row.0));
+        let gauge = pressure::gauge(machines.cgroup.as_ref());
         let row = |(side, setting, high, runs): (_, _, _, Vec<Run>)| {
-            UnderusedRow::new(side, program, setting, high, &runs)
+            UnderusedRow::new(side, program, setting, (high, gauge), &runs)
         };
         Ok(rows.into_iter().filter_map(row).collect())
     }
@@ -155,12 +161,17 @@ impl Underused {
                 Side::Model,
                 program,
                 setting,
-                high,
+                (high, "the account"),
                 run.as_slice(),
             ));
             step();
         }
         Ok(rows)
+    }
+
+    /// Runs of each of the two settings whose peaks make the mark.
+    fn mark_runs(&self) -> u32 {
+        self.runs.min(5)
     }
 
     fn steps(&self, programs: usize, machines: &[Side]) -> u64 {
@@ -173,7 +184,7 @@ impl Underused {
         };
         let on = |side: &Side| {
             let has = self.settings.iter().filter(|setting| setting.is_on(*side));
-            2 + has.map(runs).sum::<usize>()
+            2 * self.mark_runs() as usize + has.map(runs).sum::<usize>()
         };
         let modelled = self.sides.iter().filter(|s| **s == Side::Model).count();
         let each = machines.iter().map(on).sum::<usize>() + modelled * self.settings.len();

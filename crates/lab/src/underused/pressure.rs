@@ -33,6 +33,14 @@ pub(super) struct Pressure<'a> {
     floor: u64,
 }
 
+/// How memory is told.
+pub(super) fn gauge(cgroup: Option<&Cgroup>) -> &'static str {
+    match cgroup {
+        Some(_) => "charged to the cgroup",
+        None => "the sum of Pss_Anon",
+    }
+}
+
 impl<'a> Pressure<'a> {
     /// Pressure on the tree below `root` whenever it holds more than `high` bytes.
     pub fn new(side: Side, root: u32, cgroup: Option<&'a Cgroup>, high: Option<u64>) -> Self {

@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::{META, Of, Run, Setting, Underused};
 use crate::Side;
 use crate::experiment::{Json, Report, Target, Tell};
-use crate::figures::Mean;
+use crate::figures::{Kept, Mean};
 use crate::plot::{Bar, Panel, bars};
 use crate::program::underused::Program;
 use crate::size::human;
@@ -60,6 +60,8 @@ pub struct UnderusedRow {
     pub peak_bytes: u64,
     /// Memory after pressure and a pause, in bytes.
     pub settled_bytes: u64,
+    /// The same of each run, in their order.
+    pub settled_runs_bytes: Vec<u64>,
     /// Huge pages left then, in bytes.
     pub huge_bytes: u64,
     /// Huge pages split.
@@ -71,6 +73,9 @@ pub struct UnderusedRow {
     pub retouches: Option<u64>,
     /// Above this there was pressure, in bytes.
     pub high_bytes: u64,
+    /// How memory was told: what a cgroup is charged for, the sum of Pss_Anon, or the model's
+    /// account.
+    pub gauge: &'static str,
     /// The side.
     pub on: Side,
 }
@@ -81,7 +86,7 @@ impl UnderusedRow {
         on: Side,
         program: Program,
         setting: Setting,
-        high_bytes: u64,
+        (high_bytes, gauge): (u64, &'static str),
         runs: &[Run],
     ) -> Option<Self> {
         let mut by_settled = runs.to_vec();
@@ -97,13 +102,24 @@ impl UnderusedRow {
             runs_s: times,
             peak_bytes: middle.peak,
             settled_bytes: middle.settled,
+            settled_runs_bytes: runs.iter().map(|run| run.settled).collect(),
             huge_bytes: middle.huge,
             splits: middle.splits,
             underused_splits: middle.underused_splits,
             retouches: middle.retouches,
             high_bytes,
+            gauge,
             on,
         })
+    }
+
+    fn time(&self) -> Option<Mean> {
+        let error = self.time_error_s;
+        self.time_s.map(|mean| Mean { mean, error })
+    }
+
+    fn settled(&self) -> Mean {
+        Mean::of(self.settled_runs_bytes.iter().map(|bytes| *bytes as f64))
     }
 }
 
@@ -125,25 +141,21 @@ pub(super) fn targets(rows: &[UnderusedRow]) -> Vec<Target<Of>> {
         let (Some(madvise), Some(always)) = (of(Setting::Madvise), of(Setting::Always)) else {
             continue;
         };
-        let over = |r: &UnderusedRow| r.settled_bytes as f64 - madvise.settled_bytes as f64;
         for shrink in [META, Setting::Deckle].into_iter().filter_map(of) {
             let setting = shrink.setting;
-            let of = Of { program, setting };
-            if matches!(program, Program::Sparse | Program::Churn) && over(always) > 0.0 {
-                let (what, kept) = ("of the extra memory of always, kept", over(shrink));
-                all.push(Target::new(
-                    of,
-                    what,
-                    false,
-                    KEPT_MEMORY,
-                    kept / over(always),
-                ));
+            let target = |what, at_least, want, kept: Kept| Target {
+                error: kept.error,
+                ..Target::new(Of { program, setting }, what, at_least, want, kept.share)
+            };
+            let extra = always.settled().mean > madvise.settled().mean;
+            if matches!(program, Program::Sparse | Program::Churn) && extra {
+                let found = Kept::of(madvise.settled(), always.settled(), shrink.settled());
+                let what = "of the extra memory of always, kept";
+                all.push(target(what, false, KEPT_MEMORY, found));
             }
-            // Sparse gains only what its first faults cost less: judged on memory.
-            if let (Some(found), true) = (kept(madvise, always, shrink), program != Program::Sparse)
-            {
+            if let Some(found) = kept(madvise, always, shrink) {
                 let what = "of the speed that always gains, kept";
-                all.push(Target::new(of, what, true, KEPT_GAIN, found));
+                all.push(target(what, true, KEPT_GAIN, found));
             }
         }
     }
@@ -152,10 +164,11 @@ pub(super) fn targets(rows: &[UnderusedRow]) -> Vec<Target<Of>> {
 
 /// What `shrink` keeps of the speed that `always` gains over `madvise`; none where that is no
 /// more than chance.
-fn kept(madvise: &UnderusedRow, always: &UnderusedRow, shrink: &UnderusedRow) -> Option<f64> {
-    let (m, a, s) = (madvise.time_s?, always.time_s?, shrink.time_s?);
-    let error = madvise.time_error_s?.hypot(always.time_error_s?);
-    (m - a >= ERRORS * error && m > a).then(|| (m / s - 1.0) / (m / a - 1.0))
+fn kept(madvise: &UnderusedRow, always: &UnderusedRow, shrink: &UnderusedRow) -> Option<Kept> {
+    let [m, a, s] = [madvise.time()?, always.time()?, shrink.time()?];
+    let error = m.error?.hypot(a.error?);
+    (m.mean - a.mean >= ERRORS * error && m.mean > a.mean)
+        .then(|| Kept::of(m.inverse(), a.inverse(), s.inverse()))
 }
 
 /// A row, and by how many percent it is faster and larger than `madvise` beside it.
@@ -255,8 +268,9 @@ impl Tell for Underused {
                     .into_iter()
                     .map(|r| line(all, r))
                     .collect();
-                if !lines.is_empty() {
-                    let _ = writeln!(text, "\n{program} on {on}");
+                if let Some((first, ..)) = lines.first() {
+                    let gauge = first.gauge;
+                    let _ = writeln!(text, "\n{program} on {on} (memory: {gauge})");
                     table(&mut text, 2, &COLUMNS, &lines, |_| None);
                 }
             }
@@ -335,7 +349,7 @@ mod tests {
 
     fn report(always: f64, shrink: u64) -> Report<Underused> {
         let row = |setting, a: Run, b: Run| {
-            UnderusedRow::new(Side::Live, Program::Churn, setting, 1 << 20, &[a, b])
+            UnderusedRow::new(Side::Live, Program::Churn, setting, (1 << 20, "cgroup"), &[a, b])
         };
         of_rows([
             row(Setting::Madvise, run(1.0, 60), run(1.02, 60)),
@@ -388,7 +402,7 @@ mod tests {
     #[test]
     fn r138_each_setting_has_a_bar() {
         let row = |setting, mib| {
-            UnderusedRow::new(Side::Model, Program::Sparse, setting, 0, &[run(1.0, mib)])
+            UnderusedRow::new(Side::Model, Program::Sparse, setting, (0, "model"), &[run(1.0, mib)])
         };
         let picture = of_rows([row(Setting::Madvise, 20), row(META, 77)])
             .to_svg()
