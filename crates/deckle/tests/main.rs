@@ -18,6 +18,7 @@ mod cli_run;
 mod cli_services;
 mod cli_terminal;
 mod common;
+mod figures;
 mod managed;
 mod profiles;
 mod requirements;

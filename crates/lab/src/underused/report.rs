@@ -349,7 +349,13 @@ mod tests {
 
     fn report(always: f64, shrink: u64) -> Report<Underused> {
         let row = |setting, a: Run, b: Run| {
-            UnderusedRow::new(Side::Live, Program::Churn, setting, (1 << 20, "cgroup"), &[a, b])
+            UnderusedRow::new(
+                Side::Live,
+                Program::Churn,
+                setting,
+                (1 << 20, "cgroup"),
+                &[a, b],
+            )
         };
         of_rows([
             row(Setting::Madvise, run(1.0, 60), run(1.02, 60)),
@@ -402,7 +408,13 @@ mod tests {
     #[test]
     fn r138_each_setting_has_a_bar() {
         let row = |setting, mib| {
-            UnderusedRow::new(Side::Model, Program::Sparse, setting, (0, "model"), &[run(1.0, mib)])
+            UnderusedRow::new(
+                Side::Model,
+                Program::Sparse,
+                setting,
+                (0, "model"),
+                &[run(1.0, mib)],
+            )
         };
         let picture = of_rows([row(Setting::Madvise, 20), row(META, 77)])
             .to_svg()
