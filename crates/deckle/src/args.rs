@@ -38,6 +38,8 @@ pub enum Command {
     Lab(LabArgs),
     /// Say what this system allows, and the remedy for what is missing.
     Doctor(DoctorArgs),
+    /// Show a record that `deckle run --record` has made, as a page or a picture.
+    Plot(crate::plot::PlotArgs),
     /// Bring evicted memory of a process back, for a debugger that cannot wait for it.
     Fetch(FetchArgs),
 }
@@ -124,6 +126,11 @@ pub struct RunArgs {
     /// JSON: at the end, and before that anew every second.
     #[arg(long, value_name = "FILE")]
     pub stats: Option<PathBuf>,
+    /// Record to FILE what becomes of memory and processes, ten times a second at first, for
+    /// `deckle plot`. At most some 2 MiB: the longer it runs, the fewer samples are kept of each
+    /// second.
+    #[arg(long, value_name = "FILE")]
+    pub record: Option<PathBuf>,
     /// Refuse programs that cannot be managed (statically linked, setuid) instead of running
     /// them outside the limit.
     #[arg(long)]

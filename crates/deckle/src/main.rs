@@ -11,7 +11,9 @@ mod doctor;
 mod fail;
 mod fetch;
 mod lab;
+mod plot;
 mod procfs;
+mod record;
 mod run;
 mod settings;
 mod size;
@@ -56,6 +58,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(&args),
         Command::Lab(args) => lab::lab(args),
         Command::Doctor(args) => doctor::doctor(&args),
+        Command::Plot(args) => plot::plot(&args),
         Command::Fetch(args) => fetch::fetch(&args),
     };
     match done {

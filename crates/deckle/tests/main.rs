@@ -14,6 +14,7 @@ mod cli_doctor;
 mod cli_errors;
 mod cli_killed;
 mod cli_lab;
+mod cli_record;
 mod cli_run;
 mod cli_services;
 mod cli_terminal;

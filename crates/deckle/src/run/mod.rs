@@ -26,8 +26,10 @@ use deckle_door::Text;
 use deckle_group::program::{self, PATH_MAX, ProgramError, Verdict};
 use deckle_group::{Group, Name};
 use deckle_live::{Capabilities, Capability};
+use deckle_mm::PAGE_SIZE;
 use deckle_sys::signal::Signals;
 use deckle_sys::{Errno, random};
+use serde_json::json;
 
 use self::front::{Link, Side};
 use self::report::Report;
@@ -36,6 +38,7 @@ use self::swapfile::SwapFiles;
 use crate::access::Facts;
 use crate::args::RunArgs;
 use crate::fail::{Fail, plain};
+use crate::record::Recorder;
 use crate::say;
 use crate::settings::Settings;
 
@@ -69,15 +72,7 @@ fn supervisor(
 ) -> Result<i32, Fail> {
     let settings = Settings::of(args)?;
     let (path, verdict) = find_program(&args.program)?;
-    let unwritten = |e: io::Error| {
-        let file = args.stats.as_deref().unwrap_or(Path::new(""));
-        let (file, why) = (file.display(), plain(&e));
-        Fail::own(format!("--stats: {file}: cannot be written: {why}"))
-    };
-    let mut stats = match &args.stats {
-        Some(file) => Some(StatsFile::create(file, name.as_str()).map_err(unwritten)?),
-        None => None,
-    };
+    let (mut stats, mut recorder) = files_of(args, name, &settings)?;
     let managed = !args.unmanaged && can_manage(&path, verdict, settings.strict)?;
     let found = managed.then(tried).transpose()?;
     let library = if managed { Some(library()?) } else { None };
@@ -106,9 +101,15 @@ fn supervisor(
     let now = || Report::gather(&group, &settings, Err(start.elapsed()), args.unmanaged).json();
     let Some(end) =
         supervise::supervise(&group, &program, signals, front, tracer, files, &mut || {
-            let file = stats.as_mut()?;
-            file.work(now);
-            file.deadline()
+            let record = recorder.as_mut().and_then(|r| {
+                r.work(&group);
+                r.deadline()
+            });
+            let stats = stats.as_mut().and_then(|file| {
+                file.work(now);
+                file.deadline()
+            });
+            record.into_iter().chain(stats).min()
         })?
     else {
         // Nobody is there who would want to know.
@@ -116,12 +117,50 @@ fn supervisor(
     };
     let report = Report::gather(&group, &settings, Ok(&end), args.unmanaged);
     if let Some(file) = stats {
-        file.end(&report.json()).map_err(unwritten)?;
+        let done = file.end(&report.json());
+        done.map_err(|e| unwritten("stats", args.stats.as_deref(), &e))?;
+    }
+    if let (Some(recorder), Some(file)) = (recorder, &args.record)
+        && let Err(why) = recorder.end(&group, end.status, end.signal)
+    {
+        say(format_args!("--record: {}: {why}", file.display()));
     }
     if !args.quiet {
         report.print();
     }
     Ok(end.status)
+}
+
+/// What `--stats` and `--record` write to.
+fn files_of(
+    args: &RunArgs,
+    name: Name,
+    settings: &Settings,
+) -> Result<(Option<StatsFile>, Option<Recorder>), Fail> {
+    let stats = args.stats.as_deref().map(|file| {
+        let made = StatsFile::create(file, name.as_str());
+        made.map_err(|e| unwritten("stats", Some(file), &e))
+    });
+    let command = || args.program.iter().map(|word| word.to_string_lossy());
+    let record = args.record.as_deref().map(|file| {
+        let bytes =
+            |pages: u64| (pages != u64::MAX).then(|| pages.saturating_mul(PAGE_SIZE as u64));
+        let about = json!({
+            "command": command().collect::<Vec<_>>(),
+            "memory_max_bytes": bytes(settings.limits.max),
+            "memory_high_bytes": bytes(settings.limits.high),
+            "swap": settings.swap.to_string(),
+        });
+        let made = Recorder::create(file, name.as_str(), about);
+        made.map_err(|e| unwritten("record", Some(file), &e))
+    });
+    Ok((stats.transpose()?, record.transpose()?))
+}
+
+fn unwritten(option: &str, file: Option<&Path>, e: &io::Error) -> Fail {
+    let file = file.unwrap_or(Path::new("")).display();
+    let why = plain(e);
+    Fail::own(format!("--{option}: {file}: cannot be written: {why}"))
 }
 
 /// Whether the tree can be managed, of which the first program says `verdict`.

@@ -184,6 +184,9 @@ impl Scratch {
         std::fs::create_dir_all(&dir).unwrap();
         Scratch(dir)
     }
+    pub fn path(&self, name: &str) -> String {
+        self.0.join(name).to_str().unwrap().to_owned()
+    }
     pub fn file(&self, name: &str, bytes: &[u8], mode: u32) -> String {
         use std::os::unix::fs::PermissionsExt;
         let path = self.0.join(name);
