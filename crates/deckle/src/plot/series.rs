@@ -1,5 +1,7 @@
 //! What is drawn of a record: panels of series over time, of at most so many points.
 
+use deckle_mm::PAGE_SIZE;
+
 use crate::record::Record;
 
 /// Most points of a series: more than there are pixels.
@@ -48,85 +50,71 @@ pub(super) struct Panel {
 /// The times of all points, in milliseconds, and the panels.
 pub(super) fn panels(record: &Record) -> (Vec<u64>, Vec<Panel>) {
     let source = Source::new(record);
-    let gauge = |name, colour, column: &str| Series {
-        name,
-        colour,
-        values: source.gauge(column),
+    let limit = record.head["memory_max_bytes"].as_f64();
+    let lines = |title, unit, lines: &[Line]| {
+        let lines = lines.iter().map(|&(name, colour, column)| Series {
+            name,
+            colour,
+            values: source.of(column, unit),
+        });
+        Panel {
+            title,
+            unit,
+            areas: Vec::new(),
+            lines: lines.collect(),
+            limit: None,
+        }
     };
-    let rate = |name, colour, column: &str, factor: f64| Series {
-        name,
-        colour,
-        values: source.rate(column).iter().map(|n| n * factor).collect(),
+    let charged = [("charged", "#222222", "memory_bytes")];
+    let memory = Panel {
+        areas: memory(&source),
+        limit: limit.map(|bytes| ("limit", bytes)),
+        ..lines("Memory", Unit::Bytes, &charged)
     };
-    let (mapped, huge) = (source.gauge("resident_bytes"), source.gauge("huge_bytes"));
-    let of_both = |f: fn(f64, f64) -> f64| (mapped.iter().zip(&huge)).map(move |(m, h)| f(*m, *h));
-    let head = |key: &str| record.head[key].as_f64();
-    let limit = head("memory_max_bytes").map(|bytes| ("limit", bytes));
+    let swap = [
+        ("as the programs see it", "#8a4f9e", "swapped_bytes"),
+        ("compressed", "#e0a458", "stored_bytes"),
+        ("in files", "#777777", "file_bytes"),
+    ];
+    let faults = [
+        ("all", "#6aa7d6", "pgfault"),
+        ("from swap", "#c0392b", "pgmajfault"),
+    ];
+    let moved = [("out", "#e0a458", "pswpout"), ("in", "#c0392b", "pswpin")];
+    let pressure = [
+        ("some", "#e0a458", "pressure_some_us"),
+        ("full", "#c0392b", "pressure_full_us"),
+    ];
     let panels = vec![
-        Panel {
-            title: "Memory",
-            unit: Unit::Bytes,
-            areas: vec![
-                Series {
-                    name: "huge pages",
-                    colour: "#1f5a8a",
-                    values: of_both(f64::min).collect(),
-                },
-                Series {
-                    name: "other pages",
-                    colour: "#6aa7d6",
-                    values: of_both(|m, h| (m - h).max(0.0)).collect(),
-                },
-                gauge("unmapped", "#bcd7ec", "inactive_bytes"),
-                gauge("compressed", "#e0a458", "stored_bytes"),
-            ],
-            lines: vec![gauge("charged", "#222222", "memory_bytes")],
-            limit,
-        },
-        Panel {
-            title: "Swap",
-            unit: Unit::Bytes,
-            areas: Vec::new(),
-            lines: vec![
-                gauge("as the programs see it", "#8a4f9e", "swapped_bytes"),
-                gauge("compressed", "#e0a458", "stored_bytes"),
-                gauge("in files", "#777777", "file_bytes"),
-            ],
-            limit: None,
-        },
-        Panel {
-            title: "Faults",
-            unit: Unit::PerSecond,
-            areas: Vec::new(),
-            lines: vec![
-                rate("all", "#6aa7d6", "pgfault", 1.0),
-                rate("from swap", "#c0392b", "pgmajfault", 1.0),
-            ],
-            limit: None,
-        },
-        Panel {
-            title: "To and from swap",
-            unit: Unit::BytesPerSecond,
-            areas: Vec::new(),
-            lines: vec![
-                rate("out", "#e0a458", "pswpout", 4096.0),
-                rate("in", "#c0392b", "pswpin", 4096.0),
-            ],
-            limit: None,
-        },
-        Panel {
-            title: "Pressure",
-            unit: Unit::Percent,
-            areas: Vec::new(),
-            lines: vec![
-                // Microseconds in a second, as percent.
-                rate("some", "#e0a458", "pressure_some_us", 1e-4),
-                rate("full", "#c0392b", "pressure_full_us", 1e-4),
-            ],
-            limit: None,
-        },
+        memory,
+        lines("Swap", Unit::Bytes, &swap),
+        lines("Faults", Unit::PerSecond, &faults),
+        lines("To and from swap", Unit::BytesPerSecond, &moved),
+        lines("Pressure", Unit::Percent, &pressure),
     ];
     (source.times(), panels)
+}
+
+/// A line: its name, its colour, and its column.
+type Line = (&'static str, &'static str, &'static str);
+
+/// What memory is, the lowest first.
+fn memory(source: &Source<'_>) -> Vec<Series> {
+    let (mapped, huge) = (source.gauge("resident_bytes"), source.gauge("huge_bytes"));
+    let both = || mapped.iter().zip(&huge);
+    let series = |name, colour, values| Series {
+        name,
+        colour,
+        values,
+    };
+    let huge = both().map(|(m, h)| m.min(*h)).collect();
+    let rest = both().map(|(m, h)| (m - h).max(0.0)).collect();
+    vec![
+        series("huge pages", "#1f5a8a", huge),
+        series("other pages", "#6aa7d6", rest),
+        series("unmapped", "#bcd7ec", source.gauge("inactive_bytes")),
+        series("compressed", "#e0a458", source.gauge("stored_bytes")),
+    ]
 }
 
 /// The samples in groups, of each of which one point is made.
@@ -150,6 +138,19 @@ impl<'a> Source<'a> {
     fn times(&self) -> Vec<u64> {
         let groups = self.times.chunks(self.each);
         groups.map(|group| group[group.len() - 1]).collect()
+    }
+
+    /// Numbers of a unit: levels are in bytes, and what only grows in events, pages or
+    /// microseconds.
+    fn of(&self, column: &str, unit: Unit) -> Vec<f64> {
+        let factor = match unit {
+            Unit::Bytes => return self.gauge(column),
+            Unit::PerSecond => 1.0,
+            Unit::BytesPerSecond => PAGE_SIZE as f64,
+            // Microseconds in a second.
+            Unit::Percent => 1e-4,
+        };
+        self.rate(column).iter().map(|n| n * factor).collect()
     }
 
     /// The largest of each group; 0 where the record has no such column.

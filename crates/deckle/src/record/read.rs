@@ -57,7 +57,7 @@ impl Record {
             .ok_or(none)?;
         if head[KEY] != FORMAT {
             return Err(format!(
-                "a record of format {}, and this deckle reads {FORMAT}: use the deckle that made it",
+                "a record of format {}, and this deckle reads {FORMAT}: use the one that made it",
                 head[KEY]
             ));
         }
