@@ -40,6 +40,8 @@ pub enum Command {
     Doctor(DoctorArgs),
     /// Show a record that `deckle run --record` has made, as a page or a picture.
     Plot(crate::plot::PlotArgs),
+    /// Say which limit a working set fits in, by what its pages compress to.
+    Fit(crate::fit::FitArgs),
     /// Bring evicted memory of a process back, for a debugger that cannot wait for it.
     Fetch(FetchArgs),
 }

@@ -10,6 +10,7 @@ mod config;
 mod doctor;
 mod fail;
 mod fetch;
+mod fit;
 mod lab;
 mod plot;
 mod procfs;
@@ -59,6 +60,7 @@ fn main() -> ExitCode {
         Command::Lab(args) => lab::lab(args),
         Command::Doctor(args) => doctor::doctor(&args),
         Command::Plot(args) => plot::plot(&args),
+        Command::Fit(args) => fit::fit(&args),
         Command::Fetch(args) => fetch::fetch(&args),
     };
     match done {

@@ -14,9 +14,9 @@ const MIB: u64 = 1 << 20;
 
 /// Bytes that have to be resident for a program to run at all: what `memory.high` is below
 /// `memory.max` at least, so that reclaim is ahead of it.
-const SPARE: u64 = 4 * MIB;
+pub const SPARE: u64 = 4 * MIB;
 /// A store's RAM is at most so many twelfths of its encodings: a thirteenth of it is dead.
-const DEAD: (u64, u64) = (13, 12);
+pub const DEAD: (u64, u64) = (13, 12);
 
 /// Bytes of RAM that a page takes in the mean, by algorithm; 4096 for one that is not stored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
