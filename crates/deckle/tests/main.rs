@@ -9,6 +9,7 @@ mod accept_host;
 mod accept_jobs;
 mod accept_soak;
 mod accept_torture;
+mod book;
 mod cli_access;
 mod cli_doctor;
 mod cli_errors;
