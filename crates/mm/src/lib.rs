@@ -123,7 +123,7 @@ pub use reclaim::oom::OomReport;
 pub use sharing::core::CoreCow;
 pub use sharing::kernel::KernelCow;
 pub use shrink::trim::Trimmed;
-pub use sizes::{SizeMode, Sizes};
+pub use sizes::{HUGE_PAGES, SizeMode, Sizes};
 pub use space::advice::Advice;
 pub use space::tracking::PageInfo;
 pub use stat::{Item, SIZE_ORDERS, SizeItem, Stats};

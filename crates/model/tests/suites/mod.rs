@@ -20,6 +20,7 @@ mod swap;
 mod trim;
 mod underused;
 mod waits;
+mod without;
 mod zap;
 
 use super::{P, common};
