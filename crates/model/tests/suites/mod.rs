@@ -3,6 +3,7 @@
 mod collapse;
 mod faults;
 mod filed;
+mod groups;
 mod locked;
 mod marks;
 pub mod memory;
