@@ -147,6 +147,12 @@ impl<E: Env> Engine<E> {
         }
     }
 
+    /// Drops a reference that was taken by a frame's number (`FrameMeta::try_get`), as who goes
+    /// over frames does. With the last one the folio is freed.
+    pub fn put_page(&self, pfn: Pfn) {
+        self.put_folio(pfn, 1);
+    }
+
     /// As [`Engine::put_folio`], for who drops many folios: returns the pages whose charge the
     /// caller has to return, in one call for all of them (R9).
     #[must_use = "somebody pays for these pages"]

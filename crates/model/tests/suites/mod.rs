@@ -4,6 +4,7 @@ mod collapse;
 mod faults;
 mod filed;
 mod groups;
+mod held;
 mod locked;
 mod marks;
 pub mod memory;
