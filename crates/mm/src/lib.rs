@@ -119,6 +119,7 @@ pub use machine::{LockClass, Machine, Site, Work};
 pub use memparse::memparse;
 pub use mm::Mm;
 pub use platform::{Content, Done, Flush, Platform, PlatformError, Prot, Stop, Zones};
+pub use reclaim::contig::Placement;
 pub use reclaim::oom::OomReport;
 pub use sharing::core::CoreCow;
 pub use sharing::kernel::KernelCow;
