@@ -49,7 +49,9 @@ struct Rounds<'a, E: Env> {
 
 impl<E: Env> Reclaim for Rounds<'_, E> {
     fn round(&mut self, goal: &Goal<'_>) -> u64 {
-        self.mm.reclaim_round(goal.pages, Who::Direct)
+        let freed = self.mm.reclaim_round(goal.pages, Who::Direct);
+        self.mm.count_captures();
+        freed
     }
 
     fn cpuset(&self, _: &Request) -> Cpuset {
@@ -63,7 +65,9 @@ impl<E: Env> Reclaim for Rounds<'_, E> {
 
     fn compact(&mut self, goal: &Goal<'_>) -> bool {
         let scanners = self.compaction.as_mut();
-        scanners.is_some_and(|c| self.mm.compact_block(goal.zone, c))
+        let more = scanners.is_some_and(|c| self.mm.compact_block(goal.zone, c));
+        self.mm.count_captures();
+        more
     }
 
     fn end_compaction(&mut self, goal: &Goal<'_>, success: bool) {
@@ -148,6 +152,7 @@ impl<E: Env> Mm<E> {
         self.stats().set(Item::CaptureBegin, done.begun);
         self.stats().set(Item::CaptureSuccess, done.successes);
         self.stats().set(Item::CapturePages, pages);
+        self.stats().set(Item::NrCaptured, done.now);
     }
 
     /// Where huge pages that are waited for may come from.
