@@ -130,7 +130,7 @@ pub use space::tracking::PageInfo;
 pub use stat::{Item, SIZE_ORDERS, SizeItem, Stats};
 pub use store::{Store, StoreError, StoreStop, Written};
 pub use table::marks::Marks;
-pub use tunables::{FaultOrder, Profile, SplitMode, ThpMode, Tunables};
+pub use tunables::{FaultOrder, Profile, SplitMode, Stages, ThpMode, Tunables};
 pub use units::{
     BLOCK_ORDER, BLOCK_PAGES, BlockNr, FrameRun, MAX_ORDER, PAGE_SIZE, PageMask, PageRun, Pfn,
     Slot, SpaceId, Vpn,

@@ -2,7 +2,7 @@
 //! there is no speed. The server that forks runs on bare hardware, where copy on write is the
 //! manager's, too.
 
-use deckle_mm::{Item, Tunables};
+use deckle_mm::{Item, Store, Tunables};
 use deckle_model::{ModelCharge, RamCoreCow};
 use deckle_store::Disabled;
 
@@ -17,19 +17,26 @@ const SPARE: u64 = 16 << 20;
 /// Requests that the server serves.
 const REQUESTS: u64 = 4;
 
-struct Memory(Process<Disabled>);
+pub(super) struct Memory<S: Store + 'static> {
+    pub process: Process<S>,
+    /// Whether the program advises huge pages for what it maps.
+    pub huge: bool,
+}
 
 /// Where a mapping begins, and its length, in bytes.
-struct Map(usize, usize);
+pub struct Map(usize, usize);
 
-impl Accesses for Memory {
+impl<S: Store + 'static> Accesses for Memory<S> {
     type Map = Map;
     type Error = LabError;
 
     /// An allocator asks the system for as much as it is asked for, and a page for itself.
     fn map(&mut self, bytes: usize, malloc: bool) -> Result<Map, LabError> {
         let bytes = bytes + if malloc { PAGE } else { 0 };
-        let mut map = Map(self.0.map(bytes)?, bytes);
+        let mut map = Map(self.process.map(bytes)?, bytes);
+        if self.huge {
+            self.process.want_huge(map.0, bytes)?;
+        }
         if malloc {
             self.write(&mut map, 0)?;
         }
@@ -37,23 +44,23 @@ impl Accesses for Memory {
     }
 
     fn unmap(&mut self, map: Map) -> Result<(), LabError> {
-        self.0.give_back(map.0, map.1, true)
+        self.process.give_back(map.0, map.1, true)
     }
 
     fn write(&mut self, map: &mut Map, page: usize) -> Result<(), LabError> {
-        Ok(self.0.write(map.0 + page * PAGE, &[1])?)
+        Ok(self.process.write(map.0 + page * PAGE, &[1])?)
     }
 
     fn fill(&mut self, map: &mut Map, page: usize) -> Result<(), LabError> {
-        Ok(self.0.write(map.0 + page * PAGE, &[0x5a; PAGE])?)
+        Ok(self.process.write(map.0 + page * PAGE, &[0x5a; PAGE])?)
     }
 
     fn read(&mut self, map: &mut Map, page: usize) -> Result<(), LabError> {
-        Ok(self.0.read(map.0 + page * PAGE, &mut [0])?)
+        Ok(self.process.read(map.0 + page * PAGE, &mut [0])?)
     }
 
     fn clear(&mut self, map: &mut Map) -> Result<(), LabError> {
-        self.0.give_back(map.0, map.1, false)
+        self.process.give_back(map.0, map.1, false)
     }
 }
 
@@ -74,18 +81,21 @@ pub fn run(workload: Workload, tunables: Tunables) -> Result<Figures, LabError> 
         let server = Process::<_, RamCoreCow>::new(ram, charge, Disabled, tunables, window)?;
         return serve(&server);
     }
-    let mut memory = Memory(Process::new(ram, charge, Disabled, tunables, window)?);
+    let mut memory = Memory {
+        process: Process::new(ram, charge, Disabled, tunables, window)?,
+        huge: false,
+    };
     let (mut used, mut touched) = (0, 0);
-    let mut peak = |m: &mut Memory, pages: u64| {
-        used = m.0.count(Item::NrAnon) * PAGE as u64;
+    let mut peak = |m: &mut Memory<_>, pages: u64| {
+        used = m.process.count(Item::NrAnon) * PAGE as u64;
         touched = pages * PAGE as u64;
     };
     let pages = match workload {
         Workload::Compile => pattern::run(&mut memory, &mut peak)?,
         _ => round(workload, &mut memory, &mut peak)?.pages,
     };
-    let faults = memory.0.count(Item::Pgfault);
-    memory.0.verify(true)?;
+    let faults = memory.process.count(Item::Pgfault);
+    memory.process.verify(true)?;
     Ok(Figures {
         faults,
         pages,

@@ -1,0 +1,78 @@
+//! A build on a machine that has too little RAM for it, with page capture and without: what a
+//! compiler does to its memory (see `program::anon::pattern`), after the kernel build that the
+//! capture series was tried with.
+
+use deckle_mm::{Item, Tunables};
+use deckle_model::ModelCharge;
+use deckle_store::{Algorithm, Ram};
+use serde::Serialize;
+
+use super::anon::Memory;
+use super::process::Process;
+use super::{PER_PAGE, fits};
+use crate::LabError;
+use crate::program::anon::pattern;
+use crate::size::PAGE;
+
+/// Of 100 bytes of the build, those that are RAM.
+const RAM_PCT: u64 = 80;
+
+/// One build.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct BuildRow {
+    /// Whether pages were captured.
+    pub capture: bool,
+    /// Whether the compiler advises huge pages, and so waits for them. One that does not asks for
+    /// nothing that is captured for.
+    pub advised: bool,
+    /// Faults, those included that read something back.
+    pub faults: u64,
+    /// Those.
+    pub major_faults: u64,
+    /// Pages stored.
+    pub stored: u64,
+    /// Pages read back.
+    pub read_back: u64,
+    /// Huge pages of faults.
+    pub huge: u64,
+    /// Blocks that came from the capture list.
+    pub captured: u64,
+}
+
+/// Both ways, of both kinds of compiler.
+///
+/// # Errors
+/// [`LabError::Model`]: an access that is not served, or books that do not add up.
+pub fn run() -> Result<Vec<BuildRow>, LabError> {
+    let all = [(false, false), (true, false), (false, true), (true, true)];
+    all.into_iter()
+        .map(|(capture, advised)| build(capture, advised))
+        .collect()
+}
+
+fn build(capture: bool, advised: bool) -> Result<BuildRow, LabError> {
+    let bytes = pattern::BYTES as u64;
+    let ram = bytes * RAM_PCT / 100;
+    fits("a build", 2 * bytes + ram / PAGE as u64 * PER_PAGE)?;
+    let (charge, store) = (ModelCharge::unlimited(), Ram::new(Algorithm::Lz4));
+    let window = 2 * pattern::BYTES + (4 << 20);
+    let process = Process::new(ram, charge, store, Tunables::default(), window)?;
+    process.set_capture(capture);
+    let mut memory = Memory {
+        process,
+        huge: advised,
+    };
+    pattern::run(&mut memory, &mut |_, _| ())?;
+    memory.process.verify(true)?;
+    let count = |item| memory.process.count(item);
+    Ok(BuildRow {
+        capture,
+        advised,
+        faults: count(Item::Pgfault),
+        major_faults: count(Item::Pgmajfault),
+        stored: count(Item::Pswpout),
+        read_back: count(Item::Pswpin),
+        huge: count(Item::ThpFaultAlloc),
+        captured: count(Item::CaptureSuccess),
+    })
+}
