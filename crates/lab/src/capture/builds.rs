@@ -4,11 +4,8 @@ use crate::model::build::BuildRow;
 use crate::table::Column::{self, Left, Right};
 use crate::table::table;
 
-const BUILDS: [Column<BuildRow>; 8] = [
+const BUILDS: [Column<BuildRow>; 7] = [
     Left("capture", |r| if r.capture { "on" } else { "off" }.into()),
-    Left("huge pages", |r| {
-        if r.advised { "waits" } else { "-" }.into()
-    }),
     Right("faults", |r| r.faults.to_string()),
     Right("major", |r| r.major_faults.to_string()),
     Right("stored", |r| r.stored.to_string()),

@@ -17,11 +17,7 @@ const SPARE: u64 = 16 << 20;
 /// Requests that the server serves.
 const REQUESTS: u64 = 4;
 
-pub(super) struct Memory<S: Store + 'static> {
-    pub process: Process<S>,
-    /// Whether the program advises huge pages for what it maps.
-    pub huge: bool,
-}
+pub(super) struct Memory<S: Store + 'static>(pub Process<S>);
 
 /// Where a mapping begins, and its length, in bytes.
 pub struct Map(usize, usize);
@@ -33,10 +29,7 @@ impl<S: Store + 'static> Accesses for Memory<S> {
     /// An allocator asks the system for as much as it is asked for, and a page for itself.
     fn map(&mut self, bytes: usize, malloc: bool) -> Result<Map, LabError> {
         let bytes = bytes + if malloc { PAGE } else { 0 };
-        let mut map = Map(self.process.map(bytes)?, bytes);
-        if self.huge {
-            self.process.want_huge(map.0, bytes)?;
-        }
+        let mut map = Map(self.0.map(bytes)?, bytes);
         if malloc {
             self.write(&mut map, 0)?;
         }
@@ -44,23 +37,23 @@ impl<S: Store + 'static> Accesses for Memory<S> {
     }
 
     fn unmap(&mut self, map: Map) -> Result<(), LabError> {
-        self.process.give_back(map.0, map.1, true)
+        self.0.give_back(map.0, map.1, true)
     }
 
     fn write(&mut self, map: &mut Map, page: usize) -> Result<(), LabError> {
-        Ok(self.process.write(map.0 + page * PAGE, &[1])?)
+        Ok(self.0.write(map.0 + page * PAGE, &[1])?)
     }
 
     fn fill(&mut self, map: &mut Map, page: usize) -> Result<(), LabError> {
-        Ok(self.process.write(map.0 + page * PAGE, &[0x5a; PAGE])?)
+        Ok(self.0.write(map.0 + page * PAGE, &[0x5a; PAGE])?)
     }
 
     fn read(&mut self, map: &mut Map, page: usize) -> Result<(), LabError> {
-        Ok(self.process.read(map.0 + page * PAGE, &mut [0])?)
+        Ok(self.0.read(map.0 + page * PAGE, &mut [0])?)
     }
 
     fn clear(&mut self, map: &mut Map) -> Result<(), LabError> {
-        self.process.give_back(map.0, map.1, false)
+        self.0.give_back(map.0, map.1, false)
     }
 }
 
@@ -81,21 +74,18 @@ pub fn run(workload: Workload, tunables: Tunables) -> Result<Figures, LabError> 
         let server = Process::<_, RamCoreCow>::new(ram, charge, Disabled, tunables, window)?;
         return serve(&server);
     }
-    let mut memory = Memory {
-        process: Process::new(ram, charge, Disabled, tunables, window)?,
-        huge: false,
-    };
+    let mut memory = Memory(Process::new(ram, charge, Disabled, tunables, window)?);
     let (mut used, mut touched) = (0, 0);
     let mut peak = |m: &mut Memory<_>, pages: u64| {
-        used = m.process.count(Item::NrAnon) * PAGE as u64;
+        used = m.0.count(Item::NrAnon) * PAGE as u64;
         touched = pages * PAGE as u64;
     };
     let pages = match workload {
         Workload::Compile => pattern::run(&mut memory, &mut peak)?,
         _ => round(workload, &mut memory, &mut peak)?.pages,
     };
-    let faults = memory.process.count(Item::Pgfault);
-    memory.process.verify(true)?;
+    let faults = memory.0.count(Item::Pgfault);
+    memory.0.verify(true)?;
     Ok(Figures {
         faults,
         pages,

@@ -165,15 +165,6 @@ impl<S: Store + 'static, P: Profile> Process<S, P> {
         .map_err(|e| odd("giving memory back", &e))
     }
 
-    /// Advises huge pages for `len` bytes from byte `at` on.
-    pub fn want_huge(&self, at: usize, len: usize) -> Result<(), LabError> {
-        let start = Vpn::of_addr(BASE.addr() + at as u64);
-        let pages = (len / PAGE) as u64;
-        self.mm
-            .madvise(self.space, start, pages, Advice::HugePage)
-            .map_err(|e| odd("madvise", &e))
-    }
-
     /// Whether who waits for a huge page keeps what it frees.
     pub fn set_capture(&self, on: bool) {
         self.mm.set_capture(match on {
