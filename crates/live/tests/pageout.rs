@@ -6,7 +6,7 @@ use crate::inside::Inside;
 use crate::skipped::skipped;
 use crate::trim::Trim;
 use deckle_live::{Capability, Die, Limit, LiveConfig, Pager, Region, Service};
-use deckle_mm::{Advice, Charge, Item, OverLimit, ThpMode, Tunables};
+use deckle_mm::{Advice, Charge, Item, OverLimit, Store, ThpMode, Tunables};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;

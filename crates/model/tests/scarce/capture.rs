@@ -323,8 +323,8 @@ fn r6_in_zone_reclaim_mode_the_zone_is_reclaimed_from_first_and_nothing_captured
 
 /// The program is moved to another cpuset while it waits.
 #[test]
-fn r22_a_captured_block_is_refused_if_the_cpuset_has_changed_meanwhile() {
-    let (mut refused, mut taken) = (0, 0);
+fn r22_r28_a_captured_block_is_refused_if_the_cpuset_has_changed_meanwhile() {
+    let (mut refused, mut taken, mut seen) = (0, 0, 0);
     for seed in 1..60 {
         let rig = rig_of(2, seed);
         fill(&rig, 100);
@@ -341,7 +341,10 @@ fn r22_a_captured_block_is_refused_if_the_cpuset_has_changed_meanwhile() {
                 rig.machine.preempt(Site::Relock);
             }
             // Sometimes too late.
-            (0..seed % 6 * 2000).for_each(|_| rig.machine.preempt(Site::Relock));
+            for _ in 0..seed % 6 * 2000 {
+                rig.machine.preempt(Site::Relock);
+                seen = seen.max(rig.stat(Item::NrCaptured));
+            }
             rig.mm.set_placement(Placement {
                 cpuset: Cpuset {
                     mems: ELSEWHERE,
@@ -364,4 +367,6 @@ fn r22_a_captured_block_is_refused_if_the_cpuset_has_changed_meanwhile() {
         rig.verify(&seed);
     }
     assert!(refused > 0 && taken > 0, "{refused} refused, {taken} taken");
+    // Who looks from another CPU sees what is kept together (R28).
+    assert!(seen >= BLOCK, "{seen} pages at most");
 }
