@@ -81,3 +81,66 @@ fn r137_few_zeros_in_the_huge_pages_of_another_process_go_before_anybody_is_kill
     assert_eq!(ran.out.matches("all right").count(), 2, "{}", ran.out);
     assert_eq!(ran.stats["oom_kills"], 0);
 }
+
+/// Two groups at the same time, each with underused huge pages: the limit of one is met.
+#[test]
+fn r117_a_limit_looks_at_the_huge_pages_of_its_own_group_alone() {
+    let _turn = turn();
+    let zeros = compile("zeros", &[]);
+    let s = common::Scratch::new("two-groups");
+    let file = |name: &str| s.0.join(name).to_str().unwrap().to_owned();
+    let (stats, first, second) = (file("stats"), file("first"), file("second"));
+    // 470 of 512 pages hold zeros.
+    let mut other = common::Running::start(&[
+        "run",
+        "--memory-max",
+        "256M",
+        "--max-ptes-none",
+        "409",
+        "--stats",
+        &stats,
+        "--",
+        "sh",
+        "-c",
+        "echo $$; exec $0 hold 96 470",
+        &zeros,
+    ]);
+    let said = other.wait_for("ready\n");
+    let pid: u32 = said.lines().next().unwrap().parse().unwrap();
+
+    // Two processes that together have more huge pages than their group may.
+    let script = "
+        $0 hold 64 470 >$1 & one=$!
+        until grep -q ready $1; do sleep 0.05; done
+        $0 hold 64 470 >$2 & two=$!
+        until grep -q ready $2; do sleep 0.05; done
+        kill -USR1 $one $two
+        wait $one || exit 2
+        wait $two || exit 3
+        cat $1 $2";
+    let program = ["bash", "-c", script, &zeros, &first, &second];
+    let options = "--memory-max 100M --swap none --max-ptes-none 409";
+    let ran = run(options, &program);
+    ran.tell("two times 64M of huge pages that are mostly zeros, in 100M");
+    ran.ended(0);
+    assert_eq!(ran.out.matches("all right").count(), 2, "{}", ran.out);
+    assert_eq!(ran.stats["oom_kills"], 0);
+    assert!(ran.counter("thp_underused_split_page") > 0);
+
+    common::kill(pid, libc::SIGUSR1);
+    let (code, out, err) = other.end();
+    assert!(code == 0 && out.contains("all right"), "{code} {out} {err}");
+    let stats: serde_json::Value =
+        serde_json::from_str(&std::fs::read_to_string(&stats).unwrap()).unwrap();
+    let counter = |name: &str| stats["counters"][name].as_u64().unwrap();
+    assert!(counter("thp_fault_alloc") >= 48);
+    for name in [
+        "thp_underused_scan",
+        "thp_underused_split_page",
+        "pgscan_direct",
+        "pgscan_kswapd",
+        "pswpout",
+    ] {
+        assert_eq!(counter(name), 0, "{name}");
+    }
+}

@@ -368,7 +368,9 @@ fn r149_all_counters_and_knobs_can_be_read_while_the_program_runs() {
     let counters = "thp_fault_alloc thp_fault_fallback thp_split_page thp_deferred_split_page \
                     thp_underused_split_page thp_split_free thp_split_unmap thp_swpout pswpin \
                     pswpout swpin_zero swpout_zero pgfault pgmajfault pgscan_direct \
-                    pgsteal_direct allocstall thp_oom_split_page";
+                    pgsteal_direct allocstall thp_oom_split_page nr_isolated_anon nr_captured \
+                    capture_begin capture_success capture_pages nr_anon_partially_mapped \
+                    pgreuse pgcopy pgmigrate_success pgmigrate_fail";
     for name in counters.split_whitespace() {
         assert!(json["counters"][name].is_u64(), "{name}");
     }

@@ -79,3 +79,41 @@ fn r150_r62_a_server_that_forks_copies_as_much_at_once_as_its_folios_are_large()
     assert!(report.to_text().contains("fork there is with"));
     assert!(run(&[], &[Policy::Base]).is_err());
 }
+
+/// The pages of both are written once each, and by the child every eighth; what that has left is
+/// written again.
+#[test]
+fn r150_each_stage_takes_fewer_faults_and_the_kinds_of_faults_are_told_by_their_pages() {
+    let report = run(&[Workload::Mmap1], &[Policy::K64]).unwrap();
+    let stages = &report.more;
+    let faults: Vec<u64> = stages.iter().map(|r| r.faults).collect();
+    assert_eq!(stages.len(), 5);
+    assert!(faults.windows(2).all(|w| w[1] < w[0]), "{faults:?}");
+    let (pages, half, written) = (4096, 2048, 512);
+    let base = &stages[0];
+    assert_eq!(base.faults, pages + written + pages);
+    // Without reuse of a part of a folio all but its last page are copied.
+    assert!(stages[1].copied > stages[2].copied, "{stages:?}");
+    let paths = &stages[4].paths;
+    let all = |path: &std::collections::BTreeMap<u64, u64>| path.iter().map(|(n, t)| n * t).sum();
+    assert_eq!(paths.anonymous.get(&16), Some(&(half / 16)));
+    assert_eq!(paths.zero_page.get(&16), Some(&(half / 16)));
+    // Each window of 64 KiB is copied once, for the two pages of it that are written.
+    assert_eq!(paths.copy.get(&16), Some(&(pages / 16)));
+    let (created, copied, reused): (u64, u64, u64) = (
+        all(&paths.anonymous) + all(&paths.zero_page),
+        all(&paths.copy),
+        all(&paths.reuse),
+    );
+    assert_eq!((created, copied, reused), (pages, pages, pages));
+    let text = report.to_text();
+    assert!(
+        text.contains("zero-alloc") && text.contains("reuse      16:256"),
+        "{text}"
+    );
+    let json: serde_json::Value = serde_json::from_str(&report.to_json()).unwrap();
+    assert_eq!(json["stages"][4]["paths"]["zero_page"]["16"], 128);
+    // What is mapped and not touched costs nothing.
+    let mmap = row(&report, Workload::Mmap1, Policy::K64);
+    assert_eq!((mmap.faults, mmap.peak_bytes), (0, 0));
+}

@@ -104,6 +104,7 @@ fn r29_the_same_seed_gives_the_same_report_and_it_has_the_promised_shape() {
     }
     assert_eq!(json["published"][1]["effective_gain_pct"], 25.22);
     assert_eq!(json["faults"].as_array().unwrap().len(), 4);
+    assert_eq!(json["builds"].as_array().unwrap().len(), 2);
     assert!(one.to_svg().unwrap().starts_with("<svg "));
 }
 
@@ -140,4 +141,21 @@ fn r29_options_that_make_no_sense_are_refused() {
     refused(|o| o.threads = vec![0], "--threads 0");
     refused(|o| o.threads = vec![2, 2], "twice");
     refused(|o| o.variants.clear(), "nothing to run");
+}
+
+/// A build asks for nothing that is captured for, and is the same with capture to the last page.
+#[test]
+fn r26_r150_a_build_in_too_little_memory_is_the_same_with_capture() {
+    let rows = deckle_lab::model::build::run().unwrap();
+    let [off, on] = &rows[..] else {
+        panic!("{rows:?}");
+    };
+    assert!(!off.capture && on.capture);
+    let same = deckle_lab::model::build::BuildRow {
+        capture: false,
+        ..*on
+    };
+    assert_eq!(*off, same);
+    assert!(off.stored > 0 && off.major_faults > 0, "{off:?}");
+    assert_eq!(off.captured, 0);
 }

@@ -7,6 +7,7 @@ mod inside;
 mod open;
 mod open_random;
 mod open_unseen;
+mod pageout;
 mod pager;
 mod platform_huge;
 mod platform_races;

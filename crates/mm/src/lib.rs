@@ -119,17 +119,18 @@ pub use machine::{LockClass, Machine, Site, Work};
 pub use memparse::memparse;
 pub use mm::Mm;
 pub use platform::{Content, Done, Flush, Platform, PlatformError, Prot, Stop, Zones};
+pub use reclaim::contig::Placement;
 pub use reclaim::oom::OomReport;
 pub use sharing::core::CoreCow;
 pub use sharing::kernel::KernelCow;
 pub use shrink::trim::Trimmed;
-pub use sizes::{SizeMode, Sizes};
+pub use sizes::{HUGE_PAGES, SizeMode, Sizes};
 pub use space::advice::Advice;
 pub use space::tracking::PageInfo;
 pub use stat::{Item, SIZE_ORDERS, SizeItem, Stats};
 pub use store::{Store, StoreError, StoreStop, Written};
 pub use table::marks::Marks;
-pub use tunables::{FaultOrder, Profile, SplitMode, ThpMode, Tunables};
+pub use tunables::{FaultOrder, Profile, SplitMode, Stages, ThpMode, Tunables};
 pub use units::{
     BLOCK_ORDER, BLOCK_PAGES, BlockNr, FrameRun, MAX_ORDER, PAGE_SIZE, PageMask, PageRun, Pfn,
     Slot, SpaceId, Vpn,

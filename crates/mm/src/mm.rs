@@ -5,10 +5,12 @@ use crate::engine::Engine;
 use crate::env::Env;
 use crate::khugepaged::scan::Khugepaged;
 use crate::knob::TunableError;
-use crate::machine::OnMachine;
+use crate::machine::{LockClass, OnMachine};
 use crate::reclaim::Reclaim;
+use crate::reclaim::contig::Placement;
 use crate::shrink::retouch::Retouch;
 use crate::shrink::trim::Trim;
+use crate::sync::Lock;
 use crate::tunables::Tunables;
 use core::ops::{Deref, DerefMut};
 
@@ -22,6 +24,7 @@ pub struct Mm<E: Env> {
     pub(crate) trim: Trim,
     pub(crate) khugepaged: Khugepaged,
     pub(crate) compaction: CompactState,
+    pub(crate) placement: Lock<Placement>,
 }
 
 impl<E: Env> Mm<E> {
@@ -40,6 +43,7 @@ impl<E: Env> Mm<E> {
             trim: Trim::default(),
             khugepaged: Khugepaged::default(),
             compaction: CompactState::default(),
+            placement: Lock::new(LockClass::Tunables, 1, Placement::default()),
         })
     }
 }

@@ -3,6 +3,10 @@
 use crate::knob::{Word, words};
 use crate::units::{BLOCK_ORDER, PAGE_SIZE};
 
+/// Whether folios of more than one page are built in (the feature `huge-pages`). Without them the
+/// knobs can be set, and change nothing.
+pub const HUGE_PAGES: bool = cfg!(feature = "huge-pages");
+
 /// The smallest order of a large folio.
 pub const LEAST_ORDER: u8 = 2;
 

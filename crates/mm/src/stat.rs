@@ -152,6 +152,10 @@ items! {
         NrAnon = "nr_anon",
         /// Pages resident but unmapped now.
         NrInactive = "nr_inactive_anon",
+        /// Pages that somebody has taken off the lists now, to reclaim or to move them.
+        NrIsolated = "nr_isolated_anon",
+        /// Pages that who reclaims has kept together, as of its last round.
+        NrCaptured = "nr_captured",
         /// Huge pages now, mapped or inactive.
         NrThp = "nr_anon_transparent_hugepages",
         /// Zero entries now that reclaim or a split made.

@@ -60,6 +60,20 @@ pub enum SplitMode {
     InPlace,
 }
 
+/// Which write faults take several pages at once; each stage has those before it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub enum Stages {
+    /// Those on holes (F1).
+    Alloc,
+    /// Those on pages that nobody else has any more (F4).
+    Reuse,
+    /// Those on pages that others have, too, which are copied (F3).
+    Copy,
+    /// Those on the zero page (F2).
+    #[default]
+    Zero,
+}
+
 /// Bytes of a huge page.
 const HUGE: u32 = (PAGE_SIZE as u32) << BLOCK_ORDER;
 /// All pages of a block but one.
@@ -181,6 +195,8 @@ knobs! {
     experiments {
         /// How a huge page is taken apart.
         split_mode: SplitMode = SplitMode::Auto;
+        /// Which write faults take several pages at once.
+        stages: Stages = Stages::Zero;
         /// Whether eviction looks for pages of zeros and drops them. Off, they are stored like any
         /// other: to tell what the look costs where there are none.
         zero_drop: bool = true;

@@ -157,6 +157,8 @@ impl<E: Env> Engine<E> {
         );
         seen.check("pages in the store", self.store().stored_pages(), slots);
         seen.check("isolated", self.folios.isolated.load(Ordering::Acquire), 0);
+        let isolated = self.stats().get(Item::NrIsolated);
+        seen.check("NrIsolated", isolated, 0);
         if !self.swap.slots.lock(self.machine()).verify() {
             seen.broken.push("the slot map is inconsistent".into());
         }

@@ -1,7 +1,10 @@
 //! An exact account of one group.
 
 use deckle_mm::{Charge, OverLimit};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// Who gives pages when a manager of the group has none left: returns whether anybody did.
+type Elsewhere = Box<dyn Fn(u64) -> bool + Send + Sync>;
 
 #[derive(Default)]
 struct Account {
@@ -26,17 +29,18 @@ struct Account {
 /// The group's account of the model: exact, limits may change at any time, the nth charge can
 /// be made to fail. A handle: clones are the same account.
 #[derive(Clone)]
-pub struct ModelCharge(Arc<Mutex<Account>>);
+pub struct ModelCharge(Arc<Mutex<Account>>, Arc<OnceLock<Elsewhere>>);
 
 impl ModelCharge {
     /// An account with `memory.max` in pages (`u64::MAX` for none), and no other limit.
     pub fn new(max: u64) -> ModelCharge {
-        ModelCharge(Arc::new(Mutex::new(Account {
+        let account = Account {
             max,
             high: u64::MAX,
             swap_max: u64::MAX,
             ..Account::default()
-        })))
+        };
+        ModelCharge(Arc::new(Mutex::new(account)), Arc::default())
     }
     /// An account without limits.
     pub fn unlimited() -> ModelCharge {
@@ -60,6 +64,11 @@ impl ModelCharge {
     /// Refuses the `nth` charge (`try_charge`) from now on, 1 being the next; 0 none.
     pub fn fail_nth(&self, nth: u64) {
         self.lock().fail_after = nth.checked_sub(1);
+    }
+    /// Whom a manager asks that has reclaimed what it could: the other managers of the group. Only
+    /// the first call has an effect.
+    pub fn set_elsewhere(&self, ask: impl Fn(u64) -> bool + Send + Sync + 'static) {
+        let _ = self.1.set(Box::new(ask));
     }
     /// Pages of swap charged now.
     pub fn swap_usage(&self) -> u64 {
@@ -148,6 +157,9 @@ impl Charge for ModelCharge {
     }
     fn unbacked(&self) -> u64 {
         self.lock().unbacked
+    }
+    fn reclaim_elsewhere(&self, pages: u64) -> bool {
+        self.1.get().is_some_and(|ask| ask(pages))
     }
     fn try_charge_swap(&self, pages: u64) -> Result<(), OverLimit> {
         let mut a = self.lock();

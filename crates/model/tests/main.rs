@@ -5,6 +5,8 @@
 //! that ships is built, for who builds it again and again.
 // One suite, several profiles.
 #![allow(clippy::duplicate_mod)]
+// Without huge pages most suites are left out (see `suites`), and with them what only they use.
+#![cfg_attr(not(feature = "huge-pages"), allow(dead_code))]
 
 #[cfg(feature = "profiles")]
 mod bare;

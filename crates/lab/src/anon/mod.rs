@@ -7,6 +7,7 @@ use crate::experiment::{Experiment, Lab, Tell, runs, something};
 use crate::host::Guard;
 use crate::host::thp::set_sizes;
 use crate::machines::Machines;
+use crate::model::stages::StageRow;
 use crate::program::anon::Workload;
 use crate::program::fill::progress;
 use crate::{LabError, Side, model};
@@ -112,7 +113,7 @@ pub struct AnonFolio {
 }
 
 impl Experiment for AnonFolio {
-    fn measure(&self, lab: &Lab) -> Result<(Vec<AnonRow>, ()), LabError> {
+    fn measure(&self, lab: &Lab) -> Result<(Vec<AnonRow>, Vec<StageRow>), LabError> {
         let lists = [self.workloads.len(), self.policies.len()];
         something(self.runs, &self.sides, &lists)?;
         let mut machines = Machines::new(lab, Self::NAME, &self.sides, None)?;
@@ -154,7 +155,11 @@ impl Experiment for AnonFolio {
         bar.finish_and_clear();
         machines.finish()?;
         report::finish(&mut rows);
-        Ok((rows, ()))
+        let stages = match self.sides.contains(&Side::Model) {
+            true => model::stages::run()?,
+            false => Vec::new(),
+        };
+        Ok((rows, stages))
     }
 }
 

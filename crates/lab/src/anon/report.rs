@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::{AnonFolio, Policy};
 use crate::Side;
 use crate::experiment::{All, Json, Report, Target, Tell};
+use crate::model::stages::StageRow;
 use crate::plot::{Bar, Panel, bars};
 use crate::program::anon::{Figures, Workload};
 use crate::size::human;
@@ -24,10 +25,11 @@ pub(super) struct Published {
     change_pct: f64,
 }
 
-pub(super) fn published() -> [Published; 5] {
+pub(super) fn published() -> [Published; 6] {
     [
         (Workload::PageFault1, "page_fault1, ops/s", 410.5),
         (Workload::Malloc1, "malloc1, ops/s", -47.1),
+        (Workload::Mmap1, "mmap1, ops/s", -8.4),
         (Workload::TlbFlush, "tlb_flush1, ops/s", 5.7),
         (Workload::TlbFlush, "tlb_flush2, ops/s", 20.8),
         // 8 jobs: 373.0 s before, 342.8 s after, as runs in a time.
@@ -97,7 +99,9 @@ impl AnonRow {
 pub(super) fn finish(rows: &mut [AnonRow]) {
     for i in 0..rows.len() {
         let r = &rows[i];
-        if let (None, Some(base)) = (r.pages_per_fault, row(rows, r.on, r.workload, Policy::Base)) {
+        if let (None, Some(base)) = (r.pages_per_fault, row(rows, r.on, r.workload, Policy::Base))
+            && base.faults > 0
+        {
             rows[i].pages_per_fault = Some(base.faults as f64 / r.faults.max(1) as f64);
         }
     }
@@ -190,6 +194,37 @@ const COLUMNS: [Column<Line>; 8] = [
     Right("amplif.", |(r, _)| number(r.amplification, 2)),
 ];
 
+const STAGES: [Column<StageRow>; 4] = [
+    Left("stage", |r| r.stage.to_string()),
+    Right("faults", |r| r.faults.to_string()),
+    Right("copied", |r| r.copied.to_string()),
+    Right("memory", |r| human(r.peak_bytes)),
+];
+
+/// What each stage brings, and what the faults of each kind were served.
+fn stages(text: &mut String, rows: &[StageRow]) {
+    let Some(last) = rows.last() else { return };
+    text.push_str(
+        "\nstages, on the model: a program of 16 MiB that writes to holes, to zero pages, to what a \
+         child has, too,\nand to what that has left (folios of up to 64 KiB)\n",
+    );
+    table(text, 2, &STAGES, rows, |_| None);
+    text.push_str("  faults of the last stage, as pages:times\n");
+    let paths = &last.paths;
+    for (name, path) in [
+        ("anonymous", &paths.anonymous),
+        ("zero page", &paths.zero_page),
+        ("copy", &paths.copy),
+        ("reuse", &paths.reuse),
+    ] {
+        let hits: Vec<String> = path
+            .iter()
+            .map(|(n, times)| format!("{n}:{times}"))
+            .collect();
+        let _ = writeln!(text, "    {name:10} {}", hits.join(", "));
+    }
+}
+
 /// A panel for each workload, a bar for each row: speed where a side has one, else pages for each
 /// fault. The scale is logarithmic.
 pub(super) fn plot(rows: &[AnonRow]) -> Option<String> {
@@ -237,7 +272,8 @@ pub(super) fn plot(rows: &[AnonRow]) -> Option<String> {
 impl Tell for AnonFolio {
     const NAME: &'static str = "anon-folio";
     type Row = AnonRow;
-    type More = ();
+    /// What each stage brings, on the model.
+    type More = Vec<StageRow>;
     type Of = All;
 
     fn text(report: &Report<Self>) -> String {
@@ -277,6 +313,7 @@ impl Tell for AnonFolio {
                 text.push('\n');
             }
         }
+        stages(&mut text, &report.more);
         if all.iter().any(|r| r.on == Side::Model) {
             text.push_str(
                 "\nmodel: no speed; fork there is with the child's memory, and compile is a \
@@ -290,6 +327,7 @@ impl Tell for AnonFolio {
         json.with("rows", &report.rows)
             .with("targets", &report.targets())
             .with("published", &published())
+            .with("stages", &report.more)
     }
 
     fn targets(report: &Report<Self>) -> Vec<Target<All>> {
@@ -328,7 +366,7 @@ mod tests {
         Report {
             options,
             rows,
-            more: (),
+            more: Vec::new(),
         }
     }
 

@@ -6,6 +6,7 @@
 //! - `load`: CPUs that take single pages, the two ways of reclaim, and their pace.
 //! - `stream`: one CPU asks for blocks until no more are to be had.
 //! - `faults`: huge page faults beside a cache.
+//! - `builds`: a build beside nobody, with capture and without.
 //! - `report`: what is said about it.
 
 use std::num::NonZero;
@@ -15,12 +16,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use deckle_mm::MAX_ORDER;
 use deckle_mm::frame::CapturePolicy;
 
-use crate::LabError;
 use crate::experiment::{Experiment, Lab, Tell, bad, once};
 use crate::host;
 use crate::program::fill::progress;
 use crate::size::{self, PAGE, human};
+use crate::{LabError, model};
 
+mod builds;
 mod faults;
 mod load;
 mod report;
@@ -144,7 +146,11 @@ impl Experiment for Capture {
             let none = || Err(LabError::Model("a run ended without a result".into()));
             all.push((job, slot.into_inner().ok().flatten().unwrap_or_else(none)?));
         }
-        Ok(report::rows(self, &all))
+        let (rows, mut more) = report::rows(self, &all);
+        if self.variants.contains(&Variant::On) && self.variants.contains(&Variant::Off) {
+            more.builds = model::build::run()?;
+        }
+        Ok((rows, more))
     }
 }
 

@@ -4,9 +4,10 @@ use std::fmt::Write;
 
 use serde::Serialize;
 
-use super::{Capture, Job, Outcome, RATES, Variant};
+use super::{Capture, Job, Outcome, RATES, Variant, builds};
 use crate::experiment::{All, Json, Report, Tell};
 use crate::figures::{Mean, percentile};
+use crate::model::build::BuildRow;
 use crate::plot::{self, Curves, curves};
 use crate::size::{PAGE, human};
 use crate::table::Column::{self, Left, Right};
@@ -125,6 +126,8 @@ pub struct More {
     pub overall: Option<Gain>,
     /// The second shape.
     pub faults: Vec<FaultRow>,
+    /// A build, if both sides were run.
+    pub builds: Vec<BuildRow>,
     /// Success over time, for the plot.
     curves: Vec<Curve>,
 }
@@ -212,6 +215,7 @@ pub(super) fn rows(options: &Capture, all: &[(Job, Outcome)]) -> (Vec<CaptureRow
         faults: faults.collect(),
         gains,
         overall,
+        builds: Vec::new(),
         curves,
     };
     (rows, more)
@@ -403,6 +407,7 @@ impl Tell for Capture {
             );
             table(&mut text, 0, &FAULTS, &more.faults, |_| None);
         }
+        builds::text(&mut text, &more.builds);
         text.push_str(match report.holds() {
             Some(true) => {
                 "\nholds: success off is 15 to 60 % at each rate, and the gain at rates 1 and 4 is \
@@ -433,6 +438,7 @@ impl Tell for Capture {
                 &overall.and_then(|g| g.standard_error_pct),
             )
             .with("faults", &more.faults)
+            .with("builds", &more.builds)
             .with("published", &PUBLISHED)
             // Null where it is not the fixed experiment.
             .with("holds", &report.holds())
@@ -477,6 +483,7 @@ mod tests {
             gains: Vec::new(),
             overall: None,
             faults: Vec::new(),
+            builds: Vec::new(),
             curves: vec![curve(0.25, false), curve(0.25, true), curve(4.0, false)],
         };
         let svg = more.plot().unwrap();

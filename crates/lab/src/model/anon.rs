@@ -2,7 +2,7 @@
 //! there is no speed. The server that forks runs on bare hardware, where copy on write is the
 //! manager's, too.
 
-use deckle_mm::{Item, Tunables};
+use deckle_mm::{Item, Store, Tunables};
 use deckle_model::{ModelCharge, RamCoreCow};
 use deckle_store::Disabled;
 
@@ -17,12 +17,12 @@ const SPARE: u64 = 16 << 20;
 /// Requests that the server serves.
 const REQUESTS: u64 = 4;
 
-struct Memory(Process<Disabled>);
+pub(super) struct Memory<S: Store + 'static>(pub Process<S>);
 
 /// Where a mapping begins, and its length, in bytes.
-struct Map(usize, usize);
+pub struct Map(usize, usize);
 
-impl Accesses for Memory {
+impl<S: Store + 'static> Accesses for Memory<S> {
     type Map = Map;
     type Error = LabError;
 
@@ -76,7 +76,7 @@ pub fn run(workload: Workload, tunables: Tunables) -> Result<Figures, LabError> 
     }
     let mut memory = Memory(Process::new(ram, charge, Disabled, tunables, window)?);
     let (mut used, mut touched) = (0, 0);
-    let mut peak = |m: &mut Memory, pages: u64| {
+    let mut peak = |m: &mut Memory<_>, pages: u64| {
         used = m.0.count(Item::NrAnon) * PAGE as u64;
         touched = pages * PAGE as u64;
     };

@@ -11,10 +11,12 @@ use crate::host::mem_available;
 use crate::size::human;
 
 pub mod anon;
+pub mod build;
 pub mod oom;
 pub mod pageout;
 mod process;
 pub mod replace;
+pub mod stages;
 pub mod underused;
 
 /// What machine and manager keep for each page, in bytes: their record of a frame (16 and 64),

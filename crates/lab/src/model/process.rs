@@ -1,13 +1,17 @@
 //! A simulated program: one CPU, one mapping, and the manager that serves its faults. On bare
 //! hardware it may have children, which share its memory until somebody writes.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::marker::PhantomData;
 
+use deckle_mm::frame::CapturePolicy;
 use deckle_mm::{
-    Advice, Charge, Env, FaultError, FaultMode, Item, Mm, OomReport, Prot, SpaceId, Store,
+    Advice, Charge, Env, FaultError, FaultMode, Item, Mm, OomReport, Prot, Served, SpaceId, Store,
     Tunables, Vpn,
 };
 use deckle_model::{Model, ModelCharge, ModelMachine, Profile, RamCoreCow, RamKernelCow};
+use serde::Serialize;
 
 use crate::LabError;
 use crate::size::PAGE;
@@ -51,6 +55,32 @@ impl From<Death> for LabError {
     }
 }
 
+/// Write faults by the way they went: how often so many pages were served at once.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct Paths {
+    /// On a hole (F1).
+    pub anonymous: BTreeMap<u64, u64>,
+    /// On the zero page (F2).
+    pub zero_page: BTreeMap<u64, u64>,
+    /// On pages that others have, too: copied (F3).
+    pub copy: BTreeMap<u64, u64>,
+    /// On pages that nobody else has any more: made writable (F4).
+    pub reuse: BTreeMap<u64, u64>,
+}
+
+impl Paths {
+    fn count(&mut self, served: Served, zero: bool, copied: u64, reused: u64) {
+        let (path, pages) = match served {
+            _ if copied > 0 => (&mut self.copy, copied),
+            _ if reused > 0 => (&mut self.reuse, reused),
+            Served::Mapped(n) if zero => (&mut self.zero_page, u64::from(n)),
+            Served::Mapped(n) => (&mut self.anonymous, u64::from(n)),
+            Served::Spurious => return,
+        };
+        *path.entry(pages).or_default() += 1;
+    }
+}
+
 /// One program with one mapping of private anonymous memory.
 pub(super) struct Process<S: Store + 'static, P: Profile = RamKernelCow> {
     model: Model<P>,
@@ -59,6 +89,7 @@ pub(super) struct Process<S: Store + 'static, P: Profile = RamKernelCow> {
     mm: Mm<Software<S, P>>,
     space: SpaceId,
     pages: u64,
+    paths: RefCell<Paths>,
 }
 
 impl<S: Store + 'static> Process<S, RamCoreCow> {
@@ -104,6 +135,7 @@ impl<S: Store + 'static, P: Profile> Process<S, P> {
             mm,
             space,
             pages,
+            paths: RefCell::default(),
         })
     }
 
@@ -131,6 +163,19 @@ impl<S: Store + 'static, P: Profile> Process<S, P> {
             false => self.mm.madvise(self.space, start, pages, Advice::DontNeed),
         }
         .map_err(|e| odd("giving memory back", &e))
+    }
+
+    /// Whether who waits for a huge page keeps what it frees.
+    pub fn set_capture(&self, on: bool) {
+        self.mm.set_capture(match on {
+            true => CapturePolicy::ON,
+            false => CapturePolicy::OFF,
+        });
+    }
+
+    /// The write faults until now.
+    pub fn paths(&self) -> Paths {
+        self.paths.borrow().clone()
     }
 
     /// The manager's count of `item`.
@@ -189,12 +234,22 @@ impl<S: Store + 'static, P: Profile> Process<S, P> {
     /// then a worker, then what background work was asked for.
     fn serve(&self, space: SpaceId, page: Vpn, write: bool) -> Result<(), Death> {
         let fault = |mode| self.mm.fault(space, page, write, mode);
+        let moved = || [Item::Pgcopy, Item::Pgreuse].map(|item| self.count(item));
+        let shown = self.model.translation(space, page);
+        let (zero, before) = (shown.is_some_and(|t| t.frame.is_none()), moved());
         let served = match fault(FaultMode::NoWait) {
             Err(FaultError::Busy | FaultError::NeedReclaim) => fault(FaultMode::MayWait),
             other => other,
         };
         let result = match served {
-            Ok(_) => Ok(()),
+            Ok(served) => {
+                let after = moved();
+                if write {
+                    let [copied, reused] = [after[0] - before[0], after[1] - before[1]];
+                    self.paths.borrow_mut().count(served, zero, copied, reused);
+                }
+                Ok(())
+            }
             Err(FaultError::Oom(report)) => Err(Death::Oom(report)),
             Err(e) => Err(Death::Failed(odd("a fault", &e))),
         };

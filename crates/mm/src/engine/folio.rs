@@ -12,6 +12,7 @@ use crate::engine::sharing::Sharing;
 use crate::env::Env;
 use crate::frame::{Flags, FrameMeta, FreeError};
 use crate::machine::{Machine, Work};
+use crate::sizes::HUGE_PAGES;
 use crate::stat::{Item, SizeItem};
 use crate::units::{BLOCK_ORDER, FrameRun, PageMask, Pfn, SpaceId, Vpn, order_pages};
 use core::ops::Range;
@@ -65,6 +66,9 @@ impl<E: Env> Engine<E> {
         refs: u32,
         owner: (SpaceId, Vpn),
     ) -> Result<Pfn, AllocError> {
+        if order > 0 && !HUGE_PAGES {
+            return Err(AllocError::NoFrame { order });
+        }
         let zone = self.zone_for(order);
         let pfn = zone
             .alloc(self.machine(), order)
@@ -141,6 +145,12 @@ impl<E: Env> Engine<E> {
         if pages > 0 {
             self.charge().uncharge(pages);
         }
+    }
+
+    /// Drops a reference that was taken by a frame's number (`FrameMeta::try_get`), as who goes
+    /// over frames does. With the last one the folio is freed.
+    pub fn put_page(&self, pfn: Pfn) {
+        self.put_folio(pfn, 1);
     }
 
     /// As [`Engine::put_folio`], for who drops many folios: returns the pages whose charge the

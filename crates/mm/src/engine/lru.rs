@@ -10,6 +10,7 @@ use crate::engine::folio::order_of;
 use crate::engine::isolated::IsolatedFolio;
 use crate::env::Env;
 use crate::frame::{Flags, FrameMeta, Link, List};
+use crate::stat::Item;
 use crate::units::{Pfn, order_pages};
 use core::sync::atomic::Ordering;
 
@@ -176,6 +177,7 @@ impl<E: Env> Engine<E> {
     fn isolated(&self, pfn: Pfn) -> IsolatedFolio {
         let pages = u64::from(order_pages(order_of(self.meta(pfn))));
         self.folios.isolated.fetch_add(pages, Ordering::AcqRel);
+        self.stats().add(Item::NrIsolated, pages);
         IsolatedFolio::new(pfn)
     }
 
@@ -201,6 +203,7 @@ impl<E: Env> Engine<E> {
         self.folios
             .isolated
             .fetch_sub(pages as u64, Ordering::AcqRel);
+        self.stats().sub(Item::NrIsolated, pages as u64);
     }
 
     /// Pages on a list now.

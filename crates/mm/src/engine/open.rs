@@ -15,6 +15,7 @@ use crate::engine::space::{BlockRef, MapError, Space};
 use crate::env::Env;
 use crate::order::Window;
 use crate::platform::{Made, Platform, PlatformError, Prot, Stop};
+use crate::sizes::HUGE_PAGES;
 use crate::stat::Item;
 use crate::table::block::{BlockState, Table};
 use crate::table::entry::{Entry, Kind};
@@ -145,7 +146,8 @@ impl<E: Env> Engine<E> {
             let at = run.start.add(u64::from(k));
             let w = Window::around(at, OPEN_ORDER);
             let pages = order_pages(OPEN_ORDER);
-            let whole = w.start == at
+            let whole = HUGE_PAGES
+                && w.start == at
                 && k + pages <= run.pages
                 && (k..k + pages).all(|k| made.pages.get(k));
             let order = if whole { OPEN_ORDER } else { 0 };

@@ -247,7 +247,7 @@ impl<E: Env> Engine<E> {
             i += pages;
         }
         drop(lru);
-        split.freed = self.free_parts(&dead[..split.parts as usize]);
+        split.freed = self.free_parts(&dead[..split.parts as usize], list);
         if isolated {
             self.isolation_ended(split.freed);
         }
@@ -260,15 +260,19 @@ impl<E: Env> Engine<E> {
     }
 
     /// Frees what nobody uses of a folio that was split, single frames under one lock, and
-    /// returns its charge (R8, R9). No entry and no list leads to them, so nobody can have got
-    /// hold of one. Entries of no pages are skipped.
-    fn free_parts(&self, parts: &[(Pfn, u32)]) -> u32 {
+    /// returns its charge (R8, R9). Entries of no pages are skipped. A part that somebody has got
+    /// hold of by its number is not freed (R106): of an isolated folio it stays on the list, with
+    /// the reference for that; else whoever holds it frees it.
+    fn free_parts(&self, parts: &[(Pfn, u32)], mut list: Option<&mut Isolated>) -> u32 {
         let mut single = [Pfn(0); BLOCK_PAGES as usize];
         let (mut singles, mut freed) = (0, 0);
         for &(p, pages) in parts.iter().filter(|part| part.1 > 0) {
             let meta = self.meta(p);
             if !meta.freeze(1) {
-                debug_assert!(false, "somebody holds {p}, which nobody can reach");
+                match &mut list {
+                    Some(list) => list.0.push(IsolatedFolio::new(p)),
+                    None => freed += self.put_charged(p, 1) as u32,
+                }
                 continue;
             }
             meta.clear_owner();

@@ -13,7 +13,7 @@ use crate::stat::Item;
 use crate::table::block::{BlockState, Table};
 use crate::table::entry::Kind;
 use crate::table::vma::Vma;
-use crate::tunables::Tunables;
+use crate::tunables::{Stages, Tunables};
 use crate::units::{BLOCK_ORDER, FrameRun, PageRun, Pfn, Vpn, order_pages};
 
 /// What a copy came to.
@@ -120,7 +120,10 @@ impl<E: Env> Mm<E> {
                         && next.prot() == e.prot()
                 })
         };
-        let cap = cap.min(source).min(order::cap_below_huge(t, vma));
+        let cap = match t.stages {
+            Stages::Alloc | Stages::Reuse => 0,
+            _ => cap.min(source).min(order::cap_below_huge(t, vma)),
+        };
         let window = (LEAST_ORDER..=cap)
             .rev()
             .filter(|&o| order::enabled(t, vma, o))

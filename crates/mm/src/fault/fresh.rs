@@ -18,7 +18,7 @@ use crate::table::block::{BlockState, HugeMap, Presence};
 use crate::table::entry::{Entry, Kind};
 use crate::table::marks::Marks;
 use crate::table::vma::Vma;
-use crate::tunables::Tunables;
+use crate::tunables::{Stages, Tunables};
 use crate::units::{BLOCK_ORDER, BLOCK_PAGES, PageMask, PageRun, Pfn, order_pages};
 
 impl Fault<'_> {
@@ -35,6 +35,12 @@ impl Fault<'_> {
             Access::Write => Some(Marks::default()),
             _ => Some(e.marks()),
         }
+    }
+
+    /// Whether one page alone comes in the place of entry `e`.
+    fn is_single(&self, t: &Tunables, e: Entry) -> bool {
+        let zero = matches!(e.kind(), Kind::Zero { .. });
+        self.access != Access::Write && e.marks().any() || zero && t.stages < Stages::Zero
     }
 }
 
@@ -58,7 +64,7 @@ impl<E: Env> Mm<E> {
             // Estimate with the lock, then let go of it to allocate.
             let mut state = block.lock(self);
             let e = state.entry(page.index());
-            if f.access != Access::Write && e.marks().any() {
+            if f.is_single(&t, e) {
                 most = 0;
             }
             let (mut cap, mut beside) = (most, Beside::default());

@@ -4,6 +4,7 @@
 use crate::env::Env;
 use crate::khugepaged::collapse::{CollapseError, Worth};
 use crate::mm::Mm;
+use crate::sizes::HUGE_PAGES;
 use crate::table::vma::{ThpAdvice, Vma};
 use crate::units::{BLOCK_PAGES, SpaceId, Vpn};
 
@@ -70,6 +71,8 @@ impl<E: Env> Mm<E> {
             let (first, end) = whole_blocks(v.start, v.pages);
             first < end
         };
-        part.advice != ThpAdvice::NoHuge && space.vma(self, part.start).0.is_some_and(fits)
+        HUGE_PAGES
+            && part.advice != ThpAdvice::NoHuge
+            && space.vma(self, part.start).0.is_some_and(fits)
     }
 }

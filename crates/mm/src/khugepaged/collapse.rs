@@ -21,6 +21,7 @@ use crate::machine::{Machine, Site};
 use crate::mm::Mm;
 use crate::order::enabled;
 use crate::platform::Prot;
+use crate::sizes::HUGE_PAGES;
 use crate::stat::Item;
 use crate::table::block::{BlockState, HugeMap, Presence, Table};
 use crate::table::entry::Kind;
@@ -216,7 +217,7 @@ impl<E: Env> Mm<E> {
         let (vma, seq) = space.vma(self, nr.start());
         let last = nr.start().add(u64::from(BLOCK_PAGES - 1));
         let may = |v: &Vma| match asked {
-            true => v.advice != ThpAdvice::NoHuge,
+            true => HUGE_PAGES && v.advice != ThpAdvice::NoHuge,
             false => enabled(t, v, BLOCK_ORDER),
         };
         let whole = vma.filter(|v| v.contains(last) && may(v));

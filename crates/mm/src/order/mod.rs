@@ -13,7 +13,7 @@ mod window;
 pub use adapt::Adapt;
 pub use window::{Beside, Window, window, window_back};
 
-use crate::sizes::{LEAST_ORDER, SizeMode, order_of_bytes};
+use crate::sizes::{HUGE_PAGES, LEAST_ORDER, SizeMode, order_of_bytes};
 use crate::table::vma::{ThpAdvice, Vma};
 use crate::tunables::{FaultOrder, ThpMode, Tunables};
 use crate::units::BLOCK_ORDER;
@@ -21,6 +21,7 @@ use crate::units::BLOCK_ORDER;
 /// Whether `enabled` and the advice allow huge pages in a VMA.
 pub fn thp_allowed(t: &Tunables, vma: &Vma) -> bool {
     match (t.thp, vma.advice) {
+        _ if !HUGE_PAGES => false,
         (_, ThpAdvice::NoHuge) | (ThpMode::Never, _) => false,
         (ThpMode::Always, _) | (_, ThpAdvice::Huge) => true,
         (ThpMode::Madvise, ThpAdvice::None) => false,
@@ -31,7 +32,8 @@ pub fn thp_allowed(t: &Tunables, vma: &Vma) -> bool {
 /// kernel has it, the advice against huge pages is one against every large size: who gives it may
 /// count on holes that stay holes beside what is written.
 pub fn enabled(t: &Tunables, vma: &Vma, order: u8) -> bool {
-    vma.advice != ThpAdvice::NoHuge
+    HUGE_PAGES
+        && vma.advice != ThpAdvice::NoHuge
         && match t.sizes.get(order) {
             SizeMode::Always => true,
             SizeMode::Inherit => thp_allowed(t, vma),

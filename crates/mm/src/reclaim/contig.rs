@@ -11,12 +11,35 @@ use crate::engine::pressure::Who;
 use crate::engine::step::FaultMode;
 use crate::env::Env;
 use crate::frame::{
-    AllocFlags, CapturePolicy, CaptureStats, Goal, Reclaim, Request, Zonelist, alloc_pages,
+    AllocFlags, CapturePolicy, CaptureStats, Cpuset, Goal, NodeMask, Reclaim, Request, Zonelist,
+    alloc_pages,
 };
+use crate::machine::OnMachine;
 use crate::mm::Mm;
 use crate::stat::Item;
 use crate::table::vma::{ThpAdvice, Vma};
 use crate::units::{BLOCK_ORDER, Pfn, SpaceId, Vpn, order_pages};
+
+/// Where a huge page that somebody waits for may come from (R4, R6, R24).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Placement {
+    /// Nodes that the program's memory policy allows.
+    pub nodes: NodeMask,
+    /// Its cpuset. Pages of programs honour it strictly.
+    pub cpuset: Cpuset,
+    /// `zone_reclaim_mode`: a zone below its mark is reclaimed from before anything else is tried.
+    pub zone_reclaim: bool,
+}
+
+impl Default for Placement {
+    fn default() -> Placement {
+        Placement {
+            nodes: NodeMask::ALL,
+            cpuset: Cpuset::ALL,
+            zone_reclaim: false,
+        }
+    }
+}
 
 /// The manager as what frees pages of a zone.
 struct Rounds<'a, E: Env> {
@@ -26,7 +49,13 @@ struct Rounds<'a, E: Env> {
 
 impl<E: Env> Reclaim for Rounds<'_, E> {
     fn round(&mut self, goal: &Goal<'_>) -> u64 {
-        self.mm.reclaim_round(goal.pages, Who::Direct)
+        let freed = self.mm.reclaim_round(goal.pages, Who::Direct);
+        self.mm.count_captures();
+        freed
+    }
+
+    fn cpuset(&self, _: &Request) -> Cpuset {
+        self.mm.placement().cpuset
     }
 
     fn begin_compaction(&mut self, goal: &Goal<'_>) -> bool {
@@ -36,7 +65,9 @@ impl<E: Env> Reclaim for Rounds<'_, E> {
 
     fn compact(&mut self, goal: &Goal<'_>) -> bool {
         let scanners = self.compaction.as_mut();
-        scanners.is_some_and(|c| self.mm.compact_block(goal.zone, c))
+        let more = scanners.is_some_and(|c| self.mm.compact_block(goal.zone, c));
+        self.mm.count_captures();
+        more
     }
 
     fn end_compaction(&mut self, goal: &Goal<'_>, success: bool) {
@@ -84,8 +115,16 @@ impl<E: Env> Mm<E> {
             .map_err(AllocError::Charge)?;
         self.stats().add(Item::Allocstall, 1);
         let zones = core::slice::from_ref(self.zone_for(order));
-        let request = Request::new(order).with_flags(AllocFlags::HUGE);
-        let list = Zonelist::new(zones);
+        let placement = self.placement();
+        let request = Request {
+            nodes: placement.nodes,
+            cpuset: placement.cpuset,
+            ..Request::new(order).with_flags(AllocFlags::HUGE)
+        };
+        let list = Zonelist {
+            zones,
+            zone_reclaim: placement.zone_reclaim,
+        };
         let mut rounds = Rounds {
             mm: self,
             compaction: None,
@@ -113,6 +152,17 @@ impl<E: Env> Mm<E> {
         self.stats().set(Item::CaptureBegin, done.begun);
         self.stats().set(Item::CaptureSuccess, done.successes);
         self.stats().set(Item::CapturePages, pages);
+        self.stats().set(Item::NrCaptured, done.now);
+    }
+
+    /// Where huge pages that are waited for may come from.
+    pub fn placement(&self) -> Placement {
+        *self.placement.lock(self.machine())
+    }
+
+    /// Sets it, for whoever waits now, too.
+    pub fn set_placement(&self, placement: Placement) {
+        *self.placement.lock(self.machine()) = placement;
     }
 
     /// Sets how page capture works in the zone that serves huge pages.

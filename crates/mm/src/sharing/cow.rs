@@ -25,6 +25,7 @@ use crate::stat::Item;
 use crate::table::block::{HugeMap, Presence, Table};
 use crate::table::entry::Kind;
 use crate::table::vma::Vma;
+use crate::tunables::Stages;
 use crate::units::{BLOCK_PAGES, BlockNr, PageRun, Pfn, Vpn, order_pages};
 
 impl<E: Env> Engine<E> {
@@ -109,6 +110,9 @@ impl<E: Env> Engine<E> {
     /// exclusive page only the exclusive ones.
     fn reuse_run(&self, vma: &Vma, page: Vpn, pfn: Pfn, table: &Table) -> (u32, u32) {
         let i = page.index();
+        if self.tunables().stages < Stages::Reuse {
+            return (i, i + 1);
+        }
         let e = table.get(i);
         let head = self.head_of(pfn);
         let last = head.0 + order_pages(order_of(self.meta(head))) - 1;

@@ -96,6 +96,19 @@ pub const WINDOW: u64 = 512 * 24;
 
 impl Rig {
     pub fn new(ram_mib: u64, cpus: usize, seed: u64, swap: bool, tunables: Tunables) -> Rig {
+        let charge = ModelCharge::unlimited();
+        Rig::in_group(charge, ram_mib, cpus, seed, swap, tunables)
+    }
+
+    /// A manager in a group that has others, too: only all of them together can be verified.
+    pub fn in_group(
+        charge: ModelCharge,
+        ram_mib: u64,
+        cpus: usize,
+        seed: u64,
+        swap: bool,
+        tunables: Tunables,
+    ) -> Rig {
         let machine = if cpus == 1 {
             ModelMachine::single()
         } else {
@@ -103,7 +116,6 @@ impl Rig {
         };
         let model = Model::of(ram_mib << 20, cpus, seed);
         model.attach(&machine);
-        let charge = ModelCharge::unlimited();
         let store = PlainStore::new(swap);
         let mm = Mm::new(
             model.clone(),
@@ -140,7 +152,16 @@ impl Rig {
 
     /// Checks everything, with nothing under way.
     pub fn verify(&self, when: &dyn std::fmt::Debug) {
-        if let Err(lines) = self.mm.verify(true) {
+        self.verify_all(when, true);
+    }
+
+    /// The same of one of several managers of a group: what they are charged is nobody's own.
+    pub fn verify_in_group(&self, when: &dyn std::fmt::Debug) {
+        self.verify_all(when, false);
+    }
+
+    fn verify_all(&self, when: &dyn std::fmt::Debug, alone: bool) {
+        if let Err(lines) = self.mm.verify(alone) {
             panic!("after {when:?}:\n{}", lines.join("\n"));
         }
         self.model.assert_clean();

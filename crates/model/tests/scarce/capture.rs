@@ -1,15 +1,21 @@
 //! Page capture inside of the whole manager: who captures, and what.
 
 use super::common::{BASE, Rig, WINDOW};
-use deckle_mm::frame::{CapturePolicy, CaptureStats, Watermarks};
+use deckle_mm::frame::{CapturePolicy, CaptureStats, Cpuset, NodeMask, Watermarks};
 use deckle_mm::{
-    Advice, Charge, FaultError, FaultMode, Item, Profile, Prot, Served, ThpMode, Tunables, Vpn,
+    Advice, Charge, FaultError, FaultMode, Item, Machine, Placement, Profile, Prot, Served, Site,
+    ThpMode, Tunables, Vpn,
 };
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 const BLOCK: u64 = 512;
 
 /// A machine of four blocks, swap, and huge pages for who asks for them.
 fn rig() -> Rig {
+    rig_of(1, 7)
+}
+
+fn rig_of(cpus: usize, seed: u64) -> Rig {
     let t = Tunables {
         thp: ThpMode::Madvise,
         ..Tunables::of_profile(Profile::Linux)
@@ -18,7 +24,7 @@ fn rig() -> Rig {
         max_ptes_none: 409,
         ..t
     };
-    Rig::new(8, 1, 7, true, t)
+    Rig::new(8, cpus, seed, true, t)
 }
 
 fn map(rig: &Rig, block: u64, blocks: u64, advice: Advice) -> Vpn {
@@ -246,4 +252,121 @@ fn r30_memory_is_out_no_sooner_with_capture_than_without() {
         captured += stats.own + stats.absorbed;
     }
     assert!(captured > 0, "nothing was captured");
+}
+
+/// Node 1, on which the machine has no memory.
+const ELSEWHERE: NodeMask = NodeMask(0b10);
+
+/// A fault that would get its huge page by reclaim and capture, where a rule says where memory may
+/// come from: what it was served, what capture did, and what was reclaimed for it.
+fn placed(placement: Placement) -> (Served, CaptureStats, u64) {
+    let rig = rig();
+    fill(&rig, 100);
+    rig.mm.set_placement(placement);
+    assert_eq!(rig.mm.placement(), placement);
+    let wanted = map(&rig, 8, 1, Advice::HugePage);
+    let served = rig.mm.fault(rig.space, wanted, true, FaultMode::MayWait);
+    let reclaimed = rig.stat(Item::PgstealDirect);
+    touch(&rig, wanted).unwrap();
+    rig.verify(&placement);
+    (served.unwrap(), rig.mm.capture_stats(), reclaimed)
+}
+
+#[test]
+fn r24_nothing_is_captured_on_a_node_that_the_request_does_not_name() {
+    let on = |nodes| {
+        placed(Placement {
+            nodes,
+            ..Placement::default()
+        })
+    };
+    let (served, stats, reclaimed) = on(ELSEWHERE);
+    assert_ne!(served, Served::Mapped(512));
+    assert_eq!((stats, reclaimed), (CaptureStats::default(), 0));
+    let (served, stats, reclaimed) = on(NodeMask(0b11));
+    assert_eq!((served, stats.successes), (Served::Mapped(512), 1));
+    assert!(reclaimed > 0);
+}
+
+#[test]
+fn r4_pages_of_programs_come_from_the_nodes_of_their_own_cpuset_alone() {
+    // The wall of an enclosing set is for requests that are not the program's own.
+    for (mems, hardwall, may) in [
+        (ELSEWHERE, NodeMask::ALL, false),
+        (ELSEWHERE, ELSEWHERE, false),
+        (NodeMask(1), NodeMask(1), true),
+        (NodeMask::ALL, ELSEWHERE, true),
+    ] {
+        let (served, stats, _) = placed(Placement {
+            cpuset: Cpuset { mems, hardwall },
+            ..Placement::default()
+        });
+        assert_eq!(served == Served::Mapped(512), may, "{mems:?} {hardwall:?}");
+        assert_eq!(stats.begun > 0, may);
+    }
+}
+
+#[test]
+fn r6_in_zone_reclaim_mode_the_zone_is_reclaimed_from_first_and_nothing_captured() {
+    for zone_reclaim in [false, true] {
+        let (served, stats, reclaimed) = placed(Placement {
+            zone_reclaim,
+            ..Placement::default()
+        });
+        assert_eq!(served, Served::Mapped(512));
+        assert!(reclaimed > 0);
+        // In that mode nobody waits for the block: what comes free is free for all.
+        assert_eq!(stats.begun, u64::from(!zone_reclaim));
+        assert_eq!(stats.own > 0, !zone_reclaim);
+    }
+}
+
+/// The program is moved to another cpuset while it waits.
+#[test]
+fn r22_r28_a_captured_block_is_refused_if_the_cpuset_has_changed_meanwhile() {
+    let (mut refused, mut taken, mut seen) = (0, 0, 0);
+    for seed in 1..60 {
+        let rig = rig_of(2, seed);
+        fill(&rig, 100);
+        rig.machine.set_switch_of([1, 4, 16][seed as usize % 3]);
+        let wanted = map(&rig, 8, 1, Advice::HugePage);
+        let over = AtomicBool::new(false);
+        let mut served = None;
+        let fault = || {
+            served = Some(rig.mm.fault(rig.space, wanted, true, FaultMode::MayWait));
+            over.store(true, SeqCst);
+        };
+        let mover = || {
+            while rig.mm.capture_stats().begun == 0 && !over.load(SeqCst) {
+                rig.machine.preempt(Site::Relock);
+            }
+            // Sometimes too late.
+            for _ in 0..seed % 6 * 2000 {
+                rig.machine.preempt(Site::Relock);
+                seen = seen.max(rig.stat(Item::NrCaptured));
+            }
+            rig.mm.set_placement(Placement {
+                cpuset: Cpuset {
+                    mems: ELSEWHERE,
+                    hardwall: ELSEWHERE,
+                },
+                ..Placement::default()
+            });
+        };
+        let jobs = vec![deckle_model::cpu(fault), deckle_model::cpu(mover)];
+        if let Err(e) = rig.machine.run(jobs) {
+            panic!("seed {seed}: {e}");
+        }
+        let stats = rig.mm.capture_stats();
+        let huge = matches!(served, Some(Ok(Served::Mapped(512))));
+        assert_eq!((stats.successes, stats.now), (u64::from(huge), 0));
+        refused += stats.refused;
+        taken += stats.successes;
+        // What was refused is free, and one page is to be had in any case.
+        touch(&rig, wanted).unwrap();
+        rig.verify(&seed);
+    }
+    assert!(refused > 0 && taken > 0, "{refused} refused, {taken} taken");
+    // Who looks from another CPU sees what is kept together (R28).
+    assert!(seen >= BLOCK, "{seen} pages at most");
 }

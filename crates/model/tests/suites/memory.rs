@@ -3,7 +3,7 @@
 
 use super::P;
 use super::common::{BASE, BELOW, Program, Rig, WINDOW};
-use deckle_mm::{FaultOrder, Item, Profile, SplitMode, ThpMode, Tunables};
+use deckle_mm::{FaultOrder, HUGE_PAGES, Item, Profile, SplitMode, ThpMode, Tunables};
 use deckle_model::{Counters, Profile as _, Rng};
 
 /// Runs one seed; what the machine did. On a failure the seed and the last operations are printed.
@@ -71,7 +71,7 @@ pub fn seeds(from: u64, count: u64, steps: u32, forks: bool, unseen: bool) {
         (made, written, parts) = (made + did.made, written + did.written, parts + of_huge);
     }
     println!("{parts} huge pages were given up in part");
-    assert!(parts >= count / 6, "as good as none");
+    assert!(parts >= count / 6 || !HUGE_PAGES, "as good as none");
     // What a kernel with memory of its own does, it has done.
     println!("{made} pages were made, {written} written before they were protected");
     assert!([made, written].iter().all(|&n| (n > 0) != P::RAM));

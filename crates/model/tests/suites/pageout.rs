@@ -22,16 +22,31 @@ fn mixed() -> (Rig, Vpn) {
     (rig, start)
 }
 
+/// Who pages out.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum By {
+    Advice,
+    Direct,
+    Background,
+}
+
 #[test]
-fn r97_r111_page_out_by_advice_does_what_reclaim_does() {
-    let fates = [true, false].map(|advised| {
+fn r97_r110_r111_page_out_by_advice_does_what_background_and_direct_reclaim_do() {
+    let fates = [By::Advice, By::Direct, By::Background].map(|by| {
         let (rig, start) = mixed();
-        match advised {
-            true => rig.advise(start, 3 * BLOCK + 64, Advice::PageOut),
+        match by {
+            By::Advice => rig.advise(start, 3 * BLOCK + 64, Advice::PageOut),
             // The second chance of what was just used takes rounds.
-            false => while rig.mm.reclaim(10_000) > 0 {},
+            By::Direct => while rig.mm.reclaim(10_000) > 0 {},
+            By::Background => {
+                rig.charge.set_high(0);
+                while rig.mm.reclaim_background() {}
+                rig.charge.set_high(u64::MAX);
+            }
         }
-        assert_eq!(rig.resident(), 0, "advised: {advised}");
+        let stolen = [Item::PgstealDirect, Item::PgstealKswapd].map(|item| rig.stat(item) > 0);
+        assert_eq!(stolen, [by == By::Direct, by == By::Background]);
+        assert_eq!(rig.resident(), 0, "{by:?}");
         let counted = [
             Item::Pswpout,
             Item::SwpoutZero,
@@ -44,8 +59,10 @@ fn r97_r111_page_out_by_advice_does_what_reclaim_does() {
             Item::NrZero,
         ];
         let counted = counted.map(|item| (item.name(), rig.stat(item)));
+        // Of what holds zeros nothing was copied on the way.
         let moved = rig.model.counters();
-        rig.verify(&advised);
+        assert!(moved.copied <= rig.stat(Item::Pswpout), "{moved:?}");
+        rig.verify(&by);
         for (at, live) in [(0, 100), (BLOCK, BLOCK), (2 * BLOCK, 0)] {
             for i in 0..BLOCK {
                 let used = i < live || live == 0 && i == 511;
@@ -56,6 +73,7 @@ fn r97_r111_page_out_by_advice_does_what_reclaim_does() {
         (counted, moved.copied)
     });
     assert_eq!(fates[0], fates[1]);
+    assert_eq!(fates[0], fates[2]);
     let stored = fates[0].0[0].1;
     assert_eq!(stored, 100 + BLOCK + 1 + 32);
 }

@@ -174,10 +174,12 @@ fn r100_r114_r135_a_split_that_fails_leaves_every_page_as_it_was_zeros_too() {
 }
 
 #[test]
-fn r106_r100_a_folio_that_somebody_holds_is_neither_split_nor_freed() {
+fn r106_r100_r149_a_folio_that_somebody_holds_is_neither_split_nor_freed() {
     for order in [4, 9] {
         let (rig, start) = half(order);
+        assert_eq!(rig.stat(Item::NrIsolated), 0);
         let holder = rig.mm.isolate_page(rig.space, start).unwrap();
+        assert_eq!(rig.stat(Item::NrIsolated), 1 << order);
         let before = picture(&rig);
         for flags in [SplitFlags::NONE, SplitFlags::DROP_ZERO] {
             let done = rig.mm.split_page(rig.space, start, 0, flags);

@@ -148,6 +148,14 @@ fn r149_every_counter_has_the_name_that_users_know() {
     let names: Vec<&str> = Item::ALL.iter().map(|i| i.name()).collect();
     for name in [
         "thp_split_free",
+        "nr_isolated_anon",
+        "capture_begin",
+        "capture_success",
+        "capture_pages",
+        "nr_captured",
+        "pgreuse",
+        "pgcopy",
+        "allocstall",
         "thp_split_unmap",
         "thp_split_page",
         "thp_underused_split_page",

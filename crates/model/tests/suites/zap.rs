@@ -4,8 +4,7 @@ use super::P;
 use super::common::Rig;
 use super::common::hand::{BLOCK, byte_of};
 use deckle_mm::{
-    Advice, Charge, Item, LockClass, Profile, Prot, SizeItem, SizeMode, Sizes, ThpMode, Tunables,
-    Vpn,
+    Advice, Charge, Item, LockClass, Profile, Prot, SizeItem, SizeMode, Sizes, Tunables, Vpn,
 };
 use deckle_model::Profile as _;
 
@@ -321,30 +320,6 @@ fn r132_reclaim_splits_at_once_only_what_is_partly_mapped() {
     assert_eq!(rig.stat(Item::NrAnonPartiallyMapped), 0);
     (6..32).for_each(|i| assert!(rig.holds(start.add(i), 0xee)));
     rig.verify(&"refused");
-}
-
-#[test]
-fn r112_without_any_large_size_all_of_it_works() {
-    let t = Tunables {
-        thp: ThpMode::Never,
-        sizes: Sizes::NEVER,
-        ..Tunables::of_profile(Profile::Deckle)
-    };
-    let rig = Rig::new(64, 1, 1, true, t);
-    rig.charge.set_max(300);
-    let start = rig.mmap(0, BLOCK);
-    (0..BLOCK).for_each(|i| rig.write(start.add(i), byte_of(i)));
-    rig.munmap(start.add(100), 10);
-    rig.mm.reclaim(50);
-    for i in (0..100).chain(110..BLOCK) {
-        assert!(rig.holds(start.add(i), byte_of(i)), "page {i}");
-    }
-    for order in 1..=9 {
-        assert_eq!(rig.mm.stats().size(order, SizeItem::AnonFaultAlloc), 0);
-    }
-    assert_eq!((rig.mm.queued(), rig.stat(Item::ThpSplitPage)), (0, 0));
-    assert!(rig.stat(Item::Pswpout) > 0);
-    rig.verify(&"small pages");
 }
 
 #[test]

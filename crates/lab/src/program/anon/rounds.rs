@@ -10,6 +10,8 @@ named! {
         PageFault1 = "page_fault1",
         /// After malloc1: 128 MiB from malloc, given back untouched. An operation is such a pair.
         Malloc1 = "malloc1",
+        /// After mmap1: 128 MiB are mapped and unmapped again, untouched. An operation is such a pair.
+        Mmap1 = "mmap1",
         /// After tlb_flush: each page of 16 MiB is read and then written, so that a translation is
         /// replaced; all of it is given back at the end of the round. An operation is a page.
         TlbFlush = "tlb_flush",
@@ -34,7 +36,7 @@ impl Workload {
     /// Bytes that a round maps.
     pub const fn bytes(self) -> usize {
         match self {
-            Self::PageFault1 | Self::Malloc1 => 128 << 20,
+            Self::PageFault1 | Self::Malloc1 | Self::Mmap1 => 128 << 20,
             Self::TlbFlush | Self::Fork => 16 << 20,
             Self::Fill | Self::Sparse => 256 << 20,
             Self::Compile => pattern::BYTES,
@@ -112,6 +114,12 @@ pub fn round<A: Accesses>(
             peak(memory, 1);
             memory.unmap(map)?;
             Ok(count(1, 1))
+        }
+        Workload::Mmap1 => {
+            let map = memory.map(bytes, false)?;
+            peak(memory, 0);
+            memory.unmap(map)?;
+            Ok(count(1, 0))
         }
         Workload::Fork | Workload::Compile => Ok(count(0, 0)),
         _ => {

@@ -2,7 +2,7 @@
 //! and the reason if it fails.
 
 use super::capture::Capture;
-use super::request::{AllocFlags, Request};
+use super::request::{AllocFlags, Cpuset, Request};
 use super::watermark::Mark;
 use super::why::{Account, Reason, WhyFailed};
 use super::zonelist::Zonelist;
@@ -55,6 +55,12 @@ pub trait Reclaim {
     /// [`Zone::free_bulk`]; returns how many. 0: there is nothing to be had. Called with no
     /// lock held.
     fn round(&mut self, goal: &Goal<'_>) -> u64;
+
+    /// Where the task may have memory by now: who waited for reclaim may have been moved to
+    /// another cpuset meanwhile.
+    fn cpuset(&self, request: &Request) -> Cpuset {
+        request.cpuset
+    }
 
     /// Whether moving pages may form a block of the goal's order.
     fn begin_compaction(&mut self, _goal: &Goal<'_>) -> bool {
@@ -111,6 +117,15 @@ pub fn alloc_pages<M: Machine>(
     }
 }
 
+/// Another look at the free lists, those of the CPUs given back before or not.
+type Again<'a> = dyn Fn(&Request, bool) -> Option<Allocated> + 'a;
+
+/// What is asked for after a wait.
+fn by_now(reclaim: &(dyn Reclaim + '_), request: &Request) -> Request {
+    let cpuset = reclaim.cpuset(request);
+    Request { cpuset, ..*request }
+}
+
 /// A block from the free lists of the first zone that permits it and whose watermark does.
 fn from_lists<M: Machine>(
     m: &M,
@@ -153,7 +168,7 @@ fn slow<M: Machine>(
         m.kick(Work::Reclaim);
     }
     let mark = request.mark().map(|_| Mark::Min);
-    let again = |drain: bool| {
+    let again = |request: &Request, drain: bool| {
         if drain {
             list.permitted(*request).for_each(|(_, zone)| {
                 zone.drain(m);
@@ -161,7 +176,7 @@ fn slow<M: Machine>(
         }
         from_lists(m, list, request, mark, None)
     };
-    if let Some(found) = again(false).or_else(|| again(true)) {
+    if let Some(found) = again(request, false).or_else(|| again(request, true)) {
         return Ok(found);
     }
     let Some(reclaim) = reclaim.filter(|_| request.flags.has(AllocFlags::DIRECT_RECLAIM)) else {
@@ -195,7 +210,8 @@ fn slow<M: Machine>(
     {
         return Ok(found);
     }
-    match give_way(m, list, request, &again).or_else(|| again(true)) {
+    let request = &by_now(reclaim, request);
+    match give_way(m, list, request, &again).or_else(|| again(request, true)) {
         Some(found) => Ok(found),
         None => fail(Reason::Reclaimed, &account),
     }
@@ -207,14 +223,14 @@ fn give_way<M: Machine>(
     m: &M,
     list: &Zonelist<'_>,
     request: &Request,
-    again: &dyn Fn(bool) -> Option<Allocated>,
+    again: &Again<'_>,
 ) -> Option<Allocated> {
     let captured = |(_, zone): (_, &Zone)| zone.captured_pages() > 0;
     (0..GIVE_WAY)
         .take_while(|_| list.permitted(*request).any(captured))
         .find_map(|_| {
             m.preempt(Site::ReclaimRound);
-            again(false)
+            again(request, false)
         })
 }
 
@@ -225,7 +241,7 @@ fn look<M: Machine>(
     zone: &Zone,
     request: &Request,
     capture: &mut Option<Capture<'_, M>>,
-    again: &dyn Fn(bool) -> Option<Allocated>,
+    again: &Again<'_>,
 ) -> Option<Allocated> {
     if request.order > COSTLY {
         // Before the list is looked at: what lies on the per-CPU lists next to a captured
@@ -233,7 +249,8 @@ fn look<M: Machine>(
         zone.drain(m);
     }
     let permit = |zone: &Zone| {
-        // The block is outside of the counters already: the test is for a page (R22).
+        // The block is outside of the counters already: the test is for a page (R22). Where it may
+        // come from may have changed since reclaim began.
         let mark = request.mark().map(|_| Mark::Min);
         request.permits(zone.node()) && mark.is_none_or(|mark| zone.watermark_ok(0, mark))
     };
@@ -246,7 +263,7 @@ fn look<M: Machine>(
             captured: true,
         });
     }
-    again(false)
+    again(request, false)
 }
 
 /// Direct compaction of the zones in turn.
@@ -255,7 +272,7 @@ fn compacted<M: Machine>(
     list: &Zonelist<'_>,
     request: &Request,
     reclaim: &mut (dyn Reclaim + '_),
-    again: &dyn Fn(bool) -> Option<Allocated>,
+    again: &Again<'_>,
 ) -> Option<Allocated> {
     list.permitted(*request)
         .find_map(|(index, zone)| compact_zone(m, index, zone, request, reclaim, again))
@@ -268,7 +285,7 @@ fn compact_zone<M: Machine>(
     zone: &Zone,
     request: &Request,
     reclaim: &mut (dyn Reclaim + '_),
-    again: &dyn Fn(bool) -> Option<Allocated>,
+    again: &Again<'_>,
 ) -> Option<Allocated> {
     let mut goal = Goal {
         zone,
@@ -285,6 +302,7 @@ fn compact_zone<M: Machine>(
     let found = loop {
         let more = reclaim.compact(&goal);
         m.preempt(Site::ReclaimRound);
+        let request = &by_now(reclaim, request);
         let found = look(m, index, zone, request, &mut capture, again);
         if found.is_some() || !more {
             break found;
@@ -304,7 +322,7 @@ fn pass<M: Machine>(
     request: &Request,
     reclaim: &mut (dyn Reclaim + '_),
     account: &mut Account,
-    again: &dyn Fn(bool) -> Option<Allocated>,
+    again: &Again<'_>,
 ) -> Option<Allocated> {
     let target = request.reclaim_target();
     let mut capture = zone.begin_capture(m, request.order);
@@ -322,6 +340,7 @@ fn pass<M: Machine>(
         let got = reclaim.round(&goal);
         account.round(got);
         m.preempt(Site::ReclaimRound);
+        let request = &by_now(reclaim, request);
         if let Some(found) = look(m, index, zone, request, &mut capture, again) {
             return Some(found);
         }
