@@ -123,6 +123,7 @@ pub use reclaim::oom::OomReport;
 pub use sharing::core::CoreCow;
 pub use sharing::kernel::KernelCow;
 pub use shrink::trim::Trimmed;
+pub use shrink::underused::is_underused;
 pub use sizes::{SizeMode, Sizes};
 pub use space::advice::Advice;
 pub use space::tracking::PageInfo;
