@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 mod help;
+pub mod inspect;
 pub mod lab;
 
 use crate::config::Setting;
@@ -38,6 +39,8 @@ pub enum Command {
     Lab(LabArgs),
     /// Say what this system allows, and the remedy for what is missing.
     Doctor(DoctorArgs),
+    /// Say which process wastes memory in huge pages, and which setting gives it back.
+    Inspect(Box<inspect::InspectArgs>),
     /// Bring evicted memory of a process back, for a debugger that cannot wait for it.
     Fetch(FetchArgs),
 }

@@ -10,6 +10,7 @@ mod config;
 mod doctor;
 mod fail;
 mod fetch;
+mod inspect;
 mod lab;
 mod procfs;
 mod run;
@@ -56,6 +57,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(&args),
         Command::Lab(args) => lab::lab(args),
         Command::Doctor(args) => doctor::doctor(&args),
+        Command::Inspect(args) => inspect::inspect(&args),
         Command::Fetch(args) => fetch::fetch(&args),
     };
     match done {

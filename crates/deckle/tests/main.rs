@@ -12,6 +12,7 @@ mod accept_torture;
 mod cli_access;
 mod cli_doctor;
 mod cli_errors;
+mod cli_inspect;
 mod cli_killed;
 mod cli_lab;
 mod cli_run;
