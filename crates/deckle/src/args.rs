@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 mod help;
+pub mod inspect;
 pub mod lab;
 
 use crate::config::Setting;
@@ -42,6 +43,8 @@ pub enum Command {
     Plot(crate::plot::PlotArgs),
     /// Say which limit a working set fits in, by what its pages compress to.
     Fit(crate::fit::FitArgs),
+    /// Say which process wastes memory in huge pages, and which setting gives it back.
+    Inspect(Box<inspect::InspectArgs>),
     /// Bring evicted memory of a process back, for a debugger that cannot wait for it.
     Fetch(FetchArgs),
 }

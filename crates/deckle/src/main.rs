@@ -11,6 +11,7 @@ mod doctor;
 mod fail;
 mod fetch;
 mod fit;
+mod inspect;
 mod lab;
 mod plot;
 mod procfs;
@@ -61,6 +62,7 @@ fn main() -> ExitCode {
         Command::Doctor(args) => doctor::doctor(&args),
         Command::Plot(args) => plot::plot(&args),
         Command::Fit(args) => fit::fit(&args),
+        Command::Inspect(args) => inspect::inspect(&args),
         Command::Fetch(args) => fetch::fetch(&args),
     };
     match done {

@@ -125,6 +125,7 @@ pub use sharing::core::CoreCow;
 pub use sharing::kernel::KernelCow;
 pub use shrink::trim::Trimmed;
 pub use sizes::{HUGE_PAGES, SizeMode, Sizes};
+pub use shrink::underused::is_underused;
 pub use space::advice::Advice;
 pub use space::tracking::PageInfo;
 pub use stat::{Item, SIZE_ORDERS, SizeItem, Stats};

@@ -1,6 +1,6 @@
 //! Descriptors, without a C library.
 
-use crate::Errno;
+use crate::{Errno, Page};
 use crate::call::call;
 use core::ffi::CStr;
 
@@ -60,6 +60,17 @@ impl Fd {
             }
         }
         Ok(done)
+    }
+
+    /// Reads whole pages at `offset`; how many could be. Of `/proc/PID/mem`: as a debugger would,
+    /// so that of a page which is shared since a fork no copy is made, and nobody is waited for who
+    /// would have to bring one in.
+    pub fn read_pages(&self, to: &mut [Page], offset: u64) -> Result<usize, Errno> {
+        // SAFETY: the bytes of that slice, of which any are a value.
+        let bytes = unsafe {
+            core::slice::from_raw_parts_mut(to.as_mut_ptr().cast::<u8>(), size_of_val(to))
+        };
+        self.read_at(bytes, offset).map(|bytes| bytes / crate::PAGE)
     }
 }
 

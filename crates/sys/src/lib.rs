@@ -17,6 +17,8 @@
 
 /// Bytes of a page.
 pub const PAGE: usize = 4096;
+/// The words of a page.
+pub type Page = [u64; PAGE / 8];
 
 mod errno;
 #[cfg(feature = "std")]

@@ -1,6 +1,6 @@
 //! Processes: what they are, how they are made and how they end.
 
-use crate::Errno;
+use crate::{Errno, Page};
 use crate::call::call;
 use crate::signal::Before;
 use crate::trace::trace_me;
@@ -78,6 +78,25 @@ pub fn peek(pid: u32, from: &[u64], to: &mut [u8]) -> Result<usize, Errno> {
     // process are only read.
     let got = unsafe { libc::process_vm_readv(pid, &to, 1, from.as_ptr(), count, 0) };
     usize::try_from(got).map_err(|_| Errno::last())
+}
+
+/// Reads whole pages of another process's memory, from `at` on; how many could be. As the process
+/// itself would read them: what is not there is brought in first, and of what it shares since a
+/// fork it gets a copy, unless nobody else has it any more. Who only wants to look asks for pages
+/// that are there, and its own; see [`Fd::read_pages`](crate::Fd::read_pages) for the others.
+/// Errors: EFAULT: not even the first. ESRCH: there is no such process. EPERM: it is another's.
+pub fn read_pages(pid: u32, at: u64, to: &mut [Page]) -> Result<usize, Errno> {
+    let len = size_of_val(to);
+    let part = |at: *mut _| libc::iovec {
+        iov_base: at,
+        iov_len: len,
+    };
+    let (to, from) = (part(to.as_mut_ptr().cast()), part(at as *mut _));
+    // SAFETY: writes at most what `to` has, of which any bits are a value; the other process's
+    // memory is only read.
+    let got = unsafe { libc::process_vm_readv(pid as i32, &to, 1, &from, 1, 0) };
+    let bytes = usize::try_from(got).map_err(|_| Errno::last())?;
+    Ok(bytes / crate::PAGE)
 }
 
 /// Waits for a change of a child, or of any (-1), as `flags` say: whose, and its raw status. `None`

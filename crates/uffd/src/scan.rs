@@ -63,6 +63,26 @@ impl PageEntry {
         self.0 >> 63 == 1
     }
 
+    /// Whether the page is of a file, or shared memory.
+    pub const fn is_file(self) -> bool {
+        self.0 >> 61 & 1 == 1
+    }
+
+    /// Whether the page is mapped here and nowhere else.
+    pub const fn is_exclusive(self) -> bool {
+        self.0 >> 56 & 1 == 1
+    }
+
+    /// The number of the page's frame; `None` where nothing is there, or the system does not tell
+    /// (that needs `CAP_SYS_ADMIN`).
+    pub const fn frame(self) -> Option<u64> {
+        let frame = self.0 & ((1 << 55) - 1);
+        match self.is_present() && frame != 0 {
+            true => Some(frame),
+            false => None,
+        }
+    }
+
     /// Whether it is write-protected by userfaultfd; of a page that is not there: whether there is
     /// a marker in its place, or the system has swapped it out while it was protected. These two
     /// cannot be told apart: they are entries of the same kind.

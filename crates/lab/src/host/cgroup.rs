@@ -83,6 +83,11 @@ impl Cgroup {
         }
     }
 
+    /// Its directory in the memory controller's hierarchy.
+    pub fn dir(&self) -> &Path {
+        &self.memory
+    }
+
     /// Limits the memory of the cgroup to `bytes`, without a limit to its swap; none: not at all.
     ///
     /// # Errors

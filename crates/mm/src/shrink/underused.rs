@@ -22,6 +22,11 @@ use crate::units::{BLOCK_PAGES, BlockNr, PageMask, Pfn};
 /// Huge pages that one pass in profile `deckle` looks at.
 const SHRINK_BATCH: u64 = 64;
 
+/// The test itself: whether a huge page with so many zero-filled subpages is underused.
+pub const fn is_underused(zeros: u32, max_ptes_none: u32) -> bool {
+    zeros > max_ptes_none
+}
+
 /// What the test found.
 enum Verdict {
     /// Not underused; the scan may have stopped early.
@@ -216,7 +221,7 @@ impl<E: Env> Mm<E> {
             } else {
                 filled += 1;
             }
-            let underused = zeros > max_none;
+            let underused = is_underused(zeros, max_none);
             if underused || filled >= BLOCK_PAGES - max_none {
                 self.stats().add(Item::ThpUnderusedScan, (i + 1) as u64);
                 if !underused {
