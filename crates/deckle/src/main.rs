@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod accounts;
 mod args;
 mod cgroup;
 mod config;
