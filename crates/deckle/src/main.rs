@@ -12,9 +12,11 @@ mod doctor;
 mod fail;
 mod fetch;
 mod lab;
+mod pages;
 mod procfs;
 mod run;
 mod settings;
+mod setup;
 mod size;
 mod swap;
 
@@ -58,6 +60,8 @@ fn main() -> ExitCode {
         Command::Lab(args) => lab::lab(args),
         Command::Doctor(args) => doctor::doctor(&args),
         Command::Fetch(args) => fetch::fetch(&args),
+        Command::Setup(args) => setup::setup(&args),
+        Command::Pages(args) => pages::pages(&args),
     };
     match done {
         Ok(status) => exit(status),
