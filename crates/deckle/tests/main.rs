@@ -16,6 +16,7 @@ mod cli_killed;
 mod cli_lab;
 mod cli_run;
 mod cli_services;
+mod cli_setup;
 mod cli_terminal;
 mod common;
 mod managed;
