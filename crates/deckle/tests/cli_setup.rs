@@ -65,7 +65,7 @@ fn packages_have_what_is_needed_and_the_same_bytes_each_time() {
         "share/fish/vendor_completions.d/deckle.fish",
         "share/doc/deckle/copyright",
         "share/doc/deckle/licences.gz",
-        "share/doc/deckle/changelog.gz",
+        "share/doc/deckle/CHANGELOG.md",
         "share/doc/deckle/examples/deckle.conf",
     ] {
         for all in [&in_deb, &in_tar] {
@@ -238,7 +238,7 @@ fn a_seccomp_profile_gets_one_rule_or_is_refused() {
     let s = Scratch::new("seccomp");
     let profile = "{\n \"defaultAction\": \"SCMP_ACT_ERRNO\",\n \"syscalls\": [\n  {\n   \
                    \"names\": [\n    \"read\"\n   ],\n   \"action\": \"SCMP_ACT_ALLOW\",\n   \
-                   \"includes\": {\"caps\": [\"CAP_SYS_ADMIN\"]}\n  }\n ]\n}\n";
+                   \"includes\": {\"caps\": [\"CAP_SYS_ADMIN\"]}\n  }\n ]\n}";
     let good = s.file("good.json", profile.as_bytes(), 0o644);
     let (code, out, err) = output(&["setup", "--seccomp", &good]);
     assert_eq!(code, 0, "{err}");
@@ -246,6 +246,7 @@ fn a_seccomp_profile_gets_one_rule_or_is_refused() {
         err.contains("Kubernetes does not") && err.lines().count() == 1,
         "{err}"
     );
+    assert!(out.ends_with(" ]\n}"), "the end of the file is another: {out}");
     let kept: Vec<&str> = profile.lines().collect();
     let got: Vec<&str> = out.lines().collect();
     let added = got.len() - kept.len();

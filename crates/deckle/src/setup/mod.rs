@@ -7,6 +7,7 @@ mod cdi;
 mod host;
 mod seccomp;
 
+use std::io::Write;
 use std::path::Path;
 
 use crate::access::{self, GROUP};
@@ -171,7 +172,9 @@ fn print_seccomp(file: &Path) -> Result<i32, Fail> {
     let profile = std::fs::read_to_string(file);
     let profile = profile.map_err(|e| fail(format!("cannot be read: {}", plain(&e))))?;
     let merged = seccomp::merge(&profile).map_err(fail)?;
-    print(merged.trim_end())?;
+    // Its last line ends as it did, or does not.
+    let written = std::io::stdout().write_all(merged.as_bytes());
+    written.map_err(|e| Fail::own(format!("output: {}", plain(&e))))?;
     if seccomp::has_conditions(&profile) {
         say(format_args!(
             "this profile has conditions (includes, excludes), which Docker and Podman know and \
