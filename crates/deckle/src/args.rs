@@ -8,10 +8,12 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 mod help;
 pub mod inspect;
 pub mod lab;
+pub mod setup;
 
 use crate::config::Setting;
 use crate::fail::Fail;
 use lab::LabArgs;
+use setup::{PagesArgs, SetupArgs};
 
 /// Run programs inside a memory limit, with huge pages where they pay and none of their waste.
 #[derive(Parser)]
@@ -47,6 +49,11 @@ pub enum Command {
     Inspect(Box<inspect::InspectArgs>),
     /// Bring evicted memory of a process back, for a debugger that cannot wait for it.
     Fetch(FetchArgs),
+    /// Let ordinary users use deckle here: a group that has /dev/userfaultfd.
+    Setup(SetupArgs),
+    /// Write the manual pages and the completions of shells, for who makes a package.
+    #[command(hide = true)]
+    Pages(PagesArgs),
 }
 
 const FETCH_HELP: &str = "\

@@ -31,14 +31,37 @@ pub fn minus_headroom(bytes: u64) -> Option<u64> {
         .filter(|rest| *rest > 0)
 }
 
+/// What runs a container.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Container {
+    /// Docker.
+    Docker,
+    /// Podman.
+    Podman,
+    /// A pod, whatever runs it.
+    Kubernetes,
+    /// Something that does not say what it is.
+    Other,
+}
+
+/// What this looks like the inside of.
+pub fn container() -> Option<Container> {
+    let is_there = |path| Path::new(path).exists();
+    if std::env::var_os("KUBERNETES_SERVICE_HOST").is_some() {
+        Some(Container::Kubernetes)
+    } else if is_there("/run/.containerenv") {
+        Some(Container::Podman)
+    } else if is_there("/.dockerenv") {
+        Some(Container::Docker)
+    } else {
+        let other = std::process::id() == 1 || std::env::var_os("container").is_some();
+        other.then_some(Container::Other)
+    }
+}
+
 /// Whether this looks like the inside of a container.
 pub fn in_container() -> bool {
-    std::process::id() == 1
-        || std::env::var_os("container").is_some()
-        || std::env::var_os("KUBERNETES_SERVICE_HOST").is_some()
-        || ["/.dockerenv", "/run/.containerenv"]
-            .iter()
-            .any(|p| Path::new(p).exists())
+    container().is_some()
 }
 
 fn limit_in(root: &Path, cgroup: &str, mounts: &str) -> Option<Limit> {

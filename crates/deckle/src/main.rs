@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod accounts;
 mod args;
 mod cgroup;
 mod config;
@@ -14,10 +15,12 @@ mod fit;
 mod inspect;
 mod lab;
 mod plot;
+mod pages;
 mod procfs;
 mod record;
 mod run;
 mod settings;
+mod setup;
 mod size;
 mod swap;
 
@@ -64,6 +67,8 @@ fn main() -> ExitCode {
         Command::Fit(args) => fit::fit(&args),
         Command::Inspect(args) => inspect::inspect(&args),
         Command::Fetch(args) => fetch::fetch(&args),
+        Command::Setup(args) => setup::setup(&args),
+        Command::Pages(args) => pages::pages(&args),
     };
     match done {
         Ok(status) => exit(status),

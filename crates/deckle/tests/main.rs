@@ -20,6 +20,7 @@ mod cli_lab;
 mod cli_record;
 mod cli_run;
 mod cli_services;
+mod cli_setup;
 mod cli_terminal;
 mod common;
 mod figures;

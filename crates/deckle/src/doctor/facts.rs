@@ -27,7 +27,7 @@ pub(super) fn userfaultfd(access: &Facts) -> Vec<Finding> {
         (Some(via), _) => Finding::fact(SECTION, "used", via.to_string()),
         (None, remedy) => Finding::fact(SECTION, "used", "cannot be had").state(
             State::Missing,
-            remedy.map_or("", |r| r.text(access.container)),
+            remedy.map_or_else(String::new, |r| r.to_string()),
         ),
     };
     let sysctl = access.sysctl.map_or("absent".into(), |n| n.to_string());

@@ -8,9 +8,17 @@ use super::{Finding, State};
 
 const SECTION: &str = "self-test (tried, not inferred)";
 
-/// Runs the test and says what holds, and what the absence of the rest means.
-pub(super) fn findings() -> Vec<Finding> {
-    of(deckle_live::self_test())
+/// Runs the test and says what holds, and what the absence of the rest means. Where there is no
+/// way to a userfaultfd all of it follows from that, whose remedy is said there.
+pub(super) fn findings(has_way: bool) -> Vec<Finding> {
+    let mut all = of(deckle_live::self_test());
+    if !has_way {
+        let missing = all.iter_mut().filter(|f| f.state == State::Missing);
+        for finding in missing {
+            finding.remedy = Some("as for what is used, above".to_owned());
+        }
+    }
+    all
 }
 
 fn of(found: Capabilities) -> Vec<Finding> {

@@ -247,8 +247,7 @@ fn need_userfaultfd(facts: &Facts) -> Result<(), Fail> {
         "no userfaultfd here"
     };
     Err(Fail::own(format!(
-        "{what} ({facts}): {}; see `deckle doctor`",
-        remedy.text(facts.container)
+        "{what} ({facts}): {remedy}; see `deckle doctor`"
     )))
 }
 
@@ -265,7 +264,7 @@ fn tried() -> Result<Capabilities, Fail> {
 }
 
 /// The preload library: next to this program, or in `../lib/deckle/`.
-fn library() -> Result<PathBuf, Fail> {
+pub fn library() -> Result<PathBuf, Fail> {
     let own = std::env::current_exe()
         .map_err(|e| Fail::own(format!("cannot find my own path: {}", plain(&e))))?;
     let dir = own.parent().unwrap_or(Path::new("/"));
