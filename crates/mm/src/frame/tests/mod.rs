@@ -1,4 +1,5 @@
 mod capture;
+mod check;
 mod inputs;
 mod oracle;
 mod pageblocks;
