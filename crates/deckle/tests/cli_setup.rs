@@ -246,7 +246,10 @@ fn a_seccomp_profile_gets_one_rule_or_is_refused() {
         err.contains("Kubernetes does not") && err.lines().count() == 1,
         "{err}"
     );
-    assert!(out.ends_with(" ]\n}"), "the end of the file is another: {out}");
+    assert!(
+        out.ends_with(" ]\n}"),
+        "the end of the file is another: {out}"
+    );
     let kept: Vec<&str> = profile.lines().collect();
     let got: Vec<&str> = out.lines().collect();
     let added = got.len() - kept.len();
