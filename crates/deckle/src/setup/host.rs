@@ -53,17 +53,17 @@ pub enum Rule {
 impl Found {
     /// Looks.
     pub fn gather() -> Found {
-        let is_there = |path: &&str| Path::new(path).exists();
+        let is_there = |path: &str| Path::new(path).exists();
         let rule = match fs::read_to_string(RULE_FILE) {
             Ok(text) if text == RULE => Rule::Own,
             Ok(_) => Rule::Other(RULE_FILE.into()),
-            Err(_) if PACKAGED.iter().any(|path| is_there(&path)) => Rule::Package,
+            Err(_) if PACKAGED.into_iter().any(is_there) => Rule::Package,
             Err(_) => Rule::None,
         };
         Found {
             group: accounts::group(GROUP),
             rule,
-            udev: is_there(&UDEV),
+            udev: is_there(UDEV),
             device: access::device(),
             kernel_has: access::kernel_has_device(),
         }

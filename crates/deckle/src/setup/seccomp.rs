@@ -178,7 +178,7 @@ mod tests {
         assert_eq!(rest, before[3..]);
         assert_eq!(after[3], "\t\t{", "{merged}");
         assert!(
-            after[added].iter().any(|l| *l == "\t\t\t\t\"userfaultfd\""),
+            after[added].contains(&"\t\t\t\t\"userfaultfd\""),
             "{merged}"
         );
     }
