@@ -205,8 +205,8 @@ const STAGES: [Column<StageRow>; 4] = [
 fn stages(text: &mut String, rows: &[StageRow]) {
     let Some(last) = rows.last() else { return };
     text.push_str(
-        "\nstages, on the model: a program of 16 MiB that writes to holes, to zero pages, to what a \
-         child has, too,\nand to what that has left (folios of up to 64 KiB)\n",
+        "\nstages, on the model: a program of 16 MiB that writes to holes, to zero pages, to what \
+         a child has, too,\nand to what that has left (folios of up to 64 KiB)\n",
     );
     table(text, 2, &STAGES, rows, |_| None);
     text.push_str("  faults of the last stage, as pages:times\n");

@@ -10,7 +10,7 @@ named! {
         PageFault1 = "page_fault1",
         /// After malloc1: 128 MiB from malloc, given back untouched. An operation is such a pair.
         Malloc1 = "malloc1",
-        /// After mmap1: 128 MiB are mapped and unmapped again, untouched. An operation is such a pair.
+        /// After mmap1: 128 MiB are mapped and unmapped, untouched. An operation is such a pair.
         Mmap1 = "mmap1",
         /// After tlb_flush: each page of 16 MiB is read and then written, so that a translation is
         /// replaced; all of it is given back at the end of the round. An operation is a page.
