@@ -13,7 +13,8 @@ const COUNTERS: [&str; 4] = [
     "thp_split_page",
     "thp_underused_split_page",
 ];
-/// Huge pages that khugepaged has made; `thp_collapse_alloc` has those that programs asked for, too.
+/// Huge pages that khugepaged has made; `thp_collapse_alloc` has those that programs asked for,
+/// too.
 pub const COLLAPSED: &str = "pages_collapsed";
 
 /// What is in force.

@@ -2,12 +2,12 @@
 //!
 //! - [`Knobs`]: the kernel, its settings, and a verdict on them in words.
 //! - [`Target`], [`Process`]: who is looked at.
-//! - [`look`](look::look): huge pages of a process, and the zero-filled pages in them. Nothing is
-//!   stopped, no page is brought in or copied, and only pages that are there are read.
+//! - [`look::find`], [`look::Found`]: huge pages of a process, and the zero-filled pages in them.
+//!   Nothing is stopped, no page is brought in or copied, and only pages that are there are read.
 //! - [`Tally`], [`Estimate`]: what the kernel would free at a threshold; of a sample, with the
 //!   interval in which the whole lies.
 //! - [`budget`]: the smallest change that keeps a budget.
-//! - [`Survey`]: all that together, and [`text`], [`json`], [`lines`]: how it is written.
+//! - [`Survey`]: all that together; [`mod@text`], [`mod@json`], [`lines`]: how it is written.
 //!
 //! Whether a page is zeros and whether a huge page is underused is decided by the functions that
 //! the manager itself has ([`deckle_live::zero_scan`], [`deckle_mm::is_underused`]).

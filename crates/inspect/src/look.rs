@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, HashSet};
 use std::fs;
 
+use deckle_sys::process::same_memory;
+
 use crate::error::InspectError;
 use crate::folios::Folios;
 use crate::gather::{self, Gathered, Huge, Kind};
@@ -114,6 +116,15 @@ fn pinned(pid: u32) -> u64 {
 }
 
 impl Found {
+    /// Whether another process has the very same memory, as a service of deckle has its program's,
+    /// or a child of vfork its parent's.
+    pub fn is_same(&self, other: &Found) -> bool {
+        let at = |vma: &Vma| (vma.start, vma.end);
+        let ours = self.vmas.iter().map(at);
+        // What is laid out alike may be a fork's.
+        ours.eq(other.vmas.iter().map(at)) && same_memory(self.process.pid, other.process.pid)
+    }
+
     /// Huge pages that it has.
     pub fn huge(&self) -> usize {
         self.huge.len()

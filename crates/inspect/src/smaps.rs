@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn smaps_is_read() {
-        let text = "7f0000000000-7f0000400000 rw-p 00000000 00:00 0                    [heap: a b]\n\
+        let text = "7f0000000000-7f0000400000 rw-p 00000000 00:00 0            [heap: a b]\n\
             Size:               4096 kB\nRss:                2048 kB\nAnonymous:    2048 kB\n\
             AnonHugePages:    2048 kB\nVmFlags: rd wr mr lo ac hg um sd\n\
             7f0000400000-7f0000401000 ---p 00000000 00:00 0\nRss: 0 kB\nVmFlags: mr nh\n";

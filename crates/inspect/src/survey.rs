@@ -52,7 +52,7 @@ pub struct Survey {
     pub options: Options,
     /// Whether all processes were meant.
     pub of_all: bool,
-    /// Processes that have huge pages, the most wasteful first.
+    /// Processes that have large folios, the most wasteful first.
     pub looked: Vec<Looked>,
     /// Processes whose memory was not shown to us.
     pub refused: u64,
@@ -82,6 +82,7 @@ impl Survey {
         let (mut found, mut refused, mut why) = (Vec::new(), 0, None);
         for process in target.processes()? {
             match find(&process, folios.as_mut()) {
+                Ok(one) if found.iter().any(|other: &Found| other.is_same(&one)) => {}
                 Ok(one) => found.push(one),
                 Err(e @ InspectError::Refused { .. }) => {
                     refused += 1;

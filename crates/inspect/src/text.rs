@@ -54,9 +54,11 @@ pub fn text(survey: &Survey, change: Option<(u64, &Change)>, shown: Shown) -> St
     let mut out = head(&survey.knobs, &survey.findings);
     out += "\n";
     out += &summary(survey);
-    if !survey.looked.is_empty() {
+    if survey.huge() > 0 {
         out += "\n";
         out += &levels(survey);
+    }
+    if !survey.looked.is_empty() {
         out += "\n";
         out += &table(survey, shown);
     }
@@ -122,7 +124,8 @@ fn summary(s: &Survey) -> String {
     } else {
         0.0
     };
-    let processes = match s.looked.len() {
+    let with = s.looked.iter().filter(|one| one.huge() > 0);
+    let processes = match with.count() {
         1 => "1 process".to_owned(),
         n => format!("{n} processes"),
     };
@@ -147,11 +150,11 @@ fn summary(s: &Survey) -> String {
         s.cpu.as_secs_f64()
     );
     if s.refused > 0 {
-        let _ = writeln!(
-            out,
-            "{} processes of other users were not: run as root",
-            s.refused
-        );
+        let what = match s.told_frames {
+            true => "not even to root",
+            false => "run as root",
+        };
+        let _ = writeln!(out, "{} processes were not shown to us: {what}", s.refused);
     }
     if !s.told_frames {
         out += "huge pages that are not mapped as a whole are not seen: run as root\n";
@@ -356,6 +359,7 @@ mod tests {
             (512.0, "512"),
             (4096.0, "4.0K"),
             ((2 << 20) as f64, "2.0M"),
+            ((25 << 20) as f64, "25M"),
             ((1000 << 20) as f64, "1.0G"),
             (1.5e12, "1.4T"),
         ] {

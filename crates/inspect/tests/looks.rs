@@ -6,7 +6,9 @@ use deckle_inspect::{PAGE, Process, THRESHOLDS};
 use deckle_sys::Memory;
 use deckle_sys::mapping::Advice;
 
-use crate::common::{HUGE, Subject, blocks, fill, is_gone, told_frames, zeros};
+use crate::common::{
+    HUGE, Subject, blocks, ends_with, fill, is_gone, told_frames, wait_for_the_end, zeros,
+};
 use crate::skipped::skipped;
 
 const KNOWN: [u32; 14] = [
@@ -67,15 +69,11 @@ fn what_is_locked_or_shared_is_told_apart_and_not_copied() {
                 libc::MADV_DONTFORK,
             )
         };
+        let me = std::process::id();
         // SAFETY: the child does nothing but wait for its end.
         if unsafe { libc::fork() } == 0 {
-            // SAFETY: system calls on numbers.
-            unsafe {
-                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-                loop {
-                    libc::pause();
-                }
-            }
+            ends_with(me);
+            wait_for_the_end();
         }
         Some((own, locked, shared))
     });
@@ -91,6 +89,71 @@ fn what_is_locked_or_shared_is_told_apart_and_not_copied() {
     assert_eq!(
         before, after,
         "a page was copied or taken apart by looking at it"
+    );
+}
+
+#[test]
+fn what_was_shared_with_a_process_that_has_ended_is_not_copied() {
+    let subject = Subject::new(|| {
+        let memory = blocks(&[500, 100])?;
+        // SAFETY: the child ends at once.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: the end of the child, without the parent's exit handlers.
+            unsafe { libc::_exit(0) };
+        }
+        deckle_sys::process::wait(child, 0).ok()?;
+        Some(memory)
+    });
+    let Some(subject) = subject else { return };
+    let before = ["Rss", "Anonymous", "AnonHugePages"].map(|key| subject.sum(key));
+    assert_eq!(zeros(&subject.look(), Kind::Free), [100, 500]);
+    let after = ["Rss", "Anonymous", "AnonHugePages"].map(|key| subject.sum(key));
+    assert_eq!(before, after);
+}
+
+#[test]
+fn memory_that_two_processes_have_is_looked_at_once() {
+    let Some(subject) = Subject::new(|| {
+        let memory = blocks(&[300])?;
+        let me = std::process::id();
+        // SAFETY: the child does nothing but what follows.
+        if unsafe { libc::fork() } == 0 {
+            ends_with(me);
+            let me = std::process::id();
+            // SAFETY: the child of vfork has this memory, too, and only waits for its end; its
+            // parent stands still meanwhile.
+            unsafe { libc::syscall(libc::SYS_vfork) };
+            ends_with(me);
+            wait_for_the_end();
+        }
+        Some(memory)
+    }) else {
+        return;
+    };
+    let children = |pid: u32| -> Vec<u32> {
+        let text = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+        let text = text.unwrap_or_default();
+        text.split_whitespace()
+            .map(|pid| pid.parse().unwrap())
+            .collect()
+    };
+    let begun = std::time::Instant::now();
+    let (child, grandchild) = loop {
+        let child = children(subject.pid());
+        let grandchild = child.first().map_or(vec![], |pid| children(*pid));
+        if let (Some(child), Some(grandchild)) = (child.first(), grandchild.first()) {
+            break (*child, *grandchild);
+        }
+        if begun.elapsed().as_secs() > 10 {
+            return skipped("no list of children here");
+        }
+    };
+    let found = |pid| find(&Process::of(pid).unwrap(), None).unwrap();
+    assert!(found(child).is_same(&found(grandchild)));
+    assert!(
+        !found(subject.pid()).is_same(&found(child)),
+        "a fork has memory of its own"
     );
 }
 

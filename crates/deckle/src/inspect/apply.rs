@@ -1,12 +1,12 @@
 //! What keeps the budget, written to where it takes effect.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use deckle_inspect::Survey;
 use deckle_inspect::budget::Change;
 use deckle_inspect::knobs::DIR;
-use deckle_inspect::{Process, Survey};
 
 use crate::fail::{Fail, plain};
 use crate::print;
@@ -61,7 +61,6 @@ fn steps(survey: &Survey, change: &Change) -> Vec<Step> {
     let Change::Threshold {
         max_ptes_none,
         in_force,
-        frees,
         pids,
         ..
     } = change
@@ -83,11 +82,22 @@ fn steps(survey: &Survey, change: &Change) -> Vec<Step> {
             steps.push(knob("khugepaged/max_ptes_none", *max_ptes_none, before));
         }
     }
-    let groups = pids.iter().filter_map(|pid| Process::of(*pid)?.cgroup());
-    for dir in groups.collect::<BTreeSet<PathBuf>>() {
+    // Of each cgroup what its processes have.
+    let mut groups: BTreeMap<PathBuf, f64> = BTreeMap::new();
+    for one in survey
+        .looked
+        .iter()
+        .filter(|one| pids.contains(&one.process.pid))
+    {
+        if let Some(dir) = one.process.cgroup() {
+            let shared = one.first.freed_at(*max_ptes_none).value;
+            *groups.entry(dir).or_default() += one.freed_at(*max_ptes_none).value + shared;
+        }
+    }
+    for (dir, bytes) in groups {
         let (two, one) = (dir.join("memory.reclaim"), dir.join("memory.force_empty"));
         let (path, value) = match two.exists() {
-            true => (two, frees.value.round() as u64),
+            true => (two, bytes.round() as u64),
             false => (one, 0),
         };
         // A group that cannot be asked is reclaimed from when memory is short.

@@ -30,6 +30,8 @@ const SHARE: f64 = 0.02;
 const LITTLE: f64 = 65536.0;
 /// How often memory is looked at while it settles.
 const STEP: Duration = Duration::from_millis(100);
+/// Bytes that come and go in a program that waits.
+const MOVES: u64 = 1 << 20;
 /// How long it may take to settle.
 const PATIENCE: Duration = Duration::from_secs(600);
 /// Requests, until two in a row give nothing.
@@ -91,12 +93,15 @@ fn row(guard: &mut Guard, args: &InspectArgs, options: Options, at: u32) -> Resu
     let group = Cgroup::new(guard, &format!("verify-{at}")).map_err(failed)?;
     let target = Target::Cgroup(group.dir().to_owned());
     let mut child = Ended(start(args, &group)?, group.dir().join("cgroup.procs"));
-    settle(
-        &mut child.0,
-        &group,
-        Duration::from_secs_f64(args.settle.clamp(0.1, 600.0)),
-    )?;
-    let survey = take(&target, options, None)?;
+    let still = Duration::from_secs_f64(args.settle.clamp(0.1, 600.0));
+    let survey = loop {
+        let was = settle(&mut child.0, &group, still)?;
+        let survey = take(&target, options, None)?;
+        // Otherwise it had but paused.
+        if group.anon().map_err(failed)?.abs_diff(was) <= MOVES {
+            break survey;
+        }
+    };
     let held = |survey: &Survey| -> Result<f64, Fail> {
         let unmapped: u64 = survey.looked.iter().map(|one| one.unmapped).sum();
         Ok((group.anon().map_err(failed)? + unmapped) as f64)
@@ -153,11 +158,12 @@ fn start(args: &InspectArgs, group: &Cgroup) -> Result<Child, Fail> {
     })
 }
 
-/// Waits until the cgroup's memory has not changed by a hundredth for `still`.
-fn settle(child: &mut Child, group: &Cgroup, still: Duration) -> Result<(), Fail> {
+/// Waits until the cgroup's memory has not changed for `still` and nobody runs; how much
+/// it is.
+fn settle(child: &mut Child, group: &Cgroup, still: Duration) -> Result<u64, Fail> {
     let begun = Instant::now();
     let (mut was, mut since) = (0, begun);
-    while since.elapsed() < still {
+    while since.elapsed() < still || is_busy(group) {
         if let Ok(Some(status)) = child.try_wait() {
             return Err(Fail::own(format!(
                 "inspect --verify: the program has ended ({status}) before its memory was \
@@ -171,12 +177,25 @@ fn settle(child: &mut Child, group: &Cgroup, still: Duration) -> Result<(), Fail
             return Err(Fail::own(text));
         }
         let now = group.anon().map_err(failed)?;
-        if now.abs_diff(was) > was / 100 || now == 0 {
+        if now.abs_diff(was) > MOVES || now == 0 {
             (was, since) = (now, Instant::now());
         }
         std::thread::sleep(STEP);
     }
-    Ok(())
+    Ok(was)
+}
+
+/// Whether anybody in the cgroup runs, or wants to.
+fn is_busy(group: &Cgroup) -> bool {
+    let pids = fs::read_to_string(group.dir().join("cgroup.procs")).unwrap_or_default();
+    let tasks = pids
+        .lines()
+        .flat_map(|pid| fs::read_dir(format!("/proc/{pid}/task")));
+    let mut states = tasks.flatten().flatten().filter_map(|task| {
+        let stat = fs::read_to_string(task.path().join("stat")).ok()?;
+        stat.rsplit_once(") ")?.1.chars().next()
+    });
+    states.any(|state| matches!(state, 'R' | 'D'))
 }
 
 /// Requests all that can be had.

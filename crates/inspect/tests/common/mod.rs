@@ -29,12 +29,12 @@ impl Subject {
     /// returns none, since there are no huge pages to be had.
     pub fn new<T>(work: impl FnOnce() -> Option<T>) -> Option<Subject> {
         let (told, tell) = pipe().unwrap();
+        let parent = std::process::id();
         // SAFETY: the child makes mappings of its own and system calls; what it allocates is
         // little, and by the C library's allocator, which is whole after a fork.
         let pid = unsafe { libc::fork() };
         if pid == 0 {
-            // SAFETY: system calls on numbers.
-            unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+            ends_with(parent);
             drop(told);
             hold(tell, work);
         }
@@ -104,6 +104,26 @@ impl Drop for Subject {
     }
 }
 
+/// The calling process ends when its parent, whose number this is, does.
+pub fn ends_with(parent: u32) {
+    // SAFETY: system calls on numbers.
+    unsafe {
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+        // It may have ended before that.
+        if libc::getppid() as u32 != parent {
+            libc::_exit(1);
+        }
+    }
+}
+
+/// Waits to be killed.
+pub fn wait_for_the_end() -> ! {
+    loop {
+        // SAFETY: a call without arguments.
+        unsafe { libc::pause() };
+    }
+}
+
 fn hold<T>(mut tell: PipeWriter, work: impl FnOnce() -> Option<T>) -> ! {
     let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
     let byte = match &done {
@@ -112,10 +132,7 @@ fn hold<T>(mut tell: PipeWriter, work: impl FnOnce() -> Option<T>) -> ! {
         Err(_) => b'!',
     };
     let _ = tell.write_all(&[byte]);
-    loop {
-        // SAFETY: a call without arguments; the parent kills this process.
-        unsafe { libc::pause() };
-    }
+    wait_for_the_end()
 }
 
 /// Huge pages of which so many pages each are zeros, those at the beginning.
