@@ -1,7 +1,10 @@
 //! What needs a kernel below: forks whose pages are guarded by write protection, and discards that
 //! the manager does not see.
 
+use super::common::Rig;
+use super::common::hand::{BLOCK, byte_of, tunables};
 use super::suites::memory::{races, seeds};
+use deckle_mm::{Advice, Item};
 
 #[test]
 fn r148_p20_what_forks_share_is_charged_at_the_first_write_and_no_byte_is_lost() {
@@ -21,4 +24,28 @@ fn what_is_discarded_unseen_while_reclaim_races_never_comes_back() {
 #[test]
 fn r53_r98_r131_r148_p20_programs_whose_children_share_race_and_lose_nothing() {
     races(1, true, false);
+}
+
+#[test]
+fn r148_p20_who_finds_nothing_of_its_own_gives_up_what_is_shared() {
+    let rig = Rig::new(64, 1, 1, true, tunables(409));
+    let small = rig.mmap(0, 64);
+    rig.advise(small, 64, Advice::NoHugePage);
+    (0..64).for_each(|i| rig.write(small.add(i), byte_of(i)));
+    let huge = rig.huge(BLOCK, 0..BLOCK);
+    assert!(!rig.mm.is_crowded());
+    assert!(rig.fork());
+    assert_eq!(rig.stat(Item::NrShared), 64 + BLOCK);
+    assert!(rig.mm.is_crowded());
+    // A portion at a time: what was asked for, and not the huge page as well.
+    assert_eq!(rig.mm.reclaim_shared(40), 64);
+    assert_eq!(rig.stat(Item::NrShared), BLOCK);
+    assert_eq!(rig.mm.reclaim_shared(40), BLOCK);
+    assert_eq!((rig.stat(Item::NrShared), rig.resident()), (0, 0));
+    assert_eq!(rig.mm.reclaim_shared(40), 0);
+    // Nothing is shared, and there is nothing else: that is no crowd.
+    assert!(!rig.mm.is_crowded());
+    rig.verify(&"given up");
+    (0..64).for_each(|i| assert!(rig.holds(small.add(i), byte_of(i))));
+    (0..BLOCK).for_each(|i| assert!(rig.holds(huge.add(i), byte_of(i))));
 }

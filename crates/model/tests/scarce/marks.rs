@@ -45,6 +45,7 @@ fn r29_who_runs_out_of_frames_is_told_what_is_in_the_way() {
         }
     });
     let report = reports.next().expect("8 MiB are not enough");
+    assert!(report.lacks_frames());
     let why = report.why.as_ref().expect("frames are memory here");
     assert_eq!((why.order, why.zones[0].free), (0, 0));
     let in_use = |c: &deckle_mm::frame::why::Candidate| c.in_use() == 1;

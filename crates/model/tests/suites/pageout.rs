@@ -77,3 +77,17 @@ fn r97_r110_r111_page_out_by_advice_does_what_background_and_direct_reclaim_do()
     let stored = fates[0].0[0].1;
     assert_eq!(stored, 100 + BLOCK + 1 + 32);
 }
+
+#[test]
+fn r111_page_out_says_how_many_pages_came_free_and_counts_huge_pages_that_were_stored() {
+    let (rig, start) = mixed();
+    let out = |at: u64, pages: u64| rig.mm.page_out(rig.space, start.add(at), pages).unwrap();
+    assert_eq!(out(3 * BLOCK, 64), 64);
+    assert_eq!((out(3 * BLOCK, 64), rig.stat(Item::ThpSwpout)), (0, 0));
+    assert_eq!((out(BLOCK, BLOCK), rig.stat(Item::ThpSwpout)), (BLOCK, 1));
+    // One of zeros goes and is not stored.
+    let zeros = rig.huge(4 * BLOCK, []);
+    assert_eq!(rig.mm.page_out(rig.space, zeros, BLOCK).unwrap(), BLOCK);
+    assert_eq!(rig.stat(Item::ThpSwpout), 1);
+    rig.verify(&"paged out");
+}

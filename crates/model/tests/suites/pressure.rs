@@ -93,3 +93,54 @@ fn r150_time_counts_as_pressure_while_a_page_is_read_back_or_reclaim_is_waited_f
     // The model cannot tell what else its program does.
     assert_eq!(rig.stat(Item::PressureFull), 0);
 }
+
+#[test]
+fn r104_reclaim_returns_by_how_much_usage_fell() {
+    let rig = rig(true);
+    let start = rig.mmap(0, 4 * BLOCK);
+    (0..4 * BLOCK).for_each(|i| rig.write(start.add(i), byte_of(i)));
+    for want in [64, 512] {
+        let before = rig.charge.usage();
+        let got = rig.mm.reclaim(want);
+        // What is stored takes a quarter of its size.
+        assert!(got > want / 2, "{got} of {want}");
+        assert_eq!(before - rig.charge.usage(), got);
+    }
+    rig.verify(&"reclaimed");
+}
+
+#[test]
+fn r150_the_background_goes_on_while_it_helps_and_ends_at_high() {
+    let rig = rig(true);
+    let start = rig.mmap(0, 8 * BLOCK);
+    (0..8 * BLOCK).for_each(|i| rig.write(start.add(i), byte_of(i)));
+    assert!(!rig.mm.reclaim_background(), "no limit");
+    // A round is for 1024 pages at most.
+    rig.charge.set_high(2000);
+    assert!(rig.mm.reclaim_background());
+    while rig.mm.reclaim_background() {}
+    assert!(rig.charge.usage() <= 2000);
+    rig.verify(&"below high");
+    // Where nothing can go it is not asked again.
+    let rig = self::rig(false);
+    let start = rig.mmap(0, 4 * BLOCK);
+    (0..4 * BLOCK).for_each(|i| rig.write(start.add(i), byte_of(i)));
+    rig.charge.set_high(1000);
+    assert!(!rig.mm.reclaim_background());
+    assert!(rig.charge.usage() > 1000);
+}
+
+#[test]
+fn what_comes_back_from_the_store_counts_until_it_is_forgotten() {
+    let rig = rig(true);
+    let start = rig.mmap(0, 2 * BLOCK);
+    (0..2 * BLOCK).for_each(|i| rig.write(start.add(i), byte_of(i)));
+    assert!(!rig.mm.forget_refaults());
+    rig.advise(start, 2 * BLOCK, Advice::PageOut);
+    (0..2 * BLOCK).for_each(|i| assert!(rig.holds(start.add(i), byte_of(i))));
+    // All of it, averaged with nothing before.
+    assert_eq!(rig.mm.refault_percent(), 50);
+    assert!(rig.mm.forget_refaults());
+    assert_eq!(rig.mm.refault_percent(), 0);
+    assert!(!rig.mm.forget_refaults());
+}

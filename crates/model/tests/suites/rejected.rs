@@ -88,10 +88,48 @@ fn r137_what_was_refused_and_has_not_changed_is_not_offered_again() {
     let more = rig.mmap(4 * BLOCK, 8);
     for i in 0..8 {
         let done = rig.fault(more.add(i), true);
-        assert!(matches!(done, Err(FaultError::Oom(_))), "{done:?}");
+        let Err(FaultError::Oom(report)) = done else {
+            panic!("{done:?}");
+        };
+        assert!(!report.lacks_frames(), "{report}");
     }
     assert_eq!(rig.stat(Item::StoreReject), before + 256);
     rig.verify(&"refused");
+}
+
+#[test]
+fn r137_who_reclaims_hard_looks_again_at_what_was_refused_and_touched_since() {
+    for thp in [ThpMode::Never, ThpMode::Always] {
+        let rig = rig(thp);
+        let t = Tunables {
+            shrink_underused: false,
+            oom_zero_drop: false,
+            ..rig.mm.tunables()
+        };
+        rig.mm.set_tunables(t).unwrap();
+        let start = match thp {
+            ThpMode::Never => refused(&rig, BLOCK),
+            _ => {
+                let start = rig.huge(0, []);
+                (0..BLOCK).for_each(|i| rig.write(start.add(i), REFUSED));
+                rig.advise(start, BLOCK, Advice::PageOut);
+                start
+            }
+        };
+        // What nobody has touched since is what it was.
+        let tried = rig.stat(Item::StoreReject);
+        assert_eq!(rig.mm.reclaim_hard(64), 0);
+        assert_eq!(rig.stat(Item::StoreReject), tried, "{thp:?}");
+        for i in 0..BLOCK {
+            assert!(rig.holds(start.add(i), REFUSED));
+            let addr = start.add(i).addr();
+            rig.model.store(0, rig.space, addr, &[0]).unwrap();
+        }
+        assert_eq!(rig.mm.reclaim(64), 0, "nobody has said that it changed");
+        assert!(rig.mm.reclaim_hard(64) > 0, "{thp:?}");
+        assert!(rig.stat(Item::NrZero) > 0);
+        rig.verify(&thp);
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::common::hand::{BLOCK, intact, shrink, tunables};
 use super::common::{BASE, Rig};
-use deckle_mm::{Item, Profile, Prot, SizeItem, SizeMode, Sizes, ThpMode, Tunables};
+use deckle_mm::{FaultMode, Item, Profile, Prot, SizeItem, SizeMode, Sizes, ThpMode, Tunables};
 
 fn rig(t: Tunables) -> Rig {
     Rig::new(64, 1, 1, true, t)
@@ -28,6 +28,12 @@ fn r143_pages_that_are_soon_written_again_count_and_make_the_shrinker_careful() 
     assert!((2 * 8..2 * 502).contains(&faults), "{faults}");
     assert!(rig.mm.retouch_percent() >= 50);
     assert_eq!(rig.mm.underused_threshold(&rig.mm.tunables()), 511);
+    // Profile linux learns nothing.
+    let t = Tunables {
+        max_ptes_none: 409,
+        ..Tunables::of_profile(Profile::Linux)
+    };
+    assert_eq!(rig.mm.underused_threshold(&t), 409);
     // So a page like them stays; one without any filled page goes.
     let kept = rig.huge(2 * BLOCK, 0..10);
     rig.huge(3 * BLOCK, []);
@@ -141,6 +147,44 @@ fn a_budget_for_waste_is_kept_by_looking_at_a_few_pages_at_a_time() {
     let waste = rig.stat(Item::NrThpWaste);
     assert!((1008 - 32..=1024).contains(&waste), "{waste}");
     assert_eq!(rig.stat(Item::NrThp), 2);
+}
+
+#[test]
+fn what_is_wasted_is_estimated_by_what_was_seen_lately_in_all_spaces() {
+    let t = Tunables {
+        thp_waste_max: u64::MAX - 1,
+        ..tunables(409)
+    };
+    let rig = rig(t);
+    for k in 0..3 {
+        rig.huge(k * BLOCK, []);
+    }
+    let other = rig.mm.create_space(BASE, BLOCK).unwrap();
+    let start = rig.mm.mmap(other, Some(BASE), BLOCK, 1, Prot::RW).unwrap();
+    let done = rig.mm.fault(other, start, true, FaultMode::MayWait);
+    done.unwrap();
+    // What is remembered is as much as 32 of these calls see.
+    for _ in 0..64 {
+        assert_eq!(rig.mm.trim().looked, 4);
+        assert_eq!(rig.mm.waste_estimate(), 4 * BLOCK);
+    }
+    for i in 0..3 * BLOCK {
+        rig.write(BASE.add(i), 1);
+    }
+    for _ in 0..64 {
+        rig.mm.trim();
+    }
+    let waste = rig.mm.waste_estimate();
+    assert!((BLOCK - 16..BLOCK * 3 / 2).contains(&waste), "{waste}");
+    // Without room for any waste the one that is left goes, and is said to have gone.
+    let t = Tunables {
+        thp_waste_max: 0,
+        ..t
+    };
+    rig.mm.set_tunables(t).unwrap();
+    assert_eq!(rig.mm.trim().freed, BLOCK);
+    assert_eq!(rig.stat(Item::NrThp), 3);
+    rig.verify(&"trimmed");
 }
 
 #[test]

@@ -5,7 +5,9 @@ mod oracle;
 mod pageblocks;
 mod pcp;
 mod request;
+mod rounds;
 mod schedules;
+mod words;
 
 use super::*;
 use crate::machine::{Machine, Site, Work};

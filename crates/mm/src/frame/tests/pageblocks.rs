@@ -80,6 +80,15 @@ fn a_whole_free_pageblock_has_no_type() {
 }
 
 #[test]
+fn without_types_what_cannot_move_takes_the_smallest_block_as_all_else_does() {
+    let m = Cpus::default();
+    let zone = zone(0, 1024);
+    let first = zone.alloc(&m, 0).unwrap();
+    let beside = Ok(Pfn(first.0 ^ 1));
+    assert_eq!(zone.alloc_as(&m, 0, Mobility::Unmovable), beside);
+}
+
+#[test]
 fn the_last_resort_takes_a_part_and_what_is_free_beside_it() {
     let m = Cpus::default();
     let zone = full(0, 1024);

@@ -89,6 +89,20 @@ fn small_zones_keep_small_lists() {
 }
 
 #[test]
+fn a_full_list_gives_half_of_it_back() {
+    let m = Cpus::default();
+    // A list of 8: a 128th of the zone for four CPUs.
+    let zone = full(0, 4096);
+    let all = fill(&zone, &m);
+    let cached = all.iter().step_by(2).take(9).map(|pfn| {
+        zone.free(&m, *pfn, 0).unwrap();
+        zone.cached_pages()
+    });
+    assert_eq!(cached.collect::<Vec<_>>(), [1, 2, 3, 4, 5, 6, 7, 8, 5]);
+    zone.verify().unwrap();
+}
+
+#[test]
 fn r28_while_somebody_captures_frames_pass_the_lists_by() {
     let m = Cpus::default();
     let zone = full(0, 1 << 16);
