@@ -24,7 +24,12 @@ const IN_LINUX: &str = "whole in profile `linux`; what profile `deckle` does oth
 /// Requirements of which all, or the part named, cannot exist here, and why.
 const REASONS: &[(char, u32, &str)] = &[
     ('r', 40, IN_LINUX),
-    ('r', 49, IN_LINUX),
+    (
+        'r',
+        49,
+        "where a huge page could be Linux maps its huge page of zeros, and profile `linux` zeros \
+         over the whole block; profile `deckle` shows those around the page (docs/profiles.md)",
+    ),
     (
         'r',
         50,
@@ -36,7 +41,12 @@ const REASONS: &[(char, u32, &str)] = &[
         "which page is cleared last nobody can choose: the platform makes all zeros of a folio \
          in one call, from huge pages made ready before or as the kernel does",
     ),
-    ('r', 59, IN_LINUX),
+    (
+        'r',
+        59,
+        "Linux 6.18 copies a page of zeros alone, and so does profile `linux`; profile `deckle` \
+         goes by the rules for holes, and covers zeros that were only read (docs/profiles.md)",
+    ),
     (
         'r',
         62,
