@@ -28,7 +28,13 @@ const REASONS: &[Reason] = &[
     (
         "whole in profile `linux`; what profile `deckle` does otherwise is a row of \
          docs/profiles.md",
-        &[('r', 40), ('r', 49), ('r', 59), ('r', 147)],
+        &[('r', 40), ('r', 147)],
+    ),
+    (
+        "Linux 6.18 maps its huge page of zeros where a huge page could be, and copies a page of \
+         zeros alone, and so does profile `linux`; profile `deckle` shows zeros around the page, \
+         and goes by the rules for holes (docs/profiles.md)",
+        &[('r', 49), ('r', 59)],
     ),
     (
         "where a mapping may not be written there is no write fault to serve: it is refused",

@@ -44,6 +44,9 @@ beyond! {
     WasteBudget = "thp_waste_max",
     /// A program that changes a part of a huge page costs it the pages of zeros in the rest.
     BreakDropsZero = "break_drops_zero",
+    /// Advice on a part of a large folio leaves it whole, or takes a part out of it that goes at
+    /// once; and what cannot be stored stays whole when it is to be paged out.
+    KeepAdvised = "keep_advised",
     /// A folio may cover what read faults have left.
     CoverZero = "cover_zero",
     /// A huge page may come where there is a table.

@@ -49,6 +49,11 @@ pub trait Charge: Send + Sync {
     fn unbacked(&self) -> u64 {
         0
     }
+    /// Whether nobody holds any more what this manager has shared by forks, as far as can be seen
+    /// now: then a write need not take a shared huge page apart. Asked before that alone.
+    fn is_alone(&self) -> bool {
+        false
+    }
     /// Charges `pages` of swap, or nothing if it would pass `memory.swap.max`.
     fn try_charge_swap(&self, pages: u64) -> Result<(), OverLimit>;
     /// Returns `pages` of swap.

@@ -108,7 +108,7 @@ knobs! {
             linux FaultOrder::Fixed, deckle FaultOrder::Fixed;
         /// Largest folio below the huge size that a fault may get; less than 16K for none.
         fault_max: u32 = "transparent_hugepage.fault_max", Kind::Bytes(HUGE as u64), Live,
-            linux 64 << 10, deckle 64 << 10;
+            linux HUGE, deckle 64 << 10;
         /// Largest folio that a fault may get where the program advises huge pages.
         fault_max_advised: u32 = "transparent_hugepage.fault_max_advised",
             Kind::Bytes(HUGE as u64), Live,

@@ -24,6 +24,8 @@ struct Account {
     underflow: u64,
     /// Calls that returned pages.
     uncharges: u64,
+    /// Whether nobody else holds anything.
+    alone: bool,
 }
 
 /// The group's account of the model: exact, limits may change at any time, the nth charge can
@@ -60,6 +62,10 @@ impl ModelCharge {
     /// Sets `memory.swap.max`, in pages.
     pub fn set_swap_max(&self, pages: u64) {
         self.lock().swap_max = pages;
+    }
+    /// Says whether nobody holds any more what a fork has shared ([`Charge::is_alone`]).
+    pub fn set_alone(&self, alone: bool) {
+        self.lock().alone = alone;
     }
     /// Refuses the `nth` charge (`try_charge`) from now on, 1 being the next; 0 none.
     pub fn fail_nth(&self, nth: u64) {
@@ -160,6 +166,9 @@ impl Charge for ModelCharge {
     }
     fn reclaim_elsewhere(&self, pages: u64) -> bool {
         self.1.get().is_some_and(|ask| ask(pages))
+    }
+    fn is_alone(&self) -> bool {
+        self.lock().alone
     }
     fn try_charge_swap(&self, pages: u64) -> Result<(), OverLimit> {
         let mut a = self.lock();

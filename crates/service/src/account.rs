@@ -286,6 +286,13 @@ impl Charge for Account {
     fn unbacked(&self) -> u64 {
         self.ghost.load(Acquire)
     }
+    fn is_alone(&self) -> bool {
+        if self.is_borrowing() || !self.lending.load(Relaxed) {
+            return false;
+        }
+        self.group.fold_stale();
+        self.group.oldest_borrower(self.line()).is_none()
+    }
 
     /// Asks the others, the one with most to give first, until one gives something. Twice: what a
     /// child has given up since its parent was asked is the parent's to give now.

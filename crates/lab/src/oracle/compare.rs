@@ -228,16 +228,12 @@ struct Process {
     aside: Vec<bool>,
     /// How the kernel and deckle mapped each page.
     was: [Vec<u8>; 2],
-    /// Pages of blocks that were advised in part, and of those with an end of what was moved.
+    /// Pages of blocks that were advised in part, and of huge ones that deckle took apart.
     cut: Vec<bool>,
-    seam: Vec<bool>,
-    /// Pages of blocks of which some were advised to be cold, free or out.
-    parted: Vec<bool>,
+    torn: Vec<bool>,
     /// Pages that were ever resident.
     ever: Vec<bool>,
     forked: bool,
-    /// Whether all memory was read before this step.
-    looked: bool,
 }
 
 /// The step of a name, if it is one of the plan's.
@@ -262,11 +258,9 @@ impl Process {
             was: [vec![b'.'; pages], vec![b'.'; pages]],
             aside: none.clone(),
             cut: none.clone(),
-            seam: none.clone(),
-            parted: none.clone(),
+            torn: none.clone(),
             ever: none,
             forked: false,
-            looked: false,
         }
     }
 
@@ -274,10 +268,8 @@ impl Process {
     fn other(&self, step: &Step, kernel: &Told, live: &Told) -> Option<Found> {
         let name = name(step, kernel);
         if kernel.errno != live.errno {
-            let several = matches!(step, Step::Move(..)) && live.errno == libc::EFAULT;
-            let cause = several.then_some(SEVERAL.name);
             let what = format!("{name}: error {} instead of {}", live.errno, kernel.errno);
-            return Some((Kind::Error, what, cause));
+            return Some((Kind::Error, what, None));
         }
         (kernel.sum != live.sum).then(|| (Kind::Bytes, format!("{name}: other bytes"), None))
     }
@@ -299,8 +291,6 @@ impl Process {
             Step::Fork(..) => self.forked = true,
             Step::Advise(range, Advice::Cold | Advice::Free | Advice::PageOut) => {
                 self.aside[range.clone()].fill(true);
-                let end = range.end.next_multiple_of(BLOCK_PAGES);
-                self.parted[range.start / BLOCK_PAGES * BLOCK_PAGES..end].fill(true);
             }
             Step::Touch(range, stride, _) => {
                 for page in range.clone().step_by(*stride) {
@@ -311,8 +301,6 @@ impl Process {
                 // What rests stays so at its new place (docs/limits.md), and is new at the old.
                 self.aside[*to..to + from.len()].fill(true);
                 self.aside[from.clone()].fill(false);
-                ends(&mut self.seam, *to..to + from.len());
-                ends(&mut self.seam, from.clone());
             }
             Step::Map(range) | Step::Unmap(range) => self.aside[range.clone()].fill(false),
             _ => {}
@@ -320,14 +308,9 @@ impl Process {
     }
 
     /// Why this differs of a page: by nature, or else.
-    fn reason(&self, plan: &Plan, step: &Step, page: usize, is: Page) -> Why {
-        let block = page / BLOCK_PAGES * BLOCK_PAGES;
-        let was = &self.was[0][block..block + BLOCK_PAGES];
-        // Who looks at all memory does so after its step is told.
-        let zeros = || (was.iter()).all(|c| *c == b'z' || self.looked && !is_resident(*c));
+    fn reason(&self, step: &Step, page: usize, is: Page) -> Why {
         let writes = matches!(step, Step::Touch(_, _, Some(_)))
             || matches!(step, Step::Advise(_, Advice::PopulateWrite));
-        let larger = plan.knobs.sizes[3..7].iter().any(|mode| *mode != "never");
         match (is, step) {
             (Page::Zero, _) => Why::Nature(ZERO),
             (Page::Less, _) if self.aside[page] => Why::Nature(ASIDE),
@@ -338,15 +321,8 @@ impl Process {
                 Why::Nature(SHATTER)
             }
             (Page::Huge, _) if self.cut[page] => Why::Nature(CUT),
-            (Page::Huge | Page::More, _) if writes && self.seam[page] => Why::Nature(SEAM),
-            (
-                Page::Huge | Page::More,
-                Step::Advise(_, Advice::Cold | Advice::Free | Advice::PageOut),
-            ) => Why::Cause(PART),
-            (Page::More, _) if self.parted[page] => Why::Cause(PART),
-            (Page::Less | Page::Small, _) if writes && zeros() => Why::Cause(ZERO_BLOCK),
+            (Page::More, _) if self.torn[page] => Why::Cause(TORN),
             (Page::Less | Page::Small, _) if writes && self.forked => Why::Cause(FORKED),
-            (Page::Less, _) if writes && larger => Why::Cause(CAP),
             _ => Why::Unknown,
         }
     }
@@ -355,17 +331,19 @@ impl Process {
     fn look(&mut self, plan: &Plan, step: &Step, [kernel, live]: [&Told; 2]) -> News {
         let mut news = News::default();
         self.rest(step);
+        for (ever, (k, l)) in (self.ever.iter_mut()).zip(kernel.classes.iter().zip(&live.classes)) {
+            *ever |= is_resident(*k) || is_resident(*l);
+        }
         let most = self.ever.iter().filter(|page| **page).count();
         let near = |limit| most + NEAR >= limit / PAGE;
         let full = plan.knobs.limit.is_some_and(near);
         for (page, (k, l)) in kernel.classes.iter().zip(&live.classes).enumerate() {
-            self.ever[page] |= is_resident(*k) || is_resident(*l);
             let (is, was) = (Page::of(*k, *l), self.differs[page]);
             self.differs[page] = is;
             if is == Page::Same || is.follows(was) {
                 continue;
             }
-            match self.reason(plan, step, page, is) {
+            match self.reason(step, page, is) {
                 Why::Nature(nature) => _ = news.natures.insert(nature),
                 _ if full => _ = news.natures.insert(ORDER),
                 why => {
@@ -378,7 +356,15 @@ impl Process {
                 }
             }
         }
-        self.looked = plan.looks;
+        let cuts = !matches!(step, Step::Touch(..) | Step::Advise(..))
+            || matches!(step, Step::Advise(_, Advice::DontNeed));
+        for block in (0..live.classes.len()).step_by(BLOCK_PAGES) {
+            let block = block..block + BLOCK_PAGES;
+            let huge = |classes: &[u8]| classes[block.clone()].contains(&b'h');
+            if cuts && huge(&self.was[1]) && !huge(&live.classes) {
+                self.torn[block].fill(true);
+            }
+        }
         self.was = [kernel.classes.clone(), live.classes.clone()];
         news
     }

@@ -33,11 +33,6 @@ pub(super) const CUT: Reason = reason(
     "advice on a part of a huge page makes two mappings in the kernel, whose tables cannot map it \
      whole; deckle keeps such advice beside the mapping, and the page stays huge on both sides",
 );
-pub(super) const SEAM: Reason = reason(
-    "seam",
-    "what mremap has moved stays a mapping of its own in the kernel, whose page offsets do not fit \
-     the neighbours', so that no folio spans the seam; deckle's mappings have no offsets",
-);
 pub(super) const ORDER: Reason = reason(
     "order",
     "at the limit, which of several pages goes follows from the order of lists and from per-CPU \
@@ -50,31 +45,18 @@ pub(super) const MARGIN: Reason = reason(
 );
 
 /// All that differs by nature. khugepaged, the last of it, rests on both sides.
-pub const NATURE: [Reason; 7] = [ZERO, ASIDE, SHATTER, CUT, SEAM, ORDER, MARGIN];
+pub const NATURE: [Reason; 6] = [ZERO, ASIDE, SHATTER, CUT, ORDER, MARGIN];
 
-pub(super) const ZERO_BLOCK: Reason = reason(
-    "zero block",
-    "a write where the kernel maps the huge page of zeros gets a huge page; deckle's block has \
-     entries, so the fault takes one page",
-);
-pub(super) const PART: Reason = reason(
-    "part",
-    "MADV_COLD, FREE and PAGEOUT split a large folio of which they get a part, and a split drops \
-     zeros; PAGEOUT without swap splits all, and discards what is free; deckle keeps the folio",
-);
-pub(super) const CAP: Reason = reason(
-    "cap",
-    "profile linux has fault_max 64K: sizes above that are enabled, and not taken",
-);
 pub(super) const FORKED: Reason = reason(
     "forked",
     "after a fork deckle unprotects and copies windows of a huge page, the kernel reuses it whole \
      if nobody shares it any more",
 );
 
-pub(super) const SEVERAL: Reason = reason(
-    "several",
-    "Linux moves several mappings with one mremap since 6.17; deckle refuses, as Linux did before",
+pub(super) const TORN: Reason = reason(
+    "torn",
+    "of a huge page that was cut deckle keeps single pages, the kernel one folio, which later \
+     advice splits, so that its pages of zeros go",
 );
 /// What explains differences that are no side's nature: they count.
-pub const CAUSES: [Reason; 5] = [ZERO_BLOCK, PART, CAP, FORKED, SEVERAL];
+pub const CAUSES: [Reason; 2] = [FORKED, TORN];

@@ -97,8 +97,23 @@ fn what_differs_by_nature_is_counted_apart() {
         (0, Some(&1))
     );
     let free = Step::Advise(0..4, Advice::Free);
-    let (rows, _) = found(free, &there, &told(0, "7", "h512"));
-    assert_eq!(rows, [(Kind::Memory, Some("part"))]);
+    let (rows, _) = found(free.clone(), &there, &told(0, "7", "h512"));
+    assert_eq!(rows, [(Kind::Memory, None)]);
+    // What is left of a huge page is single pages on one side, one folio on the other.
+    let mut plan = plan(free);
+    let (cold, write) = (
+        Step::Advise(0..4, Advice::Cold),
+        Step::Touch(0..1, 1, Some(1)),
+    );
+    plan.steps = vec![write, Step::Unmap(500..512), cold];
+    let run = |last: &str| {
+        let text = format!("step 0 0 7 h512\nstep 1 0 7 r500.12\nstep 2 0 7 {last}\n");
+        Run::parse(&text, None).unwrap()
+    };
+    let (mut rows, mut totals) = (Vec::new(), Totals::default());
+    let (kernel, live) = (run("r9z491.12"), run("r500.12"));
+    compare::compare(1, &plan, &kernel, &live, &mut rows, &mut totals);
+    assert_eq!((rows.len(), rows[0].cause), (1, Some("torn")));
 }
 
 #[test]

@@ -106,6 +106,9 @@ impl<C: Charge> Charge for Shared<C> {
     fn unbacked(&self) -> u64 {
         self.0.unbacked()
     }
+    fn is_alone(&self) -> bool {
+        self.0.is_alone()
+    }
     fn try_charge_swap(&self, pages: u64) -> Result<(), OverLimit> {
         self.0.try_charge_swap(pages)
     }

@@ -2,6 +2,7 @@
 
 pub(crate) mod busy;
 pub(crate) mod copies;
+pub(crate) mod cut;
 pub mod folio;
 pub mod isolated;
 pub(crate) mod leaving;

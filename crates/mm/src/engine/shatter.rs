@@ -383,7 +383,8 @@ impl<E: Env> Engine<E> {
         self.split_frozen(folio, &keep, 0, list);
     }
 
-    /// Makes tables of huge pages that the range cuts.
+    /// Makes tables of huge pages that the range cuts; zeros that a read has mapped there are those
+    /// of single pages then.
     pub(crate) fn break_edges(&self, space: &Space, start: Vpn, pages: u64) {
         let last = start.add(pages.saturating_sub(1));
         for (page, cut) in [
@@ -392,6 +393,7 @@ impl<E: Env> Engine<E> {
         ] {
             if cut && pages > 0 {
                 let block = space.block(self, page.block());
+                block.huge_zero.store(false, Relaxed);
                 self.break_huge(space, &block, page.block(), PageMask::EMPTY);
             }
         }

@@ -147,6 +147,11 @@ impl Space {
         read(&self.vmas.lock(mm.machine()))
     }
 
+    /// Says that a write is served in the VMA of a page. Whoever looks at it need not look again.
+    pub fn touch<E: Env>(&self, mm: &Engine<E>, page: Vpn) {
+        self.vmas.lock(mm.machine()).touch(page);
+    }
+
     /// Edits the tree; the mmap lock is held.
     pub fn edit_vmas<E: Env, R>(&self, mm: &Engine<E>, edit: impl FnOnce(&mut VmaTree) -> R) -> R {
         let mut tree = self.vmas.lock(mm.machine());

@@ -117,7 +117,8 @@ impl<E: Env> Mm<E> {
     }
 
     /// The window of a new folio of order `cap` at most; of `most` in a block whose pages come back
-    /// after it was taken apart (profile `deckle`). Block locked.
+    /// after it was taken apart (profile `deckle`). What takes the place of a huge page of zeros is
+    /// huge, too, whatever the knobs say by now. Block locked.
     fn fresh_window(
         &self,
         f: Fault<'_>,
@@ -127,6 +128,13 @@ impl<E: Env> Mm<E> {
         cap: u8,
         most: u8,
     ) -> Window {
+        let whole = order::whole_block(vma, f.page);
+        if cap == BLOCK_ORDER
+            && let Some(w) = whole
+            && f.block.has_huge_zero(state)
+        {
+            return w;
+        }
         let w = order::window(t, vma, state, f.page, cap);
         let back = match t.beyond(Beyond::ComeBack) {
             true => self.comes_back(f.block).min(most),

@@ -22,6 +22,7 @@ use crate::engine::space::{BlockRef, MapError, Space};
 use crate::engine::step::{Access, FaultMode, Served, Step};
 use crate::env::Env;
 use crate::mm::Mm;
+use crate::order;
 use crate::platform::{PlatformError, Stop};
 use crate::reclaim::oom::OomReport;
 use crate::stat::Item;
@@ -33,6 +34,7 @@ use crate::table::vma::Vma;
 use crate::units::{BLOCK_PAGES, PageRun, Pfn, SpaceId, Vpn, order_pages};
 use alloc::boxed::Box;
 use core::fmt;
+use core::sync::atomic::Ordering::Relaxed;
 
 /// Times a fault starts over before it gives up as busy.
 const RETRIES: u32 = 1000;
@@ -158,7 +160,7 @@ impl<E: Env> Mm<E> {
                 Step::Done(served) => Some(served),
                 Step::Again => None,
                 Step::Break => {
-                    E::Sharing::break_shared(self, &space, &block, page.block());
+                    self.end_sharing(f)?;
                     None
                 }
                 Step::Over(_) if mode == FaultMode::NoWait => return Err(FaultError::NeedReclaim),
@@ -185,6 +187,27 @@ impl<E: Env> Mm<E> {
         Err(FaultError::Busy)
     }
 
+    /// A write to a huge page that others share: it is taken apart, or as in Linux the writer's
+    /// own as it is, if nobody else has it any more.
+    fn end_sharing(&self, f: Fault<'_>) -> Result<(), FaultError> {
+        if !self.charge().is_alone() {
+            E::Sharing::break_shared(self, f.space, f.block, f.page.block());
+        } else if f.mode == FaultMode::NoWait {
+            return Err(FaultError::Busy);
+        } else {
+            self.unshare_all();
+        }
+        Ok(())
+    }
+
+    /// A fault in a VMA makes pages that are its own, or the huge page of zeros.
+    fn note_touch(&self, f: Fault<'_>, vma: &Vma) {
+        let zeros = || order::huge_zero(&self.tunables(), vma, f.page).is_some();
+        if !vma.touched && (f.access != Access::Read || zeros()) {
+            f.space.touch(self, f.page);
+        }
+    }
+
     /// What can be done with the block locked once.
     fn fault_step(&self, f: Fault<'_>) -> Result<Step, FaultError> {
         let Fault {
@@ -201,6 +224,7 @@ impl<E: Env> Mm<E> {
         if !(if write { vma.prot.write } else { readable }) {
             return Err(FaultError::Access);
         }
+        self.note_touch(f, &vma);
         let mut state = block.lock(self);
         if space.changed(seq) {
             return Ok(Step::Again);
@@ -270,11 +294,16 @@ impl<E: Env> Mm<E> {
         if fresh && let Some(n) = self.try_open(f, state, vma, t) {
             return Ok(Step::Done(Served::Mapped(n)));
         }
+        let empty = matches!(state, BlockState::Empty);
+        let whole = order::huge_zero(t, vma, page).filter(|_| empty);
         let Some(table) = state.table() else {
             return Ok(Step::Again);
         };
         let wide = !fresh || t.beyond(Beyond::ReadAround);
-        let mut run = zero_window(space, vma, table, page, wide, fresh);
+        let mut run = match whole {
+            Some(w) => PageRun::new(space.id, w.start, BLOCK_PAGES),
+            None => zero_window(space, vma, table, page, wide, fresh),
+        };
         let mut shown = self.show_zeros(space, vma, table, run);
         if shown.is_err_and(|e| e.why == Stop::Gone) && run.pages > 1 {
             // The place of another page is not ours any more.
@@ -282,6 +311,9 @@ impl<E: Env> Mm<E> {
             shown = self.show_zeros(space, vma, table, run);
         }
         shown.map_err(FaultError::Platform)?;
+        if fresh {
+            (f.block.huge_zero).store(run.pages == BLOCK_PAGES, Relaxed);
+        }
         Ok(Step::Done(Served::Mapped(run.pages)))
     }
 

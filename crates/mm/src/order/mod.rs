@@ -13,10 +13,11 @@ mod window;
 pub use adapt::Adapt;
 pub use window::{Beside, Window, window, window_back};
 
+use crate::beyond::Beyond;
 use crate::sizes::{HUGE_PAGES, LEAST_ORDER, SizeMode, order_of_bytes};
 use crate::table::vma::{ThpAdvice, Vma};
 use crate::tunables::{FaultOrder, ThpMode, Tunables};
-use crate::units::BLOCK_ORDER;
+use crate::units::{BLOCK_ORDER, BLOCK_PAGES, Vpn};
 
 /// Whether `enabled` and the advice allow huge pages in a VMA.
 pub fn thp_allowed(t: &Tunables, vma: &Vma) -> bool {
@@ -40,6 +41,19 @@ pub fn enabled(t: &Tunables, vma: &Vma, order: u8) -> bool {
             SizeMode::Madvise => vma.advice == ThpAdvice::Huge,
             SizeMode::Never => false,
         }
+}
+
+/// The whole block of a page, where a VMA has all of it.
+pub(crate) fn whole_block(vma: &Vma, page: Vpn) -> Option<Window> {
+    let huge = Window::around(page, BLOCK_ORDER);
+    let inside = vma.contains(huge.start) && huge.start.0 + u64::from(BLOCK_PAGES) <= vma.end().0;
+    inside.then_some(huge)
+}
+
+/// What a read of an empty block shows zeros in, where Linux maps its huge page of zeros.
+pub(crate) fn huge_zero(t: &Tunables, vma: &Vma, page: Vpn) -> Option<Window> {
+    let may = !t.beyond(Beyond::ReadAround) && !vma.uffd_missing && enabled(t, vma, BLOCK_ORDER);
+    whole_block(vma, page).filter(|_| may)
 }
 
 /// Whether the order of a fault in a VMA follows what faults have shown.

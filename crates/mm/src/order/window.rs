@@ -30,9 +30,9 @@ impl Window {
 /// Whether a page may be covered by a new folio although the fault was not on it.
 ///
 /// Holes may. What a read fault left (the zero page, mapped by nothing but curiosity) may in
-/// profile `deckle`; in Linux only the faulting entry itself may be the zero page. What
-/// reclaim left never may: memory was short there, and a large folio would undo its work. What
-/// the program has protected against writes must stay so.
+/// profile `deckle`; Linux copies a page of zeros alone, as it does any other. What reclaim left
+/// never may: memory was short there, and a large folio would undo its work. What the program has
+/// protected against writes must stay so.
 fn coverable(t: &Tunables, e: Entry) -> bool {
     match e.kind() {
         Kind::None => true,
@@ -89,6 +89,9 @@ pub fn window_back(
 pub fn window(t: &Tunables, vma: &Vma, state: &BlockState, page: Vpn, order_cap: u8) -> Window {
     let one = Window::around(page, 0);
     if order_cap < LEAST_ORDER || vma.uffd_missing {
+        return one;
+    }
+    if !matches!(state.entry(page.index()).kind(), Kind::None) && !t.beyond(Beyond::CoverZero) {
         return one;
     }
     let room = room(|e| coverable(t, e), state, page.index());

@@ -1,5 +1,7 @@
 //! madvise.
 
+use crate::beyond::Beyond;
+use crate::engine::cut::Cut;
 use crate::engine::lru::Which;
 use crate::engine::space::{BlockRef, MapError, Space};
 use crate::engine::step::FaultMode;
@@ -75,17 +77,11 @@ impl<E: Env> Mm<E> {
             }
             Advice::Cold => {
                 self.close_range(&space, start, pages)?;
-                for (block, first, n) in space.parts(self, start, pages) {
-                    self.deactivate_part(&space, &block, first, n, false);
-                }
+                self.deactivate_range(&space, start, pages, false);
             }
             Advice::Free => {
                 let _mmap = space.mmap_lock.lock(self.machine());
-                for (block, first, n) in space.parts(self, start, pages) {
-                    self.free_open(&space, &block, first, n);
-                    self.free_most_of_huge(&space, &block, first, n);
-                    self.deactivate_part(&space, &block, first, n, true);
-                }
+                self.deactivate_range(&space, start, pages, true);
             }
             Advice::WillNeed => {
                 for (block, first, n) in space.parts(self, start, pages) {
@@ -129,6 +125,23 @@ impl<E: Env> Mm<E> {
         hole.map_or(Ok(()), |at| Err(MapError::Hole(at)))
     }
 
+    /// MADV_COLD, or MADV_FREE (`lazy`; the mmap lock is held) for a range.
+    fn deactivate_range(&self, space: &Space, start: Vpn, pages: u64, lazy: bool) {
+        let keeps = self.tunables().beyond(Beyond::KeepAdvised);
+        if !keeps {
+            self.split_cut_range(space, start, pages, Cut::Parts);
+        }
+        for (block, first, n) in space.parts(self, start, pages) {
+            if lazy {
+                self.free_open(space, &block, first, n);
+                if keeps {
+                    self.free_most_of_huge(space, &block, first, n);
+                }
+            }
+            self.deactivate_part(space, &block, first, n, lazy);
+        }
+    }
+
     /// Takes a huge page apart of which more is given up than would have to be copied; that goes
     /// at once. Less of it is not worth the copy, and stays. Not of one that is locked or that
     /// others hold, too. `mmap_lock` held.
@@ -150,7 +163,8 @@ impl<E: Env> Mm<E> {
         let i = first.index();
         let mut state = block.lock(self);
         if let BlockState::Huge(h) = &mut *state {
-            // A part of a huge page stays: to take it apart would cost more than that is worth.
+            // A part of a huge page stays: to take it apart would cost more than that is worth, or
+            // it could not be (profile `linux`).
             if n < BLOCK_PAGES || h.locked || h.shared() {
                 return;
             }

@@ -60,6 +60,8 @@ impl<E: Env> Mm<E> {
             uffd_missing: false,
             uffd_wp: false,
             on_fork: OnFork::Copy,
+            touched: false,
+            shift: 0,
             soft_dirty: true,
         };
         self.protect_new(space, start, pages, prot)?;

@@ -77,16 +77,7 @@ impl<E: Env> Mm<E> {
             && space.contains(grown, more)
             && space.read_vmas(self, |t| t.range(grown, more).next().is_none());
         if room {
-            self.protect_new(&space, grown, more, vma.prot)?;
-            self.insert(
-                &space,
-                Vma {
-                    start: grown,
-                    pages: more,
-                    soft_dirty: true,
-                    ..vma
-                },
-            )?;
+            self.grow(&space, &vma, grown, more)?;
             return Ok(old);
         }
         if how == Remap::InPlace {
@@ -103,6 +94,18 @@ impl<E: Env> Mm<E> {
             new_pages,
             leave,
         )
+    }
+
+    /// Maps pages behind a VMA with its attributes.
+    fn grow(&self, space: &Space, vma: &Vma, start: Vpn, pages: u64) -> Result<(), MapError> {
+        self.protect_new(space, start, pages, vma.prot)?;
+        let grown = Vma {
+            start,
+            pages,
+            soft_dirty: true,
+            ..*vma
+        };
+        self.insert(space, grown)
     }
 
     fn insert(&self, space: &Space, vma: Vma) -> Result<(), MapError> {
@@ -164,11 +167,10 @@ impl<E: Env> Mm<E> {
             };
             self.insert(space, left)?;
         }
+        let from = Vma { start: old, ..*vma };
         let moved = Vma {
-            start: to,
-            pages: new_pages,
             soft_dirty: true,
-            ..*vma
+            ..from.moved(to, new_pages)
         };
         self.insert(space, moved)?;
         if vma.locked {

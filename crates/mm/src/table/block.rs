@@ -14,7 +14,7 @@ use crate::table::walk::Window;
 use crate::units::{BLOCK_PAGES, PageMask, Pfn, Slot};
 use alloc::boxed::Box;
 use core::ops::Range;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// A huge page of the program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -194,6 +194,15 @@ impl BlockState {
         }
     }
 
+    /// Whether every page is a mapped page of zeros that a read has left.
+    pub(crate) fn is_zeros(&self) -> bool {
+        let shown = Kind::Zero {
+            mapped: true,
+            dropped: false,
+        };
+        matches!(self, BlockState::Table(t) if t.0.iter().all(|e| e.kind() == shown))
+    }
+
     /// Turns a table of holes back into an empty block.
     pub fn tidy(&mut self) {
         if matches!(self, BlockState::Table(t) if t.is_empty()) {
@@ -216,6 +225,8 @@ pub struct Block {
     pub(crate) window: Window,
     /// Pages that came back since.
     pub(crate) back: AtomicU32,
+    /// Whether a read has mapped zeros over all of it at once: Linux's huge page of zeros.
+    pub(crate) huge_zero: AtomicBool,
 }
 
 impl Block {
@@ -228,7 +239,13 @@ impl Block {
             shrunk: AtomicU32::new(0),
             window: Window::new(),
             back: AtomicU32::new(0),
+            huge_zero: AtomicBool::new(false),
         }
+    }
+
+    /// Whether it is Linux's huge page of zeros; its state is locked.
+    pub(crate) fn has_huge_zero(&self, state: &BlockState) -> bool {
+        self.huge_zero.load(Ordering::Relaxed) && state.is_zeros()
     }
 
     /// Locks the block.

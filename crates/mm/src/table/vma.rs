@@ -60,8 +60,14 @@ pub struct Vma {
     pub uffd_wp: bool,
     /// What a fork does with it.
     pub on_fork: OnFork,
+    /// Whether a write has ever been served in it, so that it keeps its place in the order of
+    /// pages (Linux: it has an `anon_vma`) when it is moved.
+    pub touched: bool,
+    /// How far mremap has moved it since: what moved differently is not one mapping (Linux:
+    /// `vm_pgoff`). Wraps.
+    pub shift: u64,
     /// New since the soft-dirty bits were cleared, holes and all. VMAs that differ in nothing
-    /// else are one, which is soft-dirty if a part of it was.
+    /// else are one, which is soft-dirty, or touched, if a part of it was.
     pub soft_dirty: bool,
 }
 
@@ -92,12 +98,23 @@ impl Vma {
             uffd_missing,
             uffd_wp,
             on_fork,
+            shift,
             ..
         } = *self;
         self.end() == next.start
             && (prot, advice, locked) == (next.prot, next.advice, next.locked)
             && (uffd_missing, uffd_wp) == (next.uffd_missing, next.uffd_wp)
-            && on_fork == next.on_fork
+            && (on_fork, shift) == (next.on_fork, next.shift)
+    }
+    /// The same VMA moved to another place.
+    pub(crate) fn moved(&self, start: Vpn, pages: u64) -> Vma {
+        let shift = self.shift.wrapping_add(start.0).wrapping_sub(self.start.0);
+        Vma {
+            start,
+            pages,
+            shift: if self.touched { shift } else { 0 },
+            ..*self
+        }
     }
 }
 
@@ -253,6 +270,15 @@ impl VmaTree {
         Ok(())
     }
 
+    /// Says that a write is served in the VMA of a page.
+    pub fn touch(&mut self, page: Vpn) {
+        if let Some((_, vma)) = self.by_start.range_mut(..=page.0).next_back()
+            && vma.contains(page)
+        {
+            vma.touched = true;
+        }
+    }
+
     /// Says that no VMA is new any more.
     pub fn clear_soft_dirty(&mut self) {
         self.by_start
@@ -386,6 +412,7 @@ impl VmaTree {
                     if let Some(v) = self.by_start.get_mut(&at) {
                         v.pages += next.pages;
                         v.soft_dirty |= next.soft_dirty;
+                        v.touched |= next.touched;
                     }
                 }
                 _ => match self.by_start.range(end..).next() {

@@ -28,6 +28,8 @@ fn vma(start: u64, pages: u64) -> Vma {
         uffd_missing: false,
         uffd_wp: false,
         on_fork: Default::default(),
+        touched: false,
+        shift: 0,
         soft_dirty: true,
     }
 }
@@ -48,6 +50,8 @@ fn pieces(naive: &Naive, from: usize, to: usize) -> Vec<Vma> {
             uffd_missing: false,
             uffd_wp: false,
             on_fork: Default::default(),
+            touched: false,
+            shift: 0,
             soft_dirty: true,
         };
         match out.last_mut() {

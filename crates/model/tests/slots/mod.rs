@@ -1,7 +1,10 @@
 //! What the system does by itself where frames are slots: holes that are left to it.
 
+use super::common::hand::byte_of;
 use super::common::{BASE, Rig};
-use deckle_mm::{Advice, Charge, FaultOrder, Item, Prot, Sizes, Tunables, Vpn};
+use deckle_mm::{
+    Advice, Charge, FaultError, FaultMode, FaultOrder, Item, Profile, Prot, Sizes, Tunables, Vpn,
+};
 
 const LIMIT: u64 = 4000;
 
@@ -87,4 +90,41 @@ fn r150_open_pages_are_closed_before_anything_is_stored() {
     assert_eq!(rig.charge.usage(), 8);
     rig.verify(&"reclaim");
     (0..8).for_each(|i| assert!(rig.holds(start.add(i), 7)));
+}
+
+#[test]
+fn a_huge_page_is_written_whole_again_when_nobody_else_holds_it() {
+    for alone in [true, false] {
+        let rig = Rig::new(64, 1, 1, true, Tunables::default());
+        let start = rig.huge(0, 0..300);
+        assert!(rig.fork());
+        rig.charge.set_alone(alone);
+        // Who serves faults hands it over: others may have the block in work.
+        let no_wait = rig.mm.fault(rig.space, start, true, FaultMode::NoWait);
+        assert_eq!(matches!(no_wait, Err(FaultError::Busy)), alone);
+        rig.write(start.add(7), 9);
+        assert_eq!(rig.folio(start).order, if alone { 9 } else { 0 });
+        let shared = (0..512).filter(|&i| rig.mm.is_shared(rig.space, start.add(i)));
+        assert_eq!(shared.count() == 0, alone);
+        (8..300).for_each(|i| assert!(rig.holds(start.add(i), byte_of(i))));
+        rig.others_are_gone();
+        rig.verify(&alone);
+    }
+}
+
+#[test]
+fn r97_advice_on_a_part_splits_what_nobody_else_holds_any_more_in_profile_linux() {
+    for alone in [true, false] {
+        let t = Tunables::of_profile(Profile::Linux);
+        let rig = Rig::new(64, 1, 1, true, t);
+        let start = rig.huge(0, 0..100);
+        assert!(rig.fork());
+        rig.charge.set_alone(alone);
+        rig.advise(start.add(300), 10, Advice::Cold);
+        let (order, resident) = if alone { (0, 100) } else { (9, 512) };
+        assert_eq!((rig.folio(start).order, rig.resident()), (order, resident));
+        (0..100).for_each(|i| assert!(rig.holds(start.add(i), byte_of(i))));
+        rig.others_are_gone();
+        rig.verify(&alone);
+    }
 }

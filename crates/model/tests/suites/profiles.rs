@@ -2,8 +2,8 @@
 //! docs/profiles.md.
 
 use super::common::Rig;
-use super::common::hand::{BLOCK, byte_of};
-use deckle_mm::{Charge, FaultError, Item, Profile, Sizes, Tunables};
+use super::common::hand::{BLOCK, byte_of, intact};
+use deckle_mm::{Advice, Charge, FaultError, Item, Profile, Prot, SizeMode, Sizes, Tunables, Vpn};
 
 fn both() -> [Tunables; 2] {
     [Profile::Deckle, Profile::Linux].map(Tunables::of_profile)
@@ -14,7 +14,10 @@ fn r40_r59_a_huge_page_comes_where_a_read_has_left_a_table_in_profile_deckle_alo
     for (t, order) in both().into_iter().zip([9, 0]) {
         let rig = Rig::new(64, 1, 1, true, t);
         let start = rig.mmap(0, 2 * BLOCK);
+        // Where no huge page may be, a read leaves single pages of zeros.
+        rig.advise(start, BLOCK, Advice::NoHugePage);
         rig.read(start.add(77));
+        rig.advise(start, BLOCK, Advice::HugePage);
         rig.write(start.add(100), 1);
         assert_eq!(rig.folio(start.add(100)).order, order, "{:?}", t.profile);
         // Where there is none, both have one.
@@ -22,6 +25,132 @@ fn r40_r59_a_huge_page_comes_where_a_read_has_left_a_table_in_profile_deckle_alo
         assert_eq!(rig.folio(start.add(BLOCK)).order, 9);
         rig.verify(&t.profile);
     }
+}
+
+#[test]
+fn r40_r59_a_read_of_an_empty_block_is_a_huge_page_of_zeros_in_profile_linux() {
+    let t = Tunables::of_profile(Profile::Linux);
+    let rig = Rig::new(64, 1, 1, true, t);
+    let start = rig.mmap(0, 3 * BLOCK + 100);
+    let shown = || rig.model.translations(rig.space).len() as u64;
+    rig.read(start.add(77));
+    assert_eq!((shown(), rig.resident()), (BLOCK, 0));
+    // The next write takes its place, whatever may be had by now, with a huge page.
+    rig.advise(start, BLOCK, Advice::NoHugePage);
+    rig.write(start.add(100), 1);
+    assert_eq!(rig.folio(start.add(100)).order, 9);
+    assert!(rig.holds(start.add(100), 1) && rig.holds(start.add(77), 0));
+    // Of one that was cut each page is copied alone.
+    let second = start.add(BLOCK);
+    rig.read(second);
+    rig.mm.mprotect(rig.space, second, 7, Prot::R).unwrap();
+    rig.mm.mprotect(rig.space, second, 7, Prot::RW).unwrap();
+    rig.write(second.add(9), 2);
+    assert_eq!(rig.folio(second.add(9)).order, 0);
+    // So is one that came page by page, and one of a block that is not all of the mapping's.
+    let third = start.add(2 * BLOCK);
+    rig.advise(third, BLOCK, Advice::NoHugePage);
+    (0..BLOCK).for_each(|i| assert_eq!(rig.read(third.add(i)), [0; 4096]));
+    rig.advise(third, BLOCK, Advice::HugePage);
+    rig.write(third, 3);
+    assert_eq!(rig.folio(third).order, 0);
+    let before = shown();
+    rig.read(start.add(3 * BLOCK + 7));
+    assert_eq!(shown(), before + 1);
+    rig.verify(&"huge pages of zeros");
+}
+
+/// A huge page of which subpages 0 to 99 and 300 hold something, and a folio of 64 KiB of which
+/// one does.
+fn large() -> (Rig, Vpn, Vpn) {
+    let t = Tunables::of_profile(Profile::Linux);
+    let sizes = t.sizes.with(4, SizeMode::Always);
+    let rig = Rig::new(64, 1, 1, false, Tunables { sizes, ..t });
+    let start = rig.huge(0, (0..100).chain([300]));
+    let small = rig.mmap(BLOCK, 64);
+    rig.write(small.add(3), byte_of(3));
+    assert_eq!(rig.folio(small).order, 4);
+    (rig, start, small)
+}
+
+fn still_there(rig: &Rig, start: Vpn, small: Vpn) {
+    intact(rig, start, |i| i < 100 || i == 300);
+    assert!(rig.holds(small.add(3), byte_of(3)) && rig.holds(small.add(4), 0));
+    rig.verify(&"large folios");
+}
+
+#[test]
+fn r97_advice_on_a_part_of_a_large_folio_splits_it_in_profile_linux() {
+    for advice in [Advice::Cold, Advice::Free, Advice::PageOut] {
+        // All of them: whole they stay.
+        if advice != Advice::PageOut {
+            let (rig, start, small) = large();
+            rig.advise(start, BLOCK, advice);
+            rig.advise(small, 16, advice);
+            assert_eq!((rig.folio(start).order, rig.folio(small).order), (9, 4));
+            assert_eq!(rig.resident(), BLOCK + 16);
+            still_there(&rig, start, small);
+        }
+        // A part of each, without a page that holds anything.
+        let (rig, start, small) = large();
+        rig.advise(start.add(400), 10, advice);
+        rig.advise(small.add(15), 20, advice);
+        assert_eq!(
+            (rig.folio(start).order, rig.folio(small.add(3)).order),
+            (0, 0)
+        );
+        assert_eq!(
+            (rig.resident(), rig.charge.usage()),
+            (102, 102),
+            "{advice:?}"
+        );
+        assert_eq!(rig.stat(Item::NrZero), BLOCK + 16 - 102);
+        still_there(&rig, start, small);
+        // All of one that is of several mappings, each of which has a part.
+        let (rig, start, small) = large();
+        rig.advise(start.add(200), 50, Advice::NoHugePage);
+        rig.advise(start, BLOCK, advice);
+        assert_eq!((rig.folio(start).order, rig.resident()), (0, 101 + 16));
+        still_there(&rig, start, small);
+        // What a child of fork has, too, stays.
+        let (rig, start, small) = large();
+        if rig.fork() {
+            rig.advise(start, 10, advice);
+            rig.advise(small, 10, advice);
+            assert_eq!((rig.folio(start).order, rig.folio(small).order), (9, 4));
+            assert_eq!(rig.resident(), BLOCK + 16);
+            still_there(&rig, start, small);
+        }
+    }
+}
+
+#[test]
+fn r97_page_out_without_swap_splits_all_and_takes_what_was_given_up_in_profile_linux() {
+    let (rig, start, small) = large();
+    rig.advise(start, BLOCK, Advice::PageOut);
+    rig.advise(small, 16, Advice::PageOut);
+    assert_eq!(
+        (rig.folio(start).order, rig.folio(small.add(3)).order),
+        (0, 0)
+    );
+    assert_eq!(
+        (rig.resident(), rig.stat(Item::NrZero)),
+        (102, BLOCK + 16 - 102)
+    );
+    // A page of zeros is no large folio any more.
+    rig.write(start.add(7), 0);
+    rig.advise(start.add(7), 1, Advice::PageOut);
+    assert_eq!(rig.resident(), 102);
+    rig.write(start.add(7), byte_of(7));
+    still_there(&rig, start, small);
+    // What was given up goes, small or huge.
+    let (rig, start, small) = large();
+    rig.advise(start, BLOCK, Advice::Free);
+    rig.advise(small, 16, Advice::Free);
+    rig.advise(start, BLOCK + 16, Advice::PageOut);
+    assert_eq!((rig.resident(), rig.charge.usage()), (0, 0));
+    assert_eq!(rig.stat(Item::Pglazyfreed), BLOCK + 16);
+    rig.verify(&"what was given up");
 }
 
 #[test]
