@@ -11,6 +11,7 @@ mod doctor;
 mod fail;
 mod fetch;
 mod lab;
+mod look;
 mod procfs;
 mod run;
 mod settings;
@@ -57,6 +58,9 @@ fn main() -> ExitCode {
         Command::Lab(args) => lab::lab(args),
         Command::Doctor(args) => doctor::doctor(&args),
         Command::Fetch(args) => fetch::fetch(&args),
+        Command::Stat(args) => look::stat::stat(&args),
+        Command::Set(args) => look::set::set(&args),
+        Command::Reclaim(args) => look::reclaim::reclaim(&args),
     };
     match done {
         Ok(status) => exit(status),

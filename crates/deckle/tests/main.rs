@@ -18,11 +18,14 @@ mod cli_run;
 mod cli_services;
 mod cli_terminal;
 mod common;
+mod look;
 mod managed;
+mod openmetrics;
 mod profiles;
 mod requirements;
 #[path = "../../uffd/tests/common/skipped.rs"]
 mod skipped;
 mod source;
 mod specification;
+mod steer;
 mod tidy;

@@ -5,20 +5,21 @@ mod ending;
 mod entry;
 mod front;
 mod inject;
-mod knobs;
+pub mod knobs;
 mod leaving;
 mod peer;
-mod report;
+pub mod report;
 mod services;
 mod signals;
 mod stats_file;
 mod supervise;
 mod swapfile;
-mod tree;
+mod told;
+pub mod tree;
 
 use std::ffi::{CString, OsString};
-use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::process::parent_id;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -31,13 +32,13 @@ use deckle_sys::{Errno, random};
 
 use self::front::{Link, Side};
 use self::report::Report;
-use self::stats_file::StatsFile;
 use self::swapfile::SwapFiles;
+use self::told::Told;
 use crate::access::Facts;
 use crate::args::RunArgs;
 use crate::fail::{Fail, plain};
-use crate::say;
 use crate::settings::Settings;
+use crate::{look, say};
 
 /// File name of the preload library.
 const LIBRARY: &str = "libdeckle.so";
@@ -69,15 +70,12 @@ fn supervisor(
 ) -> Result<i32, Fail> {
     let settings = Settings::of(args)?;
     let (path, verdict) = find_program(&args.program)?;
-    let unwritten = |e: io::Error| {
-        let file = args.stats.as_deref().unwrap_or(Path::new(""));
-        let (file, why) = (file.display(), plain(&e));
-        Fail::own(format!("--stats: {file}: cannot be written: {why}"))
-    };
-    let mut stats = match &args.stats {
-        Some(file) => Some(StatsFile::create(file, name.as_str()).map_err(unwritten)?),
-        None => None,
-    };
+    let alias = look::alias(args.name.as_deref())?;
+    let pid = front
+        .as_ref()
+        .map_or_else(std::process::id, |_| parent_id());
+    let tree = args.name.clone().unwrap_or_else(|| pid.to_string());
+    let mut told = Told::create(args, name, tree)?;
     let managed = !args.unmanaged && can_manage(&path, verdict, settings.strict)?;
     let found = managed.then(tried).transpose()?;
     let library = if managed { Some(library()?) } else { None };
@@ -89,13 +87,18 @@ fn supervisor(
     });
     let tracer = inject::Tracer::new(code.transpose()?);
     let group = group_of(name, &settings)?;
+    let _unlink = Unlink(name);
+    group.note_front(pid);
+    group.set_unmanaged(args.unmanaged);
+    if let Some(alias) = alias {
+        look::claim(&group, alias)?;
+    }
     if let Some(found) = found {
         group.set_capabilities(found.bits());
     }
     if matches!(verdict, Verdict::Unmanaged(_)) || args.unmanaged {
         group.count_unmanaged_program();
     }
-    let _unlink = Unlink(name);
     let program = child::Program {
         path,
         argv: args.program.clone(),
@@ -103,21 +106,17 @@ fn supervisor(
         library,
     };
     let start = Instant::now();
-    let now = || Report::gather(&group, &settings, Err(start.elapsed()), args.unmanaged).json();
+    let report = |end| Report::gather(&group, settings.swap.to_string(), end);
     let Some(end) =
         supervise::supervise(&group, &program, signals, front, tracer, files, &mut || {
-            let file = stats.as_mut()?;
-            file.work(now);
-            file.deadline()
+            told.work(|| report(Err(start.elapsed())))
         })?
     else {
         // Nobody is there who would want to know.
         return Ok(137);
     };
-    let report = Report::gather(&group, &settings, Ok(&end), args.unmanaged);
-    if let Some(file) = stats {
-        file.end(&report.json()).map_err(unwritten)?;
-    }
+    let report = report(Ok(&end));
+    told.end(args, &report)?;
     if !args.quiet {
         report.print();
     }
