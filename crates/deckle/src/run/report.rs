@@ -122,7 +122,7 @@ impl Report {
     }
 
     /// JSON with raw integers; amounts of memory in bytes, counters as the kernel counts them.
-    /// `stored` is what swapped pages take in the store (with the room between them `store_memory`),
+    /// `stored` is what swapped pages take in the store (`store_memory`: with the room between),
     /// `swapped` what the program sees, `filed`
     /// what of it is in files, and `file` what it takes there.
     /// `exit_status` is null while the program runs. New members may come without a new schema.
