@@ -44,8 +44,8 @@ impl Process {
         }
     }
 
-    /// Brings usage below the limit after that was lowered: those that have most reclaim, as many as
-    /// it takes, and somebody is killed where nobody gets on any more. Not all of them a little:
+    /// Brings usage below the limit after that was lowered: those that have most reclaim, as many
+    /// as it takes, and somebody is killed where nobody gets on any more. Not all of them a little:
     /// stores grow by whole segments. Asks nobody: who asks may be asked meanwhile, and would wait
     /// for itself.
     pub fn come_below_max(&self) {
@@ -59,18 +59,22 @@ impl Process {
             }
             // Where those with more have nothing to give, the others begin.
             let first = idle > TURN || self.have_more() < 2 * (usage - max);
-            if first && self.give(usage - max) > 0 {
+            let gave = first && self.give(usage - max) > 0;
+            if gave {
                 self.publish();
-                idle = 0;
+            }
+            // What was given may have gone to somebody else: usage tells.
+            let now = group.usage();
+            idle = if now < least { 0 } else { idle + 1 };
+            least = least.min(now);
+            if gave && idle == 0 {
                 continue;
             }
-            idle = if usage < least { 0 } else { idle + 1 };
-            least = least.min(usage);
             if idle > LOOKS {
                 let (usage, max) = (usage * 4, max * 4);
                 let what = format!("memory: usage {usage}kB, limit {max}kB, which was lowered");
                 end::lowered(self, &what);
-                idle = 0;
+                (least, idle) = (u64::MAX, 0);
             }
             drop(inside);
             end::sleep(PAUSE);
