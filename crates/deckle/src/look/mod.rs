@@ -246,5 +246,7 @@ pub fn claim(group: &Group, alias: Alias) -> Result<(), Fail> {
             }
         }
     }
-    Err(last.map_or_else(|| Fail::own("--name"), |by| taken(alias.as_str(), &by)))
+    let name = alias.as_str();
+    let busy = || Fail::own(format!("--name: `{name}`: others want it, too: try again"));
+    Err(last.map_or_else(busy, |by| taken(name, &by)))
 }
