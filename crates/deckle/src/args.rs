@@ -8,11 +8,13 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 mod help;
 pub mod inspect;
 pub mod lab;
+pub mod look;
 pub mod setup;
 
 use crate::config::Setting;
 use crate::fail::Fail;
 use lab::LabArgs;
+use look::{ReclaimArgs, SetArgs, StatArgs};
 use setup::{PagesArgs, SetupArgs};
 
 /// Run programs inside a memory limit, with huge pages where they pay and none of their waste.
@@ -37,6 +39,12 @@ pub struct Cli {
 pub enum Command {
     /// Run a program and its children inside one memory limit.
     Run(Box<RunArgs>),
+    /// Show what runs under deckle, and what its memory is.
+    Stat(StatArgs),
+    /// Change the limits and other settings of what runs.
+    Set(SetArgs),
+    /// Have memory of what runs reclaimed now.
+    Reclaim(ReclaimArgs),
     /// Reproduce published memory-management experiments.
     Lab(LabArgs),
     /// Say what this system allows, and the remedy for what is missing.
@@ -143,6 +151,14 @@ pub struct RunArgs {
     /// second.
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,
+    /// Write the counters of the whole tree to FILE as OpenMetrics text, at the end and every
+    /// second before, each time a whole file: for the textfile collector of node_exporter.
+    #[arg(long, value_name = "FILE")]
+    pub metrics: Option<PathBuf>,
+    /// What `deckle stat` and the others call it: up to 32 letters, digits, dots, dashes and
+    /// underscores, and no other's name that runs. Without one it is called by its pid.
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
     /// Refuse programs that cannot be managed (statically linked, setuid) instead of running
     /// them outside the limit.
     #[arg(long)]

@@ -14,6 +14,7 @@ mod fetch;
 mod fit;
 mod inspect;
 mod lab;
+mod look;
 mod pages;
 mod plot;
 mod procfs;
@@ -69,6 +70,9 @@ fn main() -> ExitCode {
         Command::Fetch(args) => fetch::fetch(&args),
         Command::Setup(args) => setup::setup(&args),
         Command::Pages(args) => pages::pages(&args),
+        Command::Stat(args) => look::stat::stat(&args),
+        Command::Set(args) => look::set::set(&args),
+        Command::Reclaim(args) => look::reclaim::reclaim(&args),
     };
     match done {
         Ok(status) => exit(status),

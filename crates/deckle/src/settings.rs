@@ -12,7 +12,7 @@ use crate::{cgroup, size};
 
 /// Least limit that runs anything: one huge page or 64 small ones in reserve for faults, the
 /// manager's own tables, and the pages of the loader and the C library.
-const MEMORY_MAX_LEAST: u64 = 4 << 20;
+pub const MEMORY_MAX_LEAST: u64 = 4 << 20;
 
 /// Percent of `memory.high` below which the kernel fills small holes.
 const OPEN_RATIO: u8 = 50;
@@ -131,7 +131,7 @@ fn limits(
 /// A little below the maximum: 1/64 or 4 MiB, whichever is more, but never below half of it. What
 /// is kept free is not there for pages: with twice as much a program whose working set is twice its
 /// memory has 2 % (uniform) to 5 % (zipf) more faults, and nothing was faster.
-fn default_high(max: u64) -> u64 {
+pub fn default_high(max: u64) -> u64 {
     max - (max / 64).max(4 << 20).min(max / 2)
 }
 

@@ -24,11 +24,14 @@ mod cli_setup;
 mod cli_terminal;
 mod common;
 mod figures;
+mod look;
 mod managed;
+mod openmetrics;
 mod profiles;
 mod requirements;
 #[path = "../../uffd/tests/common/skipped.rs"]
 mod skipped;
 mod source;
 mod specification;
+mod steer;
 mod tidy;

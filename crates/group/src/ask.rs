@@ -28,11 +28,15 @@ pub struct Request {
     pub pages: u64,
     /// Somebody is out of memory otherwise.
     pub last: bool,
+    /// `memory.max` was lowered, and holds no more by itself.
+    pub lowered: bool,
     number: u32,
 }
 
 /// In the request word, beside the pages: see [`Request::last`].
 const LAST: u64 = 1 << 62;
+/// The same: see [`Request::lowered`].
+const LOWERED: u64 = 1 << 61;
 
 /// What came of a ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -59,6 +63,12 @@ impl Group {
     pub fn ask_last(&self, line: LineId, pages: u64) -> Option<Ring> {
         self.line(line)?.request.fetch_or(LAST, AcqRel);
         self.ask(line, pages)
+    }
+
+    /// Has the process of `line` bring usage below `memory.max` after that was lowered.
+    pub fn ask_below_max(&self, line: LineId) -> Option<Ring> {
+        self.line(line)?.request.fetch_or(LOWERED, AcqRel);
+        self.ask(line, 0)
     }
 
     /// Waits for the answer, at most so long.
@@ -94,8 +104,9 @@ impl Group {
         }
         let word = l.request.swap(0, AcqRel);
         Some(Request {
-            pages: word & (LAST - 1),
+            pages: word & (LOWERED - 1),
             last: word & LAST != 0,
+            lowered: word & LOWERED != 0,
             number,
         })
     }

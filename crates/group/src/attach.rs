@@ -15,12 +15,12 @@ use deckle_sys::{Errno, Fd, clock, shared};
 use crate::knobs::{Limits, SwapKind};
 use crate::layout::{LINES, Line, MAGIC, Page, SLOTS, VERSION};
 
-const DIR: &[u8] = b"/dev/shm/deckle-";
+pub(crate) const DIR: &[u8] = b"/dev/shm/deckle-";
 /// Longest name of a group, bytes.
 const NAME_MAX: usize = 40;
 
 /// Name of a group: 1 to 40 of `a-z`, `0-9` and `-`.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Name {
     len: u8,
     text: [u8; NAME_MAX],
@@ -52,7 +52,7 @@ impl Name {
         core::str::from_utf8(self.as_bytes()).unwrap_or("")
     }
 
-    fn with_path<T>(&self, f: impl FnOnce(&CStr) -> T) -> T {
+    pub(crate) fn with_path<T>(&self, f: impl FnOnce(&CStr) -> T) -> T {
         let path: Text<{ DIR.len() + NAME_MAX + 1 }> = Text::new();
         path.set_all(&[DIR, self.as_bytes(), b"\0"]);
         f(CStr::from_bytes_with_nul(path.get()).unwrap_or(c""))
@@ -70,6 +70,8 @@ impl fmt::Debug for Name {
 pub enum AttachError {
     /// Not a name of a group.
     Name,
+    /// The file is another user's, or no regular file.
+    Foreign,
     /// A system call failed: which, and how.
     Call(&'static str, Errno),
     /// The file is not a group's.
@@ -95,6 +97,7 @@ impl fmt::Display for AttachError {
         match self {
             AttachError::Name => f.write_str("DECKLE_GROUP does not hold the name of a group"),
             AttachError::Call(call, errno) => write!(f, "group page: {call}: {errno}"),
+            AttachError::Foreign => f.write_str("group page: the file is another user's"),
             AttachError::Magic => f.write_str("group page: the file is not deckle's"),
             AttachError::Version { found, expected } => write!(
                 f,
@@ -112,12 +115,37 @@ impl fmt::Display for AttachError {
 
 impl core::error::Error for AttachError {}
 
+/// Whether an open file is a group's page, of this version.
+pub(crate) fn check(fd: &Fd) -> Result<(), AttachError> {
+    let st = stat_of(fd).map_err(|e| AttachError::Call("stat", e))?;
+    // The head is read before anything is mapped: a file of another size must not give SIGBUS.
+    let mut head = [0u8; 24];
+    let n = fd
+        .read_at(&mut head, 0)
+        .map_err(|e| AttachError::Call("read", e))?;
+    if n < head.len() || head[..8] != MAGIC.to_le_bytes() {
+        return Err(AttachError::Magic);
+    }
+    let version = u32::from_le_bytes([head[8], head[9], head[10], head[11]]);
+    if version != VERSION {
+        return Err(AttachError::Version {
+            found: version,
+            expected: VERSION,
+        });
+    }
+    let (found, expected) = (st.st_size as u64, size_of::<Page>() as u64);
+    match found == expected {
+        true => Ok(()),
+        false => Err(AttachError::Size { found, expected }),
+    }
+}
+
 /// A mapped group. A handle: copies name the same mapping, which stays for the life of the
 /// process (a service uses it until its last instruction).
 #[derive(Clone, Copy)]
 pub struct Group {
     pub(crate) page: &'static Page,
-    name: Name,
+    pub(crate) name: Name,
 }
 
 impl Group {
@@ -144,7 +172,7 @@ impl Group {
         page.items.store(Item::COUNT as u32, Relaxed);
         page.bytes.store(size_of::<Page>() as u64, Relaxed);
         page.slots.store(clock::cpus().min(SLOTS as u32), Relaxed);
-        page.supervisor_pid.store(std::process::id(), Relaxed);
+        group.note_supervisor();
         group.set_limits(limits);
         group.set_knobs(knobs, swap);
         page.version.store(VERSION, Relaxed);
@@ -180,36 +208,21 @@ impl Group {
     /// # Errors
     /// See [`AttachError`].
     pub fn attach_by(fd: &Fd, name: Name) -> Result<Group, AttachError> {
-        let st = stat_of(fd).map_err(|e| AttachError::Call("stat", e))?;
-        // The head is read before anything is mapped: a file of another size must not give SIGBUS.
-        let mut head = [0u8; 24];
-        let n = fd
-            .read_at(&mut head, 0)
-            .map_err(|e| AttachError::Call("read", e))?;
-        if n < head.len() || head[..8] != MAGIC.to_le_bytes() {
-            return Err(AttachError::Magic);
-        }
-        let version = u32::from_le_bytes([head[8], head[9], head[10], head[11]]);
-        if version != VERSION {
-            return Err(AttachError::Version {
-                found: version,
-                expected: VERSION,
-            });
-        }
-        let expected = size_of::<Page>() as u64;
-        if st.st_size as u64 != expected {
-            return Err(AttachError::Size {
-                found: st.st_size as u64,
-                expected,
-            });
-        }
+        check(fd)?;
         let group = Group::map(fd, name)?;
-        let found = group.page.bytes.load(Acquire);
-        let items = group.page.items.load(Relaxed);
-        if found != expected || items != Item::COUNT as u32 {
-            return Err(AttachError::Size { found, expected });
-        }
+        group.is_whole()?;
         Ok(group)
+    }
+
+    /// Whether the page says of itself what its file does.
+    pub(crate) fn is_whole(&self) -> Result<(), AttachError> {
+        let expected = size_of::<Page>() as u64;
+        let found = self.page.bytes.load(Acquire);
+        let items = self.page.items.load(Relaxed);
+        match found == expected && items == Item::COUNT as u32 {
+            true => Ok(()),
+            false => Err(AttachError::Size { found, expected }),
+        }
     }
 
     /// Removes the name, and the socket's beside it; mappings stay. For either process of
@@ -228,11 +241,6 @@ impl Group {
     /// Its name.
     pub fn name(&self) -> Name {
         self.name
-    }
-
-    /// Pid of `deckle run`, in its own pid namespace.
-    pub fn supervisor(&self) -> u32 {
-        self.page.supervisor_pid.load(Relaxed)
     }
 
     /// The lines that were ever used.

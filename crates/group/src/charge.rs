@@ -155,7 +155,7 @@ impl GroupCharge {
         let n = pages.min(1 << 38) as i64;
         change(slot, |c, u| Some((c + n, u)));
         let sum = self.group.charged();
-        if sum > self.group.page.max.load(Relaxed) {
+        if sum > self.group.settings().max.load(Relaxed) {
             change(slot, |c, u| Some((c - n, u)));
             return Err(sum.saturating_sub(n as u64));
         }
@@ -217,7 +217,7 @@ impl Charge for GroupCharge {
     }
 
     fn try_charge_swap(&self, pages: u64) -> Result<(), OverLimit> {
-        let max = self.group.page.swap_max.load(Relaxed);
+        let max = self.group.settings().swap_max.load(Relaxed);
         let refused = |usage| OverLimit {
             asked: pages,
             max,
@@ -247,9 +247,9 @@ impl Charge for GroupCharge {
         self.group.usage()
     }
     fn max(&self) -> u64 {
-        self.group.page.max.load(Relaxed)
+        self.group.settings().max.load(Relaxed)
     }
     fn high(&self) -> u64 {
-        self.group.page.high.load(Relaxed)
+        self.group.settings().high.load(Relaxed)
     }
 }

@@ -1,11 +1,21 @@
-//! Limits, knobs and the self-test's result: written once by `deckle run`, read by all.
+//! Limits and knobs, which may change while the tree runs; kind of swap and the self-test's result,
+//! written once by `deckle run`.
+//!
+//! There are two sets of limits and knobs, of which one is in force: who changes them writes the
+//! other one, and then says so in one word. So whoever reads them gets all of a change or nothing,
+//! also where who makes it is killed at any instruction. Changes are made one at a time, by who has
+//! the lock of the page's file.
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::fence;
 
 use deckle_mm::{TunableError, Tunables};
 
 use crate::attach::Group;
-use crate::layout::{load, store};
+use crate::layout::{Settings, load, store};
+
+/// How often settings are read that change meanwhile.
+const LOOKS: u32 = 1000;
 
 /// The group's limits, pages; `u64::MAX` for none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,33 +51,72 @@ pub enum SwapKind {
 }
 
 impl Group {
-    /// Sets the limits; takes effect with the next charge.
+    /// How often limits and knobs were changed: another number, other settings.
+    pub fn changes(&self) -> u32 {
+        self.page.changes.load(Acquire)
+    }
+
+    /// Those in force. Of what is read there each word is right, and several of one change only
+    /// where [`together`](Group::together) reads them.
+    pub(crate) fn settings(&self) -> &Settings {
+        &self.page.settings[self.changes() as usize % 2]
+    }
+
+    /// What `read` finds in one set.
+    fn together<T>(&self, read: impl Fn(&Settings) -> T) -> T {
+        for _ in 0..LOOKS {
+            let changes = self.changes();
+            let found = read(&self.page.settings[changes as usize % 2]);
+            fence(Acquire);
+            // This set is written after the next change at the earliest.
+            if self.page.changes.load(Relaxed) == changes {
+                return found;
+            }
+        }
+        // Nobody changes them so often but who wants to disturb: each word is looked at.
+        read(self.settings())
+    }
+
+    fn put(&self, limits: Limits, knobs: [u64; Tunables::WORDS]) {
+        let next = self.changes().wrapping_add(1);
+        let to = &self.page.settings[next as usize % 2];
+        fence(Release);
+        to.max.store(limits.max, Relaxed);
+        to.high.store(limits.high, Relaxed);
+        to.swap_max.store(limits.swap_max, Relaxed);
+        store(&to.knobs, knobs);
+        self.page.changes.store(next, Release);
+    }
+
+    /// Puts limits and knobs in force. Limits hold from the next charge on, and processes follow
+    /// what else can change at run time a few times a second.
+    pub fn change(&self, limits: Limits, knobs: &Tunables) {
+        self.put(limits, knobs.to_words());
+    }
+
+    /// Changes the limits alone.
     pub fn set_limits(&self, limits: Limits) {
-        let page = self.page;
-        page.max.store(limits.max, Relaxed);
-        page.high.store(limits.high, Relaxed);
-        page.swap_max.store(limits.swap_max, Relaxed);
+        self.put(limits, load(&self.settings().knobs));
     }
 
     /// The limits now.
     pub fn limits(&self) -> Limits {
-        let page = self.page;
-        Limits {
-            max: page.max.load(Relaxed),
-            high: page.high.load(Relaxed),
-            swap_max: page.swap_max.load(Relaxed),
-        }
+        self.together(|now| Limits {
+            max: now.max.load(Relaxed),
+            high: now.high.load(Relaxed),
+            swap_max: now.swap_max.load(Relaxed),
+        })
     }
 
-    /// Sets the knobs that processes start with.
+    /// Changes the knobs alone, and says where swapped pages go: for who makes the group.
     pub fn set_knobs(&self, t: &Tunables, swap: SwapKind) {
-        store(&self.page.knobs, t.to_words());
+        self.put(self.limits(), t.to_words());
         self.page.swap_kind.store(swap as u32, Relaxed);
     }
 
-    /// The knobs. Fails if the page holds what no `deckle run` wrote.
+    /// The knobs. Fails if the page holds what no `deckle` wrote.
     pub fn knobs(&self) -> Result<Tunables, TunableError> {
-        Tunables::from_words(&load(&self.page.knobs))
+        Tunables::from_words(&self.together(|now| load(&now.knobs)))
     }
 
     /// Where swapped pages go.

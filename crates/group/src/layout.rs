@@ -11,7 +11,7 @@ use deckle_mm::{Item, SIZE_ORDERS, SizeItem, Tunables};
 /// "deckle" and the sort of file.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"deckleGP");
 /// Changed with every change of the layout; the number of knobs is in it.
-pub const VERSION: u32 = 15 << 8 | Tunables::WORDS as u32;
+pub const VERSION: u32 = 16 << 8 | Tunables::WORDS as u32;
 /// Processes of one group.
 pub const LINES: usize = 256;
 /// Slots per line between which the CPUs of a process are spread.
@@ -42,6 +42,16 @@ deckle_sys::shared! {
     #[repr(align(64))]
     pub struct Slot {
         pub(crate) word: AtomicU64,
+    }
+
+    /// What may change while the tree runs.
+    pub struct Settings {
+        // Limits, pages; u64::MAX for none.
+        pub(crate) max: AtomicU64,
+        pub(crate) high: AtomicU64,
+        pub(crate) swap_max: AtomicU64,
+        /// What `Tunables::to_words` says.
+        pub(crate) knobs: Words<{ Tunables::WORDS }>,
     }
 
     /// One process.
@@ -98,12 +108,10 @@ deckle_sys::shared! {
         pub(crate) version: AtomicU32,
         pub(crate) items: AtomicU32,
         pub(crate) bytes: AtomicU64,
-        // Limits, pages; u64::MAX for none.
-        pub(crate) max: AtomicU64,
-        pub(crate) high: AtomicU64,
-        pub(crate) swap_max: AtomicU64,
-        /// What `Tunables::to_words` says.
-        pub(crate) knobs: Words<{ Tunables::WORDS }>,
+        /// How often the settings were changed. Those in force are of this number, modulo two; who
+        /// changes them writes the others, and then this.
+        pub(crate) changes: AtomicU32,
+        pub(crate) settings: [Settings; 2],
         pub(crate) swap_kind: AtomicU32,
         /// Most bytes of all files; 0: there are none.
         pub(crate) file_bytes: AtomicU64,
@@ -121,6 +129,17 @@ deckle_sys::shared! {
         pub(crate) caps: AtomicU64,
         // The supervisor.
         pub(crate) supervisor_pid: AtomicU32,
+        /// Who the user has started, if that is another process.
+        pub(crate) front_pid: AtomicU32,
+        /// Start time of the supervisor, and its namespaces; as in a line.
+        pub(crate) supervisor_start: AtomicU64,
+        pub(crate) supervisor_namespace: AtomicU64,
+        /// The tree is only watched.
+        pub(crate) unmanaged: AtomicU32,
+        /// What the user calls the tree, see `look`.
+        pub(crate) alias: Words<{ crate::look::ALIAS_WORDS }>,
+        /// Whether it is called so, or about to be.
+        pub(crate) alias_state: AtomicU32,
         /// Lines at and above this were never used.
         pub(crate) lines_used: AtomicU32,
         // Peaks.

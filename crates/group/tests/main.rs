@@ -4,6 +4,7 @@ mod account;
 mod common;
 mod lend;
 mod lines;
+mod look;
 mod program;
 #[path = "../../uffd/tests/common/skipped.rs"]
 mod skipped;

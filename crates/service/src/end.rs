@@ -5,10 +5,11 @@
 
 use crate::process::{Process, process};
 use crate::sys::{self, exit_all};
+use core::fmt::Display;
 use core::time::Duration;
-use deckle_group::{Members, Remedies};
+use deckle_group::{Group, Members, Remedies};
 use deckle_live::{Hooks, pager::Fault};
-use deckle_mm::{FaultError, OomReport};
+use deckle_mm::FaultError;
 use deckle_uffd::Errno;
 
 /// Pause before a fault is tried again while somebody else is being killed for it.
@@ -32,7 +33,10 @@ impl Hooks for Last {
                      pages in: raise its limit (ulimit -v)",
                 );
             }
-            FaultError::Oom(report) => out_of_memory(process, report),
+            FaultError::Oom(report) => {
+                let cause = format!("fault in process {}", process.pid);
+                out_of_memory(process, report, &cause, Group::has_room);
+            }
             error => {
                 let at = fault.page.addr();
                 process.kill(&format!("fault at {at:#x} cannot be served: {error}"));
@@ -49,7 +53,18 @@ impl Hooks for Last {
     }
 }
 
-fn out_of_memory(process: &Process, report: &OomReport) {
+/// Memory is out since the limit was lowered.
+pub fn lowered(process: &Process, report: &dyn Display) {
+    let holds = |group: &Group| group.usage() <= group.limits().max;
+    out_of_memory(process, report, "memory.max was lowered", holds);
+}
+
+fn out_of_memory(
+    process: &Process,
+    report: &dyn Display,
+    cause: &str,
+    enough: impl Fn(&Group) -> bool,
+) {
     process.end_if_lost();
     let group = process.account.group();
     if group.fold_stale() > 0 || process.account.stop_lending(process.pager.mm()) {
@@ -59,7 +74,7 @@ fn out_of_memory(process: &Process, report: &OomReport) {
     // forked child often ends at once.
     for _ in 0..LOOKS {
         group.fold_stale();
-        if group.has_room() {
+        if enough(group) {
             return;
         }
         sleep(PAUSE);
@@ -70,11 +85,10 @@ fn out_of_memory(process: &Process, report: &OomReport) {
         return;
     };
     let text = format!(
-        "deckle: out of memory: process {} killed (largest of the group: {} kB charged); fault \
-         in process {}\n{report}\n{}{}",
+        "deckle: out of memory: process {} killed (largest of the group: {} kB charged); \
+         {cause}\n{report}\n{}{}",
         victim.pid,
         victim.charged * 4,
-        process.pid,
         Members(group),
         Remedies {
             seen: group.seen(),

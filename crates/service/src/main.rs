@@ -24,6 +24,7 @@ mod refused;
 mod remap;
 mod segments;
 mod serve;
+mod settings;
 mod shed;
 mod swap;
 mod swapfile;

@@ -25,6 +25,7 @@ use deckle_door::{Door, Lock};
 use deckle_group::proto::Link;
 use deckle_group::{Group, LineId, Name, droppable};
 use deckle_live::{Capabilities, Forcing, LiveConfig, Opened, Pager};
+use deckle_mm::Item;
 use deckle_store::Encrypted;
 use deckle_sys::Fd;
 use deckle_sys::poll::is_ready;
@@ -37,6 +38,16 @@ use crate::{shed, threads};
 
 /// How often the program and `deckle run` are looked after when nothing wakes the service.
 const LOOK: Duration = Duration::from_millis(100);
+
+/// What tells that there is something to publish: of several ways of growing and shrinking each
+/// changes one.
+const CHANGES: [Item; 5] = [
+    Item::Pgfault,
+    Item::NrOpen,
+    Item::NrAnon,
+    Item::NrSwapped,
+    Item::NrThp,
+];
 
 /// The first task.
 pub fn main(door: &Door) -> ! {
@@ -248,7 +259,7 @@ fn manage(door: &Door, found: Found, link: Link, line: LineId) -> Result<&'stati
 }
 
 fn look_after(process: &'static Process) -> ! {
-    let mut published = None;
+    let (mut published, mut followed) = (None, None);
     loop {
         let state = process.watch.wait(LOOK);
         match state {
@@ -257,14 +268,14 @@ fn look_after(process: &'static Process) -> ! {
             Ok(State::Running) => {
                 process.end_if_lost();
                 if let Some(_inside) = process.pager.gate().try_enter() {
+                    process.follow_settings(&mut followed);
                     process.settle();
                     process.account.stop_borrowing(process.pager.mm(), false);
                     process.account.stop_lending(process.pager.mm());
                     process.account.stop_lending_file(process.pager.mm());
                     process.note_away();
                     let mm = process.pager.mm();
-                    let seen = [deckle_mm::Item::Pgfault, deckle_mm::Item::NrOpen];
-                    let seen = seen.map(|item| mm.stats().get(item));
+                    let seen = CHANGES.map(|item| mm.stats().get(item));
                     if crate::door().fault.get() == b"panic" && seen[0] > 1000 {
                         panic!("as DECKLE_FAULT asks");
                     }
@@ -320,6 +331,13 @@ pub fn donor(process: &'static Process) {
         if let Some(request) = asked {
             // A word that was written between two rings was taken with the first.
             let last = core::mem::replace(&mut before, request.last);
+            if request.lowered {
+                process.come_below_max();
+                if request.pages == 0 {
+                    group.answer(me, request, 0);
+                    continue;
+                }
+            }
             let _inside = process.pager.gate().enter();
             let mm = process.pager.mm();
             // In larger portions than are asked for: the store grows by whole segments, and

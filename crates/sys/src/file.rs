@@ -76,3 +76,10 @@ pub fn swap_off(path: &CStr) -> Result<(), Errno> {
     // SAFETY: a path that ends in NUL.
     Errno::check(unsafe { libc::swapoff(path.as_ptr()) })
 }
+
+/// Takes the exclusive lock of an open file, which goes with the last descriptor of it.
+/// Errors: EAGAIN: another has it.
+pub fn try_lock(file: &Fd) -> Result<(), Errno> {
+    // SAFETY: a call on numbers.
+    Errno::check(unsafe { libc::flock(file.raw(), libc::LOCK_EX | libc::LOCK_NB) })
+}

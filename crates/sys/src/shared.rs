@@ -1,6 +1,6 @@
 //! Files that processes have in their memory at the same time.
 
-use crate::call::call;
+use crate::call::{call, map_anonymous};
 use crate::{Errno, Fd};
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
@@ -45,4 +45,37 @@ pub fn map<T: Shared>(file: &Fd) -> Result<&'static T, Errno> {
     // SAFETY: a mapping of that size, aligned to a page, that is never undone; whatever its bytes
     // are, and whoever changes them, they are a value by the trait's contract.
     at.map(|at| unsafe { &*(at as *const T) }).map_err(Errno)
+}
+
+/// Room for a private copy of such a file, all zero, for the rest of the process's life.
+pub fn room<T: Shared>() -> Result<&'static T, Errno> {
+    const { assert!(size_of::<T>() > 0 && align_of::<T>() <= crate::PAGE) };
+    let at = map_anonymous(0, size_of::<T>()).map_err(Errno)?;
+    // SAFETY: a new mapping of that size, aligned to a page, that is never undone; any bytes are
+    // a value by the trait's contract.
+    Ok(unsafe { &*(at as *const T) })
+}
+
+/// Copies the bytes `part` of `file` to their places in `to`; how many there were. Unlike a mapping
+/// a file that becomes shorter is no SIGBUS, and nobody changes what was copied.
+pub fn copy<T: Shared>(
+    to: &'static T,
+    file: &Fd,
+    part: core::ops::Range<usize>,
+) -> Result<usize, Errno> {
+    let (from, to_end) = (part.start, part.end.min(size_of::<T>()));
+    let at = (&raw const *to).addr();
+    let mut done = from;
+    while done < to_end {
+        let args = [file.raw() as usize, at + done, to_end - done, done];
+        // SAFETY: the kernel writes to bytes of a value whose contract is that others may write
+        // any bytes to it at any time.
+        match unsafe { call(libc::SYS_pread64, args) } {
+            Ok(0) => break,
+            Ok(n) => done += n,
+            Err(libc::EINTR) => {}
+            Err(errno) => return Err(Errno(errno)),
+        }
+    }
+    Ok(done.saturating_sub(from))
 }

@@ -4,18 +4,16 @@ use deckle_group::Group;
 use deckle_mm::{PAGE_SIZE, Tunables, knob};
 use serde_json::{Value, json};
 
-use crate::swap::Swap;
-
 /// What every process of the group reads, sizes in bytes; null: no limit. The group's page
 /// holding what nobody wrote there: null.
-pub fn json(group: &Group, swap: &Swap) -> Value {
+pub fn json(group: &Group, swap: &str) -> Value {
     let Ok(t) = group.knobs() else {
         return Value::Null;
     };
     let limits = group.limits();
     let pages = |n: u64| (n != u64::MAX).then(|| n.saturating_mul(PAGE_SIZE as u64));
     let mut all = json!({
-        "swap": swap.to_string(),
+        "swap": swap,
         "strict": group.strict(),
         "memory": {
             "max": pages(limits.max),

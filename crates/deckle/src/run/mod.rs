@@ -5,20 +5,21 @@ mod ending;
 mod entry;
 mod front;
 mod inject;
-mod knobs;
+pub mod knobs;
 mod leaving;
 mod peer;
-mod report;
+pub mod report;
 mod services;
 mod signals;
 mod stats_file;
 mod supervise;
 mod swapfile;
-mod tree;
+mod told;
+pub mod tree;
 
 use std::ffi::{CString, OsString};
-use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::process::parent_id;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -26,21 +27,18 @@ use deckle_door::Text;
 use deckle_group::program::{self, PATH_MAX, ProgramError, Verdict};
 use deckle_group::{Group, Name};
 use deckle_live::{Capabilities, Capability};
-use deckle_mm::PAGE_SIZE;
 use deckle_sys::signal::Signals;
 use deckle_sys::{Errno, random};
-use serde_json::json;
 
 use self::front::{Link, Side};
 use self::report::Report;
-use self::stats_file::StatsFile;
 use self::swapfile::SwapFiles;
+use self::told::Told;
 use crate::access::Facts;
 use crate::args::RunArgs;
 use crate::fail::{Fail, plain};
-use crate::record::Recorder;
-use crate::say;
 use crate::settings::Settings;
+use crate::{look, say};
 
 /// File name of the preload library.
 const LIBRARY: &str = "libdeckle.so";
@@ -72,7 +70,12 @@ fn supervisor(
 ) -> Result<i32, Fail> {
     let settings = Settings::of(args)?;
     let (path, verdict) = find_program(&args.program)?;
-    let (mut stats, mut recorder) = files_of(args, name, &settings)?;
+    let alias = look::alias(args.name.as_deref())?;
+    let pid = front
+        .as_ref()
+        .map_or_else(std::process::id, |_| parent_id());
+    let tree = args.name.clone().unwrap_or_else(|| pid.to_string());
+    let mut told = Told::create(args, name, tree, &settings)?;
     let managed = !args.unmanaged && can_manage(&path, verdict, settings.strict)?;
     let found = managed.then(tried).transpose()?;
     let library = if managed { Some(library()?) } else { None };
@@ -84,13 +87,18 @@ fn supervisor(
     });
     let tracer = inject::Tracer::new(code.transpose()?);
     let group = group_of(name, &settings)?;
+    let _unlink = Unlink(name);
+    group.note_front(pid);
+    group.set_unmanaged(args.unmanaged);
+    if let Some(alias) = alias {
+        look::claim(&group, alias)?;
+    }
     if let Some(found) = found {
         group.set_capabilities(found.bits());
     }
     if matches!(verdict, Verdict::Unmanaged(_)) || args.unmanaged {
         group.count_unmanaged_program();
     }
-    let _unlink = Unlink(name);
     let program = child::Program {
         path,
         argv: args.program.clone(),
@@ -98,69 +106,21 @@ fn supervisor(
         library,
     };
     let start = Instant::now();
-    let now = || Report::gather(&group, &settings, Err(start.elapsed()), args.unmanaged).json();
+    let report = |end| Report::gather(&group, settings.swap.to_string(), end);
     let Some(end) =
         supervise::supervise(&group, &program, signals, front, tracer, files, &mut || {
-            let record = recorder.as_mut().and_then(|r| {
-                r.work(&group);
-                r.deadline()
-            });
-            let stats = stats.as_mut().and_then(|file| {
-                file.work(now);
-                file.deadline()
-            });
-            record.into_iter().chain(stats).min()
+            told.work(&group, || report(Err(start.elapsed())))
         })?
     else {
         // Nobody is there who would want to know.
         return Ok(137);
     };
-    let report = Report::gather(&group, &settings, Ok(&end), args.unmanaged);
-    if let Some(file) = stats {
-        let done = file.end(&report.json());
-        done.map_err(|e| unwritten("stats", args.stats.as_deref(), &e))?;
-    }
-    if let (Some(recorder), Some(file)) = (recorder, &args.record)
-        && let Err(why) = recorder.end(&group, end.status, end.signal)
-    {
-        say(format_args!("--record: {}: {why}", file.display()));
-    }
+    let report = report(Ok(&end));
+    told.end(args, &report, &group, &end)?;
     if !args.quiet {
         report.print();
     }
     Ok(end.status)
-}
-
-/// What `--stats` and `--record` write to.
-fn files_of(
-    args: &RunArgs,
-    name: Name,
-    settings: &Settings,
-) -> Result<(Option<StatsFile>, Option<Recorder>), Fail> {
-    let stats = args.stats.as_deref().map(|file| {
-        let made = StatsFile::create(file, name.as_str());
-        made.map_err(|e| unwritten("stats", Some(file), &e))
-    });
-    let command = || args.program.iter().map(|word| word.to_string_lossy());
-    let record = args.record.as_deref().map(|file| {
-        let bytes =
-            |pages: u64| (pages != u64::MAX).then(|| pages.saturating_mul(PAGE_SIZE as u64));
-        let about = json!({
-            "command": command().collect::<Vec<_>>(),
-            "memory_max_bytes": bytes(settings.limits.max),
-            "memory_high_bytes": bytes(settings.limits.high),
-            "swap": settings.swap.to_string(),
-        });
-        let made = Recorder::create(file, name.as_str(), about);
-        made.map_err(|e| unwritten("record", Some(file), &e))
-    });
-    Ok((stats.transpose()?, record.transpose()?))
-}
-
-fn unwritten(option: &str, file: Option<&Path>, e: &io::Error) -> Fail {
-    let file = file.unwrap_or(Path::new("")).display();
-    let why = plain(e);
-    Fail::own(format!("--{option}: {file}: cannot be written: {why}"))
 }
 
 /// Whether the tree can be managed, of which the first program says `verdict`.

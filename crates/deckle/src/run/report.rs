@@ -9,81 +9,112 @@ use serde_json::{Map, Value, json};
 
 use super::knobs;
 use super::supervise::End;
-use crate::settings::Settings;
 use crate::size::show;
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
 /// Everything, in bytes.
 pub struct Report {
-    unmanaged: bool,
-    max: Option<u64>,
-    swap_max: Option<u64>,
+    /// It is only watched.
+    pub unmanaged: bool,
+    /// `memory.max`, if there is one.
+    pub max: Option<u64>,
+    /// `memory.high`, if there is one.
+    pub high: Option<u64>,
+    /// `memory.swap.max`, if there is one.
+    pub swap_max: Option<u64>,
     /// None: it runs still.
-    status: Option<i32>,
-    signal: Option<i32>,
-    wall_s: f64,
-    usage: u64,
-    peak: u64,
-    resident: u64,
-    resident_peak: u64,
-    stored: u64,
-    stored_peak: u64,
-    swapped: u64,
-    swapped_peak: u64,
-    filed: [u64; 2],
-    filed_peak: [u64; 2],
-    unmanaged_anon: u64,
-    programs: u64,
-    programs_unmanaged: u64,
-    killed: u64,
-    swap: String,
-    counters: Vec<(Item, u64)>,
-    sizes: Map<String, Value>,
-    knobs: Value,
+    pub status: Option<i32>,
+    /// The signal that ended it.
+    pub signal: Option<i32>,
+    /// Since the start.
+    pub wall_s: f64,
+    /// What is charged.
+    pub usage: u64,
+    /// The most that was.
+    pub peak: u64,
+    /// Pages mapped.
+    pub resident: u64,
+    /// Those in memory that are not mapped.
+    pub inactive: u64,
+    /// The most that were mapped.
+    pub resident_peak: u64,
+    /// Compressed data.
+    pub stored: u64,
+    /// Memory that it takes.
+    pub store: u64,
+    /// The most data that there were.
+    pub stored_peak: u64,
+    /// What the program has in swap.
+    pub swapped: u64,
+    /// The most that was there.
+    pub swapped_peak: u64,
+    /// Of this in files, and what it takes there.
+    pub filed: [u64; 2],
+    /// The most that were.
+    pub filed_peak: [u64; 2],
+    /// The most that the limit did not hold.
+    pub unmanaged_anon: u64,
+    /// Managed processes now.
+    pub processes: u64,
+    /// Managed programs, ever.
+    pub programs: u64,
+    /// Others.
+    pub programs_unmanaged: u64,
+    /// Processes killed at the limit.
+    pub killed: u64,
+    /// Where cold pages go.
+    pub swap: String,
+    /// All counters and gauges.
+    pub counters: Vec<(Item, u64)>,
+    /// Those of each size of folio.
+    pub sizes: Map<String, Value>,
+    /// What is in force.
+    pub knobs: Value,
 }
 
 impl Report {
     /// Reads the group: at its end, or as it is `wall` after its start.
-    pub fn gather(
-        group: &Group,
-        settings: &Settings,
-        end: Result<&End, Duration>,
-        unmanaged: bool,
-    ) -> Report {
+    pub fn gather(group: &Group, swap: String, end: Result<&End, Duration>) -> Report {
         let (now, peak) = (group.gauges(), group.peak_gauges());
+        let limits = group.limits();
         let limit = |pages: u64| (pages != u64::MAX).then(|| pages.saturating_mul(PAGE));
         // Whoever may write the group's page can lie in it.
         let bytes = |pages: u64| pages.saturating_mul(PAGE);
         Report {
-            unmanaged,
-            max: limit(settings.limits.max),
-            swap_max: limit(settings.limits.swap_max),
+            unmanaged: group.is_unmanaged(),
+            max: limit(limits.max),
+            high: limit(limits.high),
+            swap_max: limit(limits.swap_max),
             status: end.ok().map(|end| end.status),
             signal: end.ok().and_then(|end| end.signal),
             wall_s: end.map_or_else(|wall| wall, |end| end.wall).as_secs_f64(),
             usage: bytes(group.usage()),
             peak: bytes(group.peak()),
             resident: bytes(now.resident),
+            inactive: bytes(now.inactive),
             resident_peak: bytes(peak.resident),
             stored: now.stored_bytes,
+            store: bytes(now.stored_pages),
             stored_peak: peak.stored_bytes,
             swapped: bytes(now.swapped),
             swapped_peak: bytes(peak.swapped.max(group.swap_peak())),
             filed: [now.filed, now.file_pages].map(bytes),
             filed_peak: [peak.filed, peak.file_pages].map(bytes),
             unmanaged_anon: bytes(peak.unmanaged_anon),
+            processes: group.processes().count() as u64,
             programs: group.joins(),
             programs_unmanaged: u64::from(group.unmanaged_programs()),
             killed: group.oom_kills(),
-            swap: settings.swap.to_string(),
             counters: Item::ALL.iter().map(|i| (*i, group.counter(*i))).collect(),
             sizes: sizes(group),
-            knobs: knobs::json(group, &settings.swap),
+            knobs: knobs::json(group, &swap),
+            swap,
         }
     }
 
-    fn counter(&self, item: Item) -> u64 {
+    /// A counter or gauge.
+    pub fn counter(&self, item: Item) -> u64 {
         self.counters
             .iter()
             .find(|(i, _)| *i == item)
@@ -91,7 +122,8 @@ impl Report {
     }
 
     /// JSON with raw integers; amounts of memory in bytes, counters as the kernel counts them.
-    /// `stored` is what swapped pages take in the store, `swapped` what the program sees, `filed`
+    /// `stored` is what swapped pages take in the store (`store_memory`: with the room between),
+    /// `swapped` what the program sees, `filed`
     /// what of it is in files, and `file` what it takes there.
     /// `exit_status` is null while the program runs. New members may come without a new schema.
     pub fn json(&self) -> Value {
@@ -107,6 +139,7 @@ impl Report {
             "signal": self.signal,
             "wall_s": self.wall_s,
             "memory_max_bytes": self.max,
+            "memory_high_bytes": self.high,
             "swap": self.swap,
             "swap_max_bytes": self.swap_max,
             "peak": {
@@ -121,7 +154,9 @@ impl Report {
             "current": {
                 "memory_bytes": self.usage,
                 "resident_bytes": self.resident,
+                "inactive_bytes": self.inactive,
                 "stored_bytes": self.stored,
+                "store_memory_bytes": self.store,
                 "swapped_bytes": self.swapped,
                 "filed_bytes": self.filed[0],
                 "file_bytes": self.filed[1],
@@ -130,6 +165,7 @@ impl Report {
                 "some_us": self.counter(Item::PressureSome),
                 "full_us": self.counter(Item::PressureFull),
             },
+            "processes_now": self.processes,
             "programs_managed": self.programs,
             "programs_unmanaged": self.programs_unmanaged,
             "oom_kills": self.killed,

@@ -1,5 +1,5 @@
-//! The file of `--stats`: written anew from time to time, so that it can be read while the
-//! program runs, and at the end.
+//! The file of `--stats` and that of `--metrics`: written anew from time to time, so that it can be
+//! read while the program runs, and at the end.
 //!
 //! Who reads it must never see half of it, so a new file takes the place of the old one. Only a
 //! file that nothing is lost by replacing is replaced: a regular one, ours, with one name, in a
@@ -12,7 +12,6 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use deckle_sys::process::effective_user;
-use serde_json::Value;
 
 /// When the file is written first, after the start, and how often from then on.
 const EVERY: Duration = Duration::from_secs(1);
@@ -55,7 +54,7 @@ impl StatsFile {
 
     /// Writes what `now` says if it is time. A failure is no reason to disturb the program:
     /// the file is written at the end then, or its error told.
-    pub fn work(&mut self, now: impl FnOnce() -> Value) {
+    pub fn work(&mut self, now: impl FnOnce() -> Vec<u8>) {
         if self.replace.is_none() || Instant::now() < self.next {
             return;
         }
@@ -69,15 +68,15 @@ impl StatsFile {
     ///
     /// # Errors
     /// If it cannot be written.
-    pub fn end(mut self, last: &Value) -> io::Result<()> {
+    pub fn end(mut self, last: &[u8]) -> io::Result<()> {
         if self.replace.is_some() && self.put(last).is_ok() {
             return Ok(());
         }
         self.file.set_len(0).or_else(not_a_file)?;
-        write(&mut self.file, last)
+        self.file.write_all(last)
     }
 
-    fn put(&mut self, value: &Value) -> io::Result<()> {
+    fn put(&mut self, text: &[u8]) -> io::Result<()> {
         let Some((at, next)) = &self.replace else {
             return Ok(());
         };
@@ -89,7 +88,7 @@ impl StatsFile {
             .open(next)?;
         let done = file
             .set_permissions(mode)
-            .and_then(|()| write(&mut file, value))
+            .and_then(|()| file.write_all(text))
             .and_then(|()| fs::rename(next, at));
         if let Err(e) = done {
             let _ = fs::remove_file(next);
@@ -107,10 +106,4 @@ fn not_a_file(e: io::Error) -> io::Result<()> {
         Some(libc::EINVAL) => Ok(()),
         _ => Err(e),
     }
-}
-
-fn write(file: &mut File, value: &Value) -> io::Result<()> {
-    let mut text = serde_json::to_vec_pretty(value)?;
-    text.push(b'\n');
-    file.write_all(&text)
 }

@@ -140,7 +140,7 @@ fn look(group: &Group, known: &[(u32, LineId)]) -> u64 {
 const YOUNG: Duration = Duration::from_secs(2);
 
 /// Time since a process's start, which is in clock ticks since boot.
-fn age(start: u64) -> Duration {
+pub fn age(start: u64) -> Duration {
     let text = fs::read_to_string("/proc/uptime").unwrap_or_default();
     let uptime = text.split(' ').next().and_then(|n| n.parse().ok());
     let started = start as f64 / super::leaving::ticks_per_second();

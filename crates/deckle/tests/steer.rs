@@ -1,0 +1,242 @@
+//! `deckle set` and `deckle reclaim`: real trees, changed while they run.
+
+use std::io::Write;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use crate::accept::{compile, deckle_path, turn};
+use crate::common::*;
+use crate::look::*;
+
+#[test]
+fn a_lowered_limit_holds_in_a_moment_beside_processes_that_fork_and_exit() {
+    let _turn = turn();
+    let forest = compile("forest", &[]);
+    let name = unique("lowered");
+    let mut run = start(&name, "--memory-max 1G", &[&forest, "50", "4", "churn"]);
+    let pid = filled(&mut run);
+    assert!(charged(&name) > 180 * MIB);
+    for max in [260, 240, 400, 250] {
+        let from = Instant::now();
+        let args = ["set", &name, &format!("memory.max={max}M")];
+        let (code, out, err) = output(&args);
+        let took = from.elapsed();
+        assert_eq!(code, 0, "{err}");
+        assert!(
+            out.starts_with(&format!("memory.max={max}M (was ")),
+            "{out}"
+        );
+        until("it holds", || charged(&name) <= max * MIB);
+        eprintln!(
+            "{max} MiB: set returned after {took:.0?}, it held after {:.0?}",
+            from.elapsed()
+        );
+        // And stays, but for moments: forks charge what they have already, and what replaces a
+        // larger charge comes first.
+        let mut above = 0;
+        for _ in 0..20 {
+            std::thread::sleep(Duration::from_millis(20));
+            let now = charged(&name);
+            above += u32::from(now > (max + 4) * MIB);
+            assert!(now <= (max + 32) * MIB, "{} MiB in {max}", now / MIB);
+        }
+        assert!(above <= 5, "{above} times of 20 above {max} MiB");
+    }
+    assert_eq!(number(&stat(&name), "/oom_kills"), 0);
+    end_well(run, pid);
+}
+
+#[test]
+fn an_idle_process_comes_below_a_lowered_limit_by_itself() {
+    let _turn = turn();
+    let keeper = compile("keeper", &[]);
+    let name = unique("idle");
+    let mut run = start(&name, "--memory-max 256M", &[&keeper, "96", "wait"]);
+    let pid = filled(&mut run);
+    assert!(charged(&name) > 96 * MIB);
+    let out = set(&name, &["memory.max=48M"]);
+    assert_eq!(
+        out,
+        "memory.max=48M (was 256M)\nmemory.high=44M (was 252M), as by default\n"
+    );
+    until("it holds", || charged(&name) <= 48 * MIB);
+    // memory.high alone: in the background.
+    set(&name, &["memory.high=32M"]);
+    until("the background reclaims", || charged(&name) <= 33 * MIB);
+    kill(pid, libc::SIGUSR1);
+    let (code, out, err) = run.end();
+    assert_eq!(code, 0, "{err}");
+    assert!(out.contains("all right"), "{out}");
+}
+
+#[test]
+fn where_nothing_can_go_a_lowered_limit_has_the_largest_killed() {
+    let _turn = turn();
+    let keeper = compile("keeper", &[]);
+    let name = unique("none");
+    let script = "$0 24 wait & small=$!
+        $0 64 wait & large=$!
+        wait $large; echo \"large ended with $?\"
+        kill -USR1 $small; wait $small; echo \"small ended with $?\"";
+    let options = "--memory-max 256M --swap none";
+    let mut run = start(&name, options, &["bash", "-c", script, &keeper]);
+    run.wait_for("filled");
+    run.wait_for("filled");
+    let args = ["set", &name, "memory.max=64M"];
+    let (code, out, _) = output(&args);
+    assert_eq!((code, out.lines().count()), (0, 2), "{out}");
+    run.wait_for("large ended with 137");
+    let (code, out, err) = run.end();
+    assert_eq!(code, 0, "{err}");
+    assert!(out.contains("small ended with 0"), "{out}");
+    assert_eq!(err.matches("out of memory").count(), 1, "{err}");
+    assert!(err.contains("memory.max was lowered"), "{err}");
+}
+
+/// A value that the knob may have, at random.
+fn value(kind: deckle_mm::knob::Kind, dice: u64) -> String {
+    use deckle_mm::knob::Kind;
+    match kind {
+        Kind::Flag => ["on", "off"][dice as usize % 2].to_owned(),
+        Kind::Word(words) => words[dice as usize % words.len()].to_owned(),
+        Kind::Number(max, _) | Kind::Bytes(max) => (dice % (max + 1)).to_string(),
+        Kind::Limit if dice.is_multiple_of(2) => "max".to_owned(),
+        Kind::Limit => (dice % (64 * MIB)).to_string(),
+    }
+}
+
+fn mix(x: u64) -> u64 {
+    let x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ x >> 31
+}
+
+/// `DECKLE_SETS` says how many changes; `DECKLE_SEED` which.
+#[test]
+fn changes_of_every_setting_at_random_beside_load_leave_no_wrong_byte() {
+    use deckle_mm::knob::When;
+    let _turn = turn();
+    let from_env = |name: &str, or| std::env::var(name).map_or(or, |n| n.parse().unwrap());
+    let (times, seed) = (from_env("DECKLE_SETS", 60), from_env("DECKLE_SEED", 1));
+    let forest = compile("forest", &[]);
+    let name = unique("random");
+    let mut run = start(&name, "--memory-max 256M", &[&forest, "12", "16", "churn"]);
+    let pid = filled(&mut run);
+    let knobs = deckle_mm::Tunables::KNOBS.iter();
+    let knobs: Vec<_> = knobs.filter(|knob| knob.when == When::Live).collect();
+    let (mut dice, from) = (mix(seed), Instant::now());
+    let mut roll = || {
+        dice = mix(dice.wrapping_add(0x9e37_79b9_7f4a_7c15));
+        dice
+    };
+    for time in 0..times {
+        let max = 128 + roll() % 256;
+        let mut settings = vec![format!("memory.max={max}M")];
+        if roll().is_multiple_of(2) {
+            settings.push(format!("memory.high={}M", max - roll() % 64));
+        } else {
+            settings.push("memory.high=max".to_owned());
+        }
+        for _ in 0..roll() % 4 {
+            let knob = knobs[roll() as usize % knobs.len()];
+            let setting = format!("{}={}", knob.key, value(knob.kind, roll()));
+            if settings
+                .iter()
+                .all(|s| s.split('=').next() != Some(knob.key))
+            {
+                settings.push(setting);
+            }
+        }
+        let mut args = vec!["set", &name];
+        args.extend(settings.iter().map(String::as_str));
+        let (code, out, err) = output(&args);
+        assert_eq!(code, 0, "seed {seed}, {time}: {settings:?}: {err}");
+        assert!(out.lines().count() >= settings.len(), "{out}");
+        std::thread::sleep(Duration::from_millis(roll() % 100));
+    }
+    let seen = stat(&name);
+    let (kills, forks) = (
+        number(&seen, "/oom_kills"),
+        number(&seen, "/programs_managed"),
+    );
+    eprintln!(
+        "{times} changes in {:.0?}, {forks} processes",
+        from.elapsed()
+    );
+    assert_eq!(kills, 0, "seed {seed}: {seen}");
+    end_well(run, pid);
+}
+
+#[test]
+fn a_process_that_runs_follows_a_changed_knob() {
+    let _turn = turn();
+    let steps = compile("steps", &[]);
+    let name = unique("knob");
+    let mut c = deckle(&[
+        "run",
+        "--memory-max",
+        "256M",
+        "--name",
+        &name,
+        "--",
+        &steps,
+        "16",
+    ]);
+    deckle_path();
+    let mut run = Running::spawn(c.stdin(Stdio::piped()));
+    let step = |run: &mut Running, n: u32| {
+        run.0.stdin.as_mut().unwrap().write_all(b"x").unwrap();
+        run.wait_for(&format!("step {n}\n"));
+        // It publishes ten times a second.
+        std::thread::sleep(Duration::from_millis(300));
+        number(&stat(&name), "/counters/thp_fault_alloc")
+    };
+    let first = step(&mut run, 1);
+    assert!(first > 0, "a huge page");
+    let out = set(&name, &["transparent_hugepage.enabled=never"]);
+    assert_eq!(out, "transparent_hugepage.enabled=never (was always)\n");
+    std::thread::sleep(Duration::from_millis(500));
+    assert_eq!(step(&mut run, 2), first, "none more");
+    set(&name, &["transparent_hugepage.enabled=always"]);
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(step(&mut run, 3) > first, "more again");
+    let knobs = &stat(&name)["knobs"];
+    assert_eq!(
+        knobs.pointer("/transparent_hugepage/enabled"),
+        Some(&"always".into())
+    );
+    drop(run.0.stdin.take());
+    assert_eq!(run.end().0, 0);
+}
+
+#[test]
+fn memory_is_reclaimed_on_request_and_told_how_much() {
+    let _turn = turn();
+    let keeper = compile("keeper", &[]);
+    let name = unique("reclaim");
+    let mut run = start(&name, "--memory-max 256M", &[&keeper, "64", "wait"]);
+    let pid = filled(&mut run);
+    let before = charged(&name);
+    let (code, out, err) = output(&["reclaim", &name, "24M"]);
+    assert_eq!((code, err.as_str()), (0, ""));
+    let told = out.strip_suffix("M reclaimed\n").expect("how much");
+    let told: f64 = told.parse().unwrap();
+    // The store grows by whole segments, so that it may be some more.
+    assert!((24.0..=40.0).contains(&told), "{told}");
+    let less = before.saturating_sub(charged(&name));
+    assert!(
+        less as f64 >= (told - 1.0) * MIB as f64,
+        "{less} of {told} M"
+    );
+    assert!(number(&stat(&name), "/current/swapped_bytes") > 24 * MIB);
+    let (code, out, err) = output(&["reclaim", &pid.to_string(), "1G"]);
+    assert_eq!((code, out.as_str()), (1, ""), "{err}");
+    assert!(err.contains("of 1.0G were reclaimed"), "{err}");
+    assert_eq!(output(&["reclaim", &name, "max"]).0, 0);
+    fails(&["reclaim", &name, "0"], &["a size of zero"]);
+    fails(&["reclaim", &name, "much"], &["`much` is not a size"]);
+    kill(pid, libc::SIGUSR1);
+    let (code, out, err) = run.end();
+    assert_eq!(code, 0, "{err}");
+    assert!(out.contains("all right"), "{out}");
+}
