@@ -50,6 +50,23 @@ fn mappings_of_all_kinds_lie_where_the_program_wants_them_and_lose_no_byte() {
     }
 }
 
+/// A program that mapped in no other way never outgrew its first megabyte.
+#[test]
+fn memory_that_replaces_nothing_at_a_fixed_place_is_managed() {
+    let program = compile("noreplace", &[]);
+    let program = program.to_str().expect("path");
+    expect(&run(&LIMIT, &[program]), "noreplace right");
+}
+
+/// What had a hole was given to the kernel before it was looked whether it need be, and was never
+/// managed again; and populating went on behind a hole.
+#[test]
+fn calls_on_ranges_with_holes_mean_what_the_kernel_means_and_leave_them_managed() {
+    let program = compile("holes", &[]);
+    let program = program.to_str().expect("path");
+    expect(&run(&LIMIT, &[program]), "holes right");
+}
+
 /// What was moved to was dropped before the kernel had looked whether it can move anything there.
 #[test]
 fn a_move_that_the_kernel_refuses_takes_nothing_away() {

@@ -1,6 +1,6 @@
 //! mremap.
 
-use crate::serve::{Calls, errno, pages, vpn};
+use crate::serve::{Calls, errno, pages, raw, vpn};
 use crate::sys::PAGE;
 use core::ffi::c_int;
 use deckle_door::request::FOREIGN;
@@ -12,6 +12,17 @@ const END: usize = (1 << 47) - PAGE;
 
 fn is_range(start: usize, bytes: usize) -> bool {
     bytes <= END && start <= END - bytes
+}
+
+/// Whether nothing is mapped in a range.
+fn is_free(start: usize, bytes: usize) -> bool {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    let flags = (flags | libc::MAP_FIXED_NOREPLACE) as usize;
+    let args = [start, bytes, libc::PROT_NONE as usize, flags, usize::MAX, 0];
+    match raw(libc::SYS_mmap, args) {
+        Ok(at) => raw(libc::SYS_munmap, [at, bytes]).is_ok() && at == start,
+        Err(_) => false,
+    }
 }
 
 impl Calls {
@@ -51,6 +62,14 @@ impl Calls {
         if self.mappings.is_full(self.process) {
             return Err(libc::ENOMEM);
         }
+        if fixed && addr < to + size && to < addr + whole {
+            return Err(libc::EINVAL);
+        }
+        if !managed.contains(addr, whole)
+            && let Some(done) = self.remap_holes((addr, whole), size, flags, to)
+        {
+            return done;
+        }
         if !managed.contains(addr, whole) {
             // Of both kinds: the kernel's.
             if over {
@@ -66,6 +85,50 @@ impl Calls {
             (false, false) => Remap::InPlace,
         };
         self.move_managed((addr, whole), size, how, fixed.then_some(to))
+    }
+
+    /// mremap of a range that has holes, and else nothing but managed memory, as the kernel has it:
+    /// what only moves leaves the gaps as they are, and what shrinks loses what is behind. `None`:
+    /// there is something foreign in it.
+    fn remap_holes(
+        &mut self,
+        (addr, whole): (usize, usize),
+        size: usize,
+        flags: c_int,
+        to: usize,
+    ) -> Option<Result<usize, i32>> {
+        let parts = self.parts(addr, whole);
+        if parts
+            .iter()
+            .any(|&(start, len, foreign)| foreign && !is_free(start, len))
+        {
+            return None;
+        }
+        let leave = flags & libc::MREMAP_DONTUNMAP != 0;
+        let fixed = flags & libc::MREMAP_FIXED != 0;
+        let begins = parts.first().is_some_and(|part| !part.2);
+        if !begins || (fixed || leave || size > whole) && !(fixed && size == whole) {
+            return Some(Err(libc::EFAULT));
+        }
+        if !fixed {
+            let cut = if size < whole {
+                self.unmap(addr + size, whole - size)
+            } else {
+                Ok(0)
+            };
+            return Some(cut.map(|_| addr));
+        }
+        for (start, len, _) in parts.into_iter().filter(|part| !part.2) {
+            let there = to + (start - addr);
+            let how = match leave {
+                true => Remap::Leave(Some(vpn(there))),
+                false => Remap::Fixed(vpn(there)),
+            };
+            if let Err(error) = self.move_managed((start, len), len, how, Some(there)) {
+                return Some(Err(error));
+            }
+        }
+        Some(Ok(to))
     }
 
     /// The kernel is about to move what is at `addr` over `to`. It may refuse that after all, and

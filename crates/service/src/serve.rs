@@ -33,6 +33,12 @@ pub fn pages(bytes: usize) -> u64 {
     (bytes / PAGE) as u64
 }
 
+/// Whether an advice populates, which ends at the first hole.
+fn populates(advice: usize) -> bool {
+    let advice = advice as c_int;
+    matches!(advice, libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE)
+}
+
 /// Whether these are rights that managed memory can have.
 fn is_right(word: usize) -> bool {
     // Has no meaning, and is allowed.
@@ -183,8 +189,9 @@ impl Calls {
         for (start, bytes, foreign) in self.parts(addr, bytes) {
             if foreign {
                 match raw(number, [start, bytes, word]) {
-                    // As the kernel: the rest is done, and the hole told.
-                    Err(libc::ENOMEM) if number == libc::SYS_madvise => {
+                    // As the kernel: the rest is done, and the hole told; but nothing is populated
+                    // behind it.
+                    Err(libc::ENOMEM) if number == libc::SYS_madvise && !populates(word) => {
                         result = Err(libc::ENOMEM);
                     }
                     done => drop(done?),
@@ -301,7 +308,7 @@ impl Calls {
     }
 
     /// munmap of what is managed and of what lies between, in the order of addresses.
-    fn unmap(&mut self, addr: usize, bytes: usize) -> Result<usize, i32> {
+    pub(crate) fn unmap(&mut self, addr: usize, bytes: usize) -> Result<usize, i32> {
         self.may_cut(addr, bytes)?;
         self.process.forget_notes(addr, bytes);
         for (start, len, foreign) in self.parts(addr, bytes) {

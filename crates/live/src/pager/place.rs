@@ -4,6 +4,7 @@
 //! before the manager knows of it, and unmapped when the manager has forgotten it.
 
 use deckle_mm::space::remap::Remap;
+use deckle_mm::table::vma::Vma;
 use deckle_mm::{BLOCK_PAGES, Charge, MapError, PAGE_SIZE, Prot, Store, Vpn};
 use deckle_uffd::Errno;
 
@@ -130,14 +131,15 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
         Ok(())
     }
 
-    /// mremap of a managed range, all of which lies in one mapping.
+    /// mremap of a managed range, all of which lies in one mapping, or in several without a gap if
+    /// it only moves to a fixed place.
     ///
     /// # Safety
     /// Nobody counts on the bytes that are cut off, nor on what is at a fixed destination, and no
     /// other mapping call of the program is under way in these ranges.
     ///
     /// # Errors
-    /// [`MapError::Hole`] if the range is not one mapping; no room; the kernel's or the
+    /// [`MapError::Hole`] if the range is no such mapping; no room; the kernel's or the
     /// manager's refusal.
     pub unsafe fn remap(
         &self,
@@ -159,7 +161,10 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
             }
             return Ok(old);
         }
-        if parts.len() != 1 || parts[0].pages != old_pages {
+        let fixed = matches!(how, Remap::Fixed(_) | Remap::Leave(Some(_)));
+        let several = fixed && old_pages == new_pages && parts.len() > 1;
+        let all: u64 = parts.iter().map(|v| v.pages).sum();
+        if all != old_pages || parts.len() != 1 && !several {
             return Err(MapError::Hole(old));
         }
         let leave = matches!(how, Remap::Leave(_));
@@ -170,6 +175,10 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
             let apart = to.0 + new_pages <= old.0 || old.0 + old_pages <= to.0;
             if !is_valid(to, new_pages) || !apart {
                 return Err(MapError::BadRange(to, new_pages));
+            }
+            if several {
+                // SAFETY: the caller's promise.
+                return unsafe { self.remap_each(&parts, to, leave) };
             }
             let place = Place::At(address(to));
             // SAFETY: the caller's promise.
@@ -201,6 +210,20 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
         };
         // SAFETY: replaces nothing.
         unsafe { self.remap_to(old, old_pages, place, new_pages, leave) }
+    }
+
+    /// Moves mappings without a gap one after the other, as Linux does since 6.17. On an error
+    /// those before have moved.
+    ///
+    /// # Safety
+    /// As [`remap`](Self::remap).
+    unsafe fn remap_each(&self, parts: &[Vma], to: Vpn, leave: bool) -> Result<Vpn, MapError> {
+        for v in parts {
+            let place = Place::At(address(to.add(v.start.0 - parts[0].start.0)));
+            // SAFETY: the caller's promise.
+            unsafe { self.remap_to(v.start, v.pages, place, v.pages, leave) }?;
+        }
+        Ok(to)
     }
 
     /// Moves a range to a place that is mapped first, and unmaps the old one after.

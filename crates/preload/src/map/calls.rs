@@ -83,7 +83,7 @@ fn map(args: [usize; 6]) -> Result<usize, i32> {
     }
     let fixed = flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0;
     let managed = rules::managed(prot, flags) && !rare::hides_bytes(prot as usize);
-    if managed && !fixed && gate::is_small() {
+    if managed && flags & libc::MAP_FIXED == 0 && gate::is_small() {
         let early = EARLY.fetch_add(len, Relaxed).saturating_add(len);
         if early >= EARLY_MAX {
             gate::outgrown();

@@ -52,13 +52,6 @@ pub const EXPLANATIONS: &[Explanation] = &[
                wait, and work.",
     },
     Explanation {
-        calls: &["mremap MREMAP_FIXED over several mappings"],
-        states: &[],
-        what: ALL,
-        text: "Linux moves several mappings with one call since 6.17 and refuses that with \
-               EFAULT before; deckle refuses it.",
-    },
-    Explanation {
         calls: &["mremap MREMAP_DONTUNMAP to a hint"],
         states: &[],
         what: &[Result],
@@ -163,19 +156,6 @@ pub const EXPLANATIONS: &[Explanation] = &[
         what: &[More],
         text: "A write to a hole maps what the fault order has found worth while, not one \
                page.",
-    },
-    Explanation {
-        calls: &[
-            "access read of one page",
-            "get_mempolicy*",
-            "futex*",
-            "pipe, vmsplice*",
-            "madvise MADV_POPULATE_*",
-        ],
-        states: &["fresh"],
-        what: &[More],
-        text: "A read of a hole maps the zero page around the place, too. A populated range \
-               with a hole is populated on both sides of it.",
     },
     Explanation {
         calls: &["*"],

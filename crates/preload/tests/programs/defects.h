@@ -22,6 +22,24 @@ static inline unsigned char *map(size_t bytes)
 	return p;
 }
 
+/* Whether faults on a range are delivered (VmFlags of smaps). */
+static inline int is_managed(uintptr_t at)
+{
+	char line[600];
+	unsigned long from, to;
+	int here = 0, managed = 0;
+	FILE *f = fopen("/proc/self/smaps", "r");
+	CHECK(f);
+	while (fgets(line, sizeof line, f)) {
+		if (sscanf(line, "%lx-%lx ", &from, &to) == 2)
+			here = from <= at && at < to;
+		else if (here && !strncmp(line, "VmFlags:", 8))
+			managed = strstr(line, " um") != NULL;
+	}
+	fclose(f);
+	return managed;
+}
+
 static inline uint64_t mixed(uint64_t x)
 {
 	x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
