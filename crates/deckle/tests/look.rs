@@ -148,14 +148,14 @@ fn what_is_told_of_fifty_processes_is_what_the_system_says() {
         assert_eq!(sum, number(&seen, all), "{of}");
     }
     assert!(number(&seen, "/current/swapped_bytes") > 50 * MIB);
-    // 250 MiB are in the program's hands: resident or in swap, but for what it never wrote.
+    // 250 MiB are in the program's hands: resident or in swap, and what the C library has.
     let has: u64 = (processes.iter())
         .flat_map(|p| {
             ["resident_bytes", "inactive_bytes", "swapped_bytes"]
                 .map(|of| number(p, &format!("/{of}")))
         })
         .sum();
-    assert!((250 * MIB..=258 * MIB).contains(&has), "{}", has / MIB);
+    assert!((250 * MIB..=280 * MIB).contains(&has), "{}", has / MIB);
 }
 
 #[test]

@@ -38,7 +38,8 @@ fn what_is_no_group_of_ours_is_told_apart_and_does_no_harm() {
     let ours = group(100);
     let page = fs::read(format!("/dev/shm/deckle-{}", ours.0.name().as_str())).unwrap();
     let file = File::new();
-    let contents: [(&[u8], fn(&AttachError) -> bool); 5] = [
+    type Is = fn(&AttachError) -> bool;
+    let contents: [(&[u8], Is); 5] = [
         (b"", |e| *e == AttachError::Magic),
         (b"deckle", |e| *e == AttachError::Magic),
         (&[0xff; 600_000], |e| *e == AttachError::Magic),
