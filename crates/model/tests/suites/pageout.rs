@@ -79,7 +79,7 @@ fn r97_r110_r111_page_out_by_advice_does_what_background_and_direct_reclaim_do()
 }
 
 #[test]
-fn r111_page_out_says_how_many_pages_came_free_and_counts_huge_pages_that_were_stored() {
+fn page_out_says_how_many_pages_came_free_and_counts_huge_pages_that_were_stored() {
     let (rig, start) = mixed();
     let out = |at: u64, pages: u64| rig.mm.page_out(rig.space, start.add(at), pages).unwrap();
     assert_eq!(out(3 * BLOCK, 64), 64);
@@ -90,4 +90,19 @@ fn r111_page_out_says_how_many_pages_came_free_and_counts_huge_pages_that_were_s
     assert_eq!(rig.mm.page_out(rig.space, zeros, BLOCK).unwrap(), BLOCK);
     assert_eq!(rig.stat(Item::ThpSwpout), 1);
     rig.verify(&"paged out");
+}
+
+#[test]
+fn r136_a_page_whose_memory_has_failed_is_not_read_to_be_paged_out() {
+    let (rig, start) = mixed();
+    for (at, pages) in [(BLOCK, BLOCK), (3 * BLOCK + 8, 1)] {
+        let page = start.add(at);
+        assert!(rig.mm.poison(rig.folio(page.add(pages / 2)).frame));
+        let (read, order) = (rig.model.counters().scanned_bytes, rig.folio(page).order);
+        assert_eq!(rig.mm.page_out(rig.space, page, pages).unwrap(), 0);
+        assert_eq!(rig.model.counters().scanned_bytes, read);
+        assert_eq!(rig.folio(page).order, order);
+    }
+    assert_eq!(rig.stat(Item::NrSwapped), 0);
+    rig.verify(&"bad frames");
 }

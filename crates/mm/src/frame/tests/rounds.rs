@@ -59,7 +59,7 @@ impl Reclaim for Steps<'_> {
 const COMPACTION: [Step; 5] = [Begin, Compact(0), Compact(1), Compact(2), End(false)];
 
 #[test]
-fn r10_r21_a_costly_block_is_formed_by_moving_pages_before_any_page_goes() {
+fn a_costly_block_is_formed_by_moving_pages_before_any_page_goes() {
     let m = Cpus::default();
     for (order, before, after) in [(0, 0, 0), (3, 0, 1), (4, 1, 1), (9, 1, 1)] {
         let zones = [full(0, 4096)];
@@ -88,7 +88,7 @@ fn r10_r21_a_costly_block_is_formed_by_moving_pages_before_any_page_goes() {
 }
 
 #[test]
-fn r21_a_pass_ends_when_it_has_freed_what_it_is_for() {
+fn a_pass_ends_when_it_has_freed_what_it_is_for() {
     let m = Cpus::default();
     let zones = [full(0, 4096)];
     let all = fill(&zones[0], &m);
@@ -100,7 +100,7 @@ fn r21_a_pass_ends_when_it_has_freed_what_it_is_for() {
 }
 
 #[test]
-fn r10_a_small_block_empties_the_per_cpu_lists_only_when_all_else_has_failed() {
+fn a_small_block_empties_the_per_cpu_lists_only_when_all_else_has_failed() {
     let m = Cpus::default();
     let zones = [full(0, 4096)];
     let all = fill(&zones[0], &m);
