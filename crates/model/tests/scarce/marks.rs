@@ -1,9 +1,9 @@
 //! Watermarks of a running manager, and what it says when there is no block.
 
 use super::common::Rig;
-use super::common::hand::{BLOCK, byte_of};
+use super::common::hand::BLOCK;
 use deckle_mm::frame::Watermarks;
-use deckle_mm::{FaultError, FaultMode, Item, Profile, Sizes, ThpMode, Tunables};
+use deckle_mm::{FaultError, FaultMode, Profile, Sizes, ThpMode, Tunables};
 
 fn rig(mib: u64, swap: bool) -> Rig {
     let tunables = Tunables {
@@ -56,17 +56,4 @@ fn r29_who_runs_out_of_frames_is_told_what_is_in_the_way() {
         "{text}"
     );
     assert!(text.contains("0 pages free, mark 90"), "{text}");
-}
-
-#[test]
-fn who_lacks_a_frame_goes_on_as_soon_as_reclaim_has_freed_one() {
-    let rig = rig(8, true);
-    let pages = 5 * BLOCK;
-    let start = rig.mmap(0, pages);
-    (0..pages).for_each(|i| rig.write(start.add(i), byte_of(i)));
-    assert_eq!(rig.stat(Item::OomKill), 0);
-    // More than is missing is not taken: what was written last is still there.
-    assert!(rig.resident() > 2 * BLOCK, "{}", rig.resident());
-    (0..pages).for_each(|i| assert!(rig.holds(start.add(i), byte_of(i))));
-    rig.verify(&"8 MiB hold 10");
 }
