@@ -169,8 +169,9 @@ impl Locked {
             taken = try_lock(&fd);
         }
         taken.map_err(|e| AttachError::Call("lock", e))?;
+        // Opened once more: a mapping stays for ever, and with it the lock of what is mapped.
         Ok(Locked {
-            group: Group::attach_by(&fd, name)?,
+            group: Group::attach_from_outside(name)?,
             _lock: fd,
         })
     }
