@@ -244,8 +244,9 @@ fn r140_a_block_of_512_pages_of_512_folios_is_collapsed() {
     m.map(0, 512);
     let child = m.mm.fork(m.space).unwrap();
     for i in 0..512 {
-        // A large folio that stays whole when a page of it moves, since it is shared.
-        let from = m.map(1024, 16);
+        // A large folio that stays whole when a page of it moves, since it is shared. All move by
+        // as many pages, so that they come to be one mapping.
+        let from = m.map(1024 + i / 16 * 16, 16);
         (0..16).for_each(|k| m.write(m.space, from.add(k), byte(i)));
         let other = m.mm.fork(m.space).unwrap();
         let odd = from.add(i % 16);

@@ -15,6 +15,8 @@ mod locked;
 mod marks;
 pub mod memory;
 #[cfg(feature = "huge-pages")]
+mod moves;
+#[cfg(feature = "huge-pages")]
 mod order;
 #[cfg(feature = "huge-pages")]
 mod pageout;

@@ -119,6 +119,7 @@ fn r97_advice_on_a_part_of_a_large_folio_splits_it_in_profile_linux() {
             rig.advise(small, 10, advice);
             assert_eq!((rig.folio(start).order, rig.folio(small).order), (9, 4));
             assert_eq!(rig.resident(), BLOCK + 16);
+            rig.others_are_gone();
             still_there(&rig, start, small);
         }
     }
