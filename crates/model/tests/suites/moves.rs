@@ -36,8 +36,12 @@ fn what_was_moved_is_a_mapping_of_its_own_until_it_is_back() {
     rig.write(start.add(BLOCK + 4), 4);
     assert_eq!(rig.folio(start.add(BLOCK + 4)).order, 0);
     assert_eq!(rig.mm.mappings(rig.space), 4);
-    rig.mm.mprotect(rig.space, start, 3 * BLOCK, Prot::R).unwrap();
-    rig.mm.mprotect(rig.space, start, 3 * BLOCK, Prot::RW).unwrap();
+    rig.mm
+        .mprotect(rig.space, start, 3 * BLOCK, Prot::R)
+        .unwrap();
+    rig.mm
+        .mprotect(rig.space, start, 3 * BLOCK, Prot::RW)
+        .unwrap();
     assert_eq!(rig.mm.mappings(rig.space), 4);
     // At its old place they fit.
     rig.remap(to, 100, 100, Remap::Fixed(from)).unwrap();
