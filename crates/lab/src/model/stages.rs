@@ -44,7 +44,13 @@ impl Stage {
             Self::Copy => (large, Stages::Copy),
             Self::ZeroAlloc => (large, Stages::Zero),
         };
+        // The last one is in the series and not in Linux 6.18, so profile `linux` has it not.
+        let profile = match self {
+            Self::ZeroAlloc => Profile::Deckle,
+            _ => Profile::Linux,
+        };
         Tunables {
+            profile,
             thp: ThpMode::Never,
             sizes,
             stages,
