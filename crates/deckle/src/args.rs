@@ -14,7 +14,7 @@ pub mod setup;
 use crate::config::Setting;
 use crate::fail::Fail;
 use lab::LabArgs;
-use look::{ReclaimArgs, SetArgs, StatArgs};
+use look::{ReclaimArgs, SetArgs, StatArgs, TopArgs};
 use setup::{PagesArgs, SetupArgs};
 
 /// Run programs inside a memory limit, with huge pages where they pay and none of their waste.
@@ -41,6 +41,8 @@ pub enum Command {
     Run(Box<RunArgs>),
     /// Show what runs under deckle, and what its memory is.
     Stat(StatArgs),
+    /// Show a tree that runs on the terminal, process by process.
+    Top(TopArgs),
     /// Change the limits and other settings of what runs.
     Set(SetArgs),
     /// Have memory of what runs reclaimed now.

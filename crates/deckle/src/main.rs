@@ -71,6 +71,7 @@ fn main() -> ExitCode {
         Command::Setup(args) => setup::setup(&args),
         Command::Pages(args) => pages::pages(&args),
         Command::Stat(args) => look::stat::stat(&args),
+        Command::Top(args) => look::top::top(&args),
         Command::Set(args) => look::set::set(&args),
         Command::Reclaim(args) => look::reclaim::reclaim(&args),
     };

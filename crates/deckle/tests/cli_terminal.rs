@@ -115,3 +115,46 @@ fn ctrl_z_and_ctrl_c_work_as_without_deckle() {
     t.type_in("echo status-$?-\n");
     t.wait_for("status-130-");
 }
+
+#[test]
+fn top_shows_a_tree_in_80_columns_and_leaves_the_terminal_as_it_was() {
+    let mut t = Terminal::start();
+    t.wait_for("prompt$ ");
+    t.type_in("stty cols 80 rows 24; stty -g\n");
+    t.wait_for("stty -g\r\n");
+    let before = t.wait_for("\r\n");
+    let deckle = env!("CARGO_BIN_EXE_deckle");
+    let name = format!("top-{}", std::process::id());
+    let program = "lab program walk 16 uniform 1 --seconds 60";
+    t.type_in(&format!(
+        "{deckle} run --quiet --name {name} --memory-max 64M -- {deckle} {program} >/dev/null &\n"
+    ));
+    t.wait_for("prompt$ ");
+    for (ends, how) in [("q", "by its key"), ("\x03", "by Ctrl-C")] {
+        // It has to have begun.
+        t.type_in(&format!(
+            "until {deckle} top {name} --interval 0.1 2>/dev/null; do sleep 0.1; done\n"
+        ));
+        t.wait_for("\x1b[?1049h");
+        t.wait_for(&name);
+        t.wait_for("of 64.0M");
+        // Names of columns, a row of the program, and what it is sorted by.
+        t.wait_for(">charged");
+        t.wait_for("deckle");
+        t.type_in("f");
+        t.wait_for(">flt/s");
+        t.type_in("/nobody");
+        t.wait_for("/nobody_");
+        t.type_in("\x1b");
+        t.wait_for("q quit");
+        t.type_in(ends);
+        t.wait_for("\x1b[?1049l");
+        t.wait_for("prompt$ ");
+        t.type_in("stty -g\n");
+        t.wait_for("stty -g\r\n");
+        assert_eq!(t.wait_for("\r\n"), before, "{how}");
+    }
+    t.type_in("kill %1; wait; echo ended\n");
+    t.wait_for("echo ended");
+    t.wait_for("ended");
+}

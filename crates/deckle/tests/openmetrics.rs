@@ -1,6 +1,8 @@
 //! A strict reader of OpenMetrics text, and its tests: a file that breaks a rule of the format is
 //! refused.
 
+use crate::common::output;
+use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Command;
@@ -200,4 +202,34 @@ fn each_broken_rule_of_the_format_is_seen() {
     }
     let apart = good.replace("# EOF\n", "# TYPE a_bytes gauge\n# EOF\n");
     assert!(parse(&apart).is_err(), "a family in two places");
+}
+
+#[test]
+fn the_dashboard_asks_for_metrics_that_there_are() {
+    let (status, text, err) = output(&["stat", "--format", "openmetrics"]);
+    assert_eq!((status, err.as_str()), (0, ""));
+    let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
+    let there: Vec<String> = types
+        .map(|line| match line.split_once(' ').unwrap() {
+            (name, "counter") => format!("{name}_total"),
+            (name, _) => name.to_owned(),
+        })
+        .collect();
+    let file = crate::source::root().join("packaging/grafana.json");
+    let board: Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
+    let mut asked = 0;
+    for panel in board["panels"].as_array().unwrap() {
+        for target in panel["targets"].as_array().unwrap() {
+            let query = target["expr"].as_str().unwrap();
+            let words = query.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+            for name in words.filter(|word| word.starts_with("deckle_")) {
+                assert!(
+                    there.iter().any(|n| n == name),
+                    "{query}: there is no {name}"
+                );
+                asked += 1;
+            }
+        }
+    }
+    assert!(asked >= 10, "{asked}");
 }

@@ -79,6 +79,27 @@ pub enum Format {
     Openmetrics,
 }
 
+const TOP_HELP: &str = "\
+Keys: p c r s f i w sort by the columns of these letters (pid, charged, resident, stored, faults,
+swap-ins, waits); / looks for a name or a pid, Esc shows all again; arrows and Page keys scroll; Tab
+shows the next tree; q, Esc and Ctrl-C end it.
+
+The line of bars is what was charged at each look, of memory.max. Where there is no terminal use
+`deckle stat --interval 1`. Who may look: the user whose tree it is, and root.";
+
+/// Options of `deckle top`.
+#[derive(Args)]
+#[command(after_help = TOP_HELP)]
+pub struct TopArgs {
+    /// Which tree: its name, or the pid of its `deckle run` or of any process in it. Default: the
+    /// oldest, and Tab for the others.
+    #[arg(value_name = "NAME|PID")]
+    pub tree: Option<String>,
+    /// Seconds between two looks.
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
+    pub interval: f64,
+}
+
 /// Options of `deckle set`.
 #[derive(Args)]
 #[command(after_help = SET_HELP)]

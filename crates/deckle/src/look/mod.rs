@@ -8,6 +8,7 @@ pub mod reclaim;
 pub mod set;
 pub mod stat;
 mod table;
+pub mod top;
 
 use std::time::Duration;
 

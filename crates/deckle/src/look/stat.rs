@@ -18,6 +18,8 @@ const HEADER_EVERY: u64 = 20;
 
 /// A process of a tree, amounts in bytes.
 pub struct Process {
+    /// Its line in the page.
+    pub line: LineId,
     /// Its pid, in its own pid namespace.
     pub pid: u32,
     service: u32,
@@ -48,6 +50,7 @@ impl Process {
         let mut all: Vec<Process> = group
             .processes()
             .map(|p| Process {
+                line: p.line,
                 pid: p.pid,
                 service: p.service,
                 command: names.of(p.line, p.pid),
@@ -69,6 +72,25 @@ impl Process {
     pub fn counter(&self, item: Item) -> u64 {
         let found = self.counters.iter().find(|(of, _)| *of == item);
         found.map_or(0, |(_, n)| *n)
+    }
+
+    /// One that has nothing but these.
+    #[cfg(test)]
+    pub fn plain(line: LineId, pid: u32, command: &str, charged: u64, faults: u64) -> Process {
+        Process {
+            line,
+            pid,
+            service: 0,
+            command: command.into(),
+            charged,
+            resident: 0,
+            inactive: 0,
+            swapped: 0,
+            store: 0,
+            stored: 0,
+            filed: [0; 2],
+            counters: vec![(Item::Pgfault, faults)],
+        }
     }
 
     fn json(&self) -> Value {
@@ -203,7 +225,7 @@ impl Watch {
 }
 
 /// A time between two looks.
-fn time(seconds: f64) -> Result<Duration, Fail> {
+pub fn time(seconds: f64) -> Result<Duration, Fail> {
     match (0.01..=86_400.0).contains(&seconds) {
         true => Ok(Duration::from_secs_f64(seconds)),
         false => Err(Fail::own(format!(
