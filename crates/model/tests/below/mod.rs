@@ -27,6 +27,7 @@ fn r53_r98_r131_r148_p20_programs_whose_children_share_race_and_lose_nothing() {
 }
 
 #[test]
+#[cfg(feature = "huge-pages")]
 fn who_finds_nothing_of_its_own_gives_up_what_is_shared() {
     let rig = Rig::new(64, 1, 1, true, tunables(409));
     let small = rig.mmap(0, 64);

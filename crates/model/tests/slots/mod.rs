@@ -93,6 +93,7 @@ fn r150_open_pages_are_closed_before_anything_is_stored() {
 }
 
 #[test]
+#[cfg(feature = "huge-pages")]
 fn a_huge_page_is_written_whole_again_when_nobody_else_holds_it() {
     for alone in [true, false] {
         let rig = Rig::new(64, 1, 1, true, Tunables::default());
@@ -113,6 +114,7 @@ fn a_huge_page_is_written_whole_again_when_nobody_else_holds_it() {
 }
 
 #[test]
+#[cfg(feature = "huge-pages")]
 fn r97_advice_on_a_part_splits_what_nobody_else_holds_any_more_in_profile_linux() {
     for alone in [true, false] {
         let t = Tunables::of_profile(Profile::Linux);
