@@ -387,6 +387,15 @@ fn end(limit: Option<usize>, kernel: &Run, live: &Run) -> Option<(usize, Found)>
     Some((at, (Kind::End, what, None)))
 }
 
+/// Whether deckle has refused to fill in what the kernel had just room for: a little more, and that
+/// would have killed the program.
+fn is_refused(limit: Option<usize>, step: &Step, kernel: &Told, live: &Told) -> bool {
+    let populates = matches!(step, Step::Advise(_, Advice::PopulateWrite));
+    let near = |limit| kernel.resident() + NEAR >= limit / PAGE;
+    let refused = (kernel.errno, live.errno) == (0, libc::ENOMEM);
+    populates && refused && limit.is_some_and(near)
+}
+
 /// Compares what the two sides of a program told. After a step whose bytes or error differ the
 /// programs are two, and what comes later says nothing.
 pub(super) fn compare(
@@ -423,6 +432,10 @@ pub(super) fn compare(
             _ => &mut main,
         };
         if let Some(other) = process.other(step, k, l) {
+            if is_refused(plan.knobs.limit, step, k, l) {
+                *totals.by_nature.entry(MARGIN.name).or_default() += 1;
+                return;
+            }
             return differ(&k.step, other);
         }
         process.forked |= k.step.contains(['c', 'p']);

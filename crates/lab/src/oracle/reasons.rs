@@ -41,7 +41,7 @@ pub(super) const ORDER: Reason = reason(
 pub(super) const MARGIN: Reason = reason(
     "margin",
     "so near to the limit what a side charges beside the program's pages decides when, and who, is \
-     killed",
+     killed, and whether deckle refuses to populate, where the kernel kills",
 );
 
 /// All that differs by nature. khugepaged, the last of it, rests on both sides.

@@ -117,6 +117,27 @@ fn what_differs_by_nature_is_counted_apart() {
 }
 
 #[test]
+fn a_call_that_is_refused_is_an_error_but_where_the_kernel_had_just_room() {
+    let fill = || Step::Advise(0..512, Advice::PopulateWrite);
+    let kernel = told(0, "7", "r512");
+    let of = |limit_pages: Option<usize>, step: Step, errno: i32| {
+        let mut plan = plan(step);
+        plan.knobs.limit = limit_pages.map(|pages| pages * crate::size::PAGE);
+        let (mut rows, mut totals) = (Vec::new(), Totals::default());
+        let live = told(errno, "7", "r500.12");
+        compare::compare(1, &plan, &kernel, &live, &mut rows, &mut totals);
+        (rows.len(), totals.by_nature.get("margin").copied())
+    };
+    let enomem = libc::ENOMEM;
+    assert_eq!(of(Some(600), fill(), enomem), (0, Some(1)));
+    assert_eq!(of(Some(4096), fill(), enomem), (1, None), "there was room");
+    assert_eq!(of(None, fill(), enomem), (1, None), "there is no limit");
+    assert_eq!(of(Some(600), fill(), libc::EFAULT), (1, None));
+    let read = Step::Advise(0..512, Advice::PopulateRead);
+    assert_eq!(of(Some(600), read, enomem), (1, None));
+}
+
+#[test]
 fn options_that_make_no_sense_are_refused() {
     #[derive(clap::Parser)]
     struct Options {
