@@ -156,7 +156,7 @@ impl<E: Env> Engine<E> {
             slots,
         );
         seen.check("pages in the store", self.store().stored_pages(), slots);
-        seen.check("isolated", self.still_isolated(), 0);
+        seen.check("isolated", self.stats().get(Item::NrIsolated), 0);
         if !self.swap.slots.lock(self.machine()).verify() {
             seen.broken.push("the slot map is inconsistent".into());
         }
@@ -185,12 +185,6 @@ impl<E: Env> Engine<E> {
         } else {
             Err(seen.broken)
         }
-    }
-
-    /// Pages that somebody has isolated, and has not put back or said so.
-    fn still_isolated(&self) -> u64 {
-        let counted = self.stats().get(Item::NrIsolated);
-        self.folios.isolated.load(Ordering::Acquire).max(counted)
     }
 
     fn see_block(&self, seen: &mut Seen, space: SpaceId, first: Vpn, state: &BlockState) {

@@ -12,7 +12,6 @@ use crate::env::Env;
 use crate::frame::{Flags, FrameMeta, Link, List};
 use crate::stat::Item;
 use crate::units::{Pfn, order_pages};
-use core::sync::atomic::Ordering;
 
 /// Which list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -176,7 +175,6 @@ impl<E: Env> Engine<E> {
     /// The folio is off its list, and the caller has a reference for that.
     fn isolated(&self, pfn: Pfn) -> IsolatedFolio {
         let pages = u64::from(order_pages(order_of(self.meta(pfn))));
-        self.folios.isolated.fetch_add(pages, Ordering::AcqRel);
         self.stats().add(Item::NrIsolated, pages);
         IsolatedFolio::new(pfn)
     }
@@ -200,10 +198,7 @@ impl<E: Env> Engine<E> {
 
     /// So many pages are isolated no longer.
     pub(crate) fn isolation_ended(&self, pages: u32) {
-        self.folios
-            .isolated
-            .fetch_sub(pages as u64, Ordering::AcqRel);
-        self.stats().sub(Item::NrIsolated, pages as u64);
+        self.stats().sub(Item::NrIsolated, pages.into());
     }
 
     /// Pages on a list now.

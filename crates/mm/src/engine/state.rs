@@ -60,8 +60,6 @@ pub(crate) struct Folios {
     pub queue: Lock<SplitQueue>,
     /// Where those are mapped that forks share, and the pins.
     pub rmap: Lock<Rmap>,
-    /// Pages isolated and not yet put back or freed.
-    pub isolated: AtomicU64,
     /// Times reclaim passed a folio over because its block was locked.
     pub contended: AtomicU64,
     /// Pages of folios that nobody holds any more but that are never used again.
@@ -114,7 +112,6 @@ impl<E: Env> Engine<E> {
                 lru: Lock::new(LockClass::Lru, 0, Lru::new()),
                 queue: Lock::new(LockClass::SplitQueue, 0, SplitQueue::new()),
                 rmap: Lock::new(LockClass::Rmap, 0, Rmap::new()),
-                isolated: AtomicU64::new(0),
                 contended: AtomicU64::new(0),
                 lost: AtomicU64::new(0),
             },

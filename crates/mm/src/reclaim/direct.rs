@@ -78,7 +78,7 @@ impl<E: Env> Mm<E> {
                 // The next round closes more.
                 continue;
             }
-            if self.folios.isolated.load(Ordering::Acquire) == 0 {
+            if self.stats().get(Item::NrIsolated) == 0 {
                 // A folio whose block somebody has locked was passed over: it counts as soon
                 // as that CPU has gone on.
                 if self.folios.contended.load(Ordering::Relaxed) != contended {
