@@ -65,12 +65,10 @@ impl Calls {
         if fixed && addr < to + size && to < addr + whole {
             return Err(libc::EINVAL);
         }
-        if !managed.contains(addr, whole)
-            && let Some(done) = self.remap_holes((addr, whole), size, flags, to)
-        {
-            return done;
-        }
         if !managed.contains(addr, whole) {
+            if let Some(done) = self.remap_holes((addr, whole), size, flags, to) {
+                return done;
+            }
             // Of both kinds: the kernel's.
             if over {
                 self.give_way(addr, (to, size))?;
