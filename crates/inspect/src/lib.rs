@@ -23,6 +23,7 @@ pub mod json;
 pub mod knobs;
 pub mod lines;
 pub mod look;
+pub mod openmetrics;
 pub mod pace;
 pub mod process;
 pub mod reader;

@@ -4,6 +4,7 @@ use std::fmt::Write;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::look::Looked;
+use crate::openmetrics::{Family, Text};
 use crate::sample::Estimate;
 use crate::survey::Survey;
 use crate::{BLOCK, THRESHOLDS};
@@ -64,24 +65,11 @@ fn quoted(text: &str) -> String {
     }
 }
 
-/// A label's value.
-fn escaped(text: &str) -> String {
-    let text = text.replace('\\', "\\\\").replace('"', "\\\"");
-    text.replace('\n', "\\n")
-}
-
 /// A family of gauges: name without prefix and unit, unit, help.
-fn family(out: &mut String, name: &str, unit: &str, help: &str) -> String {
-    let name = match unit {
-        "" => format!("deckle_inspect_{name}"),
-        _ => format!("deckle_inspect_{name}_{unit}"),
-    };
-    let _ = writeln!(out, "# TYPE {name} gauge");
-    if !unit.is_empty() {
-        let _ = writeln!(out, "# UNIT {name} {unit}");
-    }
-    let _ = writeln!(out, "# HELP {name} {help}");
-    name
+fn family<'a>(out: &mut Text, name: &str, unit: &'a str, help: &'a str) -> Family<'a> {
+    let family = Family::gauge(&format!("deckle_inspect_{name}"), unit, help);
+    out.begin(&family);
+    family
 }
 
 /// What is told of a process: name, unit, help, and how it is found.
@@ -131,15 +119,14 @@ const GAUGES: [Gauge; 8] = [
 
 /// OpenMetrics text, whole.
 pub fn openmetrics(survey: &Survey, top: usize) -> String {
-    let mut out = String::new();
-    let looked = || survey.looked.iter().take(top);
-    let labels = |one: &Looked| {
-        format!(
-            "pid=\"{}\",comm=\"{}\"",
-            one.process.pid,
-            escaped(&one.process.name)
-        )
+    let mut out = Text::default();
+    let looked = || {
+        let top = survey.looked.iter().take(top);
+        top.map(|one| (one, one.process.pid.to_string()))
     };
+    fn labels<'a>(one: &'a Looked, pid: &'a str) -> [(&'a str, &'a str); 2] {
+        [("pid", pid), ("comm", &one.process.name)]
+    }
     let k = &survey.knobs;
     let settings = [
         (
@@ -155,47 +142,36 @@ pub fn openmetrics(survey: &Survey, top: usize) -> String {
     ];
     for (name, help, value) in settings {
         if let Some(value) = value {
-            let name = family(&mut out, name, "", help);
-            let _ = writeln!(out, "{name} {value}");
+            let of = family(&mut out, name, "", help);
+            out.sample(&of, &[], value);
         }
     }
-    let name = family(
-        &mut out,
-        "wrong",
-        "",
-        "Whether the verdict on a setting is bad.",
-    );
+    let help = "Whether the verdict on a setting is bad.";
+    let of = family(&mut out, "wrong", "", help);
     for found in &survey.findings {
-        let _ = writeln!(
-            out,
-            "{name}{{about=\"{}\"}} {}",
-            found.key,
-            u8::from(found.is_wrong)
-        );
+        out.sample(&of, &[("about", found.key)], u8::from(found.is_wrong));
     }
     for (name, unit, help, value) in GAUGES {
-        let name = family(&mut out, name, unit, help);
-        for one in looked() {
-            let _ = writeln!(out, "{name}{{{}}} {}", labels(one), whole(value(one)));
+        let of = family(&mut out, name, unit, help);
+        for (one, pid) in looked() {
+            out.sample(&of, &labels(one, &pid), whole(value(one)));
         }
     }
     let help = "Bytes that the kernel frees when memory is short, by max_ptes_none.";
-    let name = family(&mut out, "would_free", "bytes", help);
-    for one in looked() {
+    let of = family(&mut out, "would_free", "bytes", help);
+    for (one, pid) in looked() {
         for n in THRESHOLDS {
+            let [a, b] = labels(one, &pid);
             let Estimate { value, .. } = one.freed_at(n);
-            let labels = labels(one);
-            let _ = writeln!(
-                out,
-                "{name}{{{labels},max_ptes_none=\"{n}\"}} {}",
-                whole(value)
-            );
+            let threshold = n.to_string();
+            let all = [a, b, ("max_ptes_none", threshold.as_str())];
+            out.sample(&of, &all, whole(value));
         }
     }
     let help = "CPU time that the look took.";
-    let name = family(&mut out, "cpu", "seconds", help);
-    let _ = writeln!(out, "{name} {}", survey.cpu.as_secs_f64());
-    out + "# EOF\n"
+    let of = family(&mut out, "cpu", "seconds", help);
+    out.sample(&of, &[], survey.cpu.as_secs_f64());
+    out.end()
 }
 
 #[cfg(test)]
@@ -206,6 +182,5 @@ mod tests {
     fn names_that_hold_anything_are_quoted() {
         assert_eq!(quoted("a,\"b"), "\"a,\"\"b\"");
         assert_eq!(quoted("redis"), "redis");
-        assert_eq!(escaped("a\"\\b"), "a\\\"\\\\b");
     }
 }

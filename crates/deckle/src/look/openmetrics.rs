@@ -1,63 +1,28 @@
 //! OpenMetrics text: of each tree what it uses, its limits and its counters.
-//!
-//! What is written is right by the format's own rules, and by those of Prometheus' older text
-//! format, which the textfile collector of node_exporter reads: no type that this does not know,
-//! and no timestamp. Names end in their unit, counters in `_total`.
 
-use std::fmt::{Display, Write};
+use std::fmt::Display;
 
 use deckle_group::is_gauge;
+use deckle_inspect::openmetrics::{Family, Text};
 use deckle_mm::Item;
 use serde_json::Value;
 
 use crate::run::report::Report;
 
-/// How a family is written.
-struct Family<'a> {
-    name: &'a str,
-    /// With the unit, if it has one, at the end of the name.
-    unit: &'static str,
-    counter: bool,
-    help: &'a str,
-}
-
 /// Trees by what they are called.
 type Trees<'a> = [(&'a String, &'a Report)];
 
-/// Where it is written.
-struct Text(String);
-
-impl Text {
-    fn head(&mut self, f: &Family<'_>) {
-        let kind = if f.counter { "counter" } else { "gauge" };
-        let _ = writeln!(self.0, "# TYPE {} {kind}", f.name);
-        if !f.unit.is_empty() {
-            let _ = writeln!(self.0, "# UNIT {} {}", f.name, f.unit);
-        }
-        let _ = writeln!(self.0, "# HELP {} {}", f.name, f.help);
+/// A family with a sample of each tree.
+fn family<V: Display>(
+    out: &mut Text,
+    f: &Family<'_>,
+    trees: &Trees<'_>,
+    of: impl Fn(&Report) -> V,
+) {
+    out.begin(f);
+    for (tree, report) in trees {
+        out.sample(f, &[("tree", tree)], of(report));
     }
-
-    fn sample(&mut self, f: &Family<'_>, labels: &[(&str, &str)], value: impl Display) {
-        let total = if f.counter { "_total" } else { "" };
-        let _ = write!(self.0, "{}{total}{{", f.name);
-        for (i, (name, text)) in labels.iter().enumerate() {
-            let comma = if i > 0 { "," } else { "" };
-            let _ = write!(self.0, "{comma}{name}=\"{}\"", escaped(text));
-        }
-        let _ = writeln!(self.0, "}} {value}");
-    }
-
-    fn family<V: Display>(&mut self, f: &Family<'_>, trees: &Trees<'_>, of: impl Fn(&Report) -> V) {
-        self.head(f);
-        for (tree, report) in trees {
-            self.sample(f, &[("tree", tree)], of(report));
-        }
-    }
-}
-
-fn escaped(text: &str) -> String {
-    let text = text.replace('\\', "\\\\").replace('"', "\\\"");
-    text.replace('\n', "\\n")
 }
 
 /// A limit; what has none is infinite.
@@ -178,59 +143,36 @@ const NUMBERS: [(&str, bool, Amount); 6] = [
 
 /// The text of these trees.
 pub fn text(trees: &Trees<'_>) -> String {
-    let mut out = Text(String::new());
+    let mut out = Text::default();
     for (unit, counter, (name, help, of)) in NUMBERS {
-        let end = if unit.is_empty() {
-            String::new()
-        } else {
-            format!("_{unit}")
-        };
-        let name = format!("deckle_{name}{end}");
-        let f = Family {
-            name: &name,
-            unit,
-            counter,
-            help,
-        };
-        out.family(&f, trees, of);
+        let f = Family::gauge(&format!("deckle_{name}"), unit, help).counting(counter);
+        family(&mut out, &f, trees, of);
     }
     for (name, help, of) in BYTES {
-        let name = format!("deckle_{name}_bytes");
-        let f = Family {
-            name: &name,
-            unit: "bytes",
-            counter: false,
-            help,
-        };
-        out.family(&f, trees, of);
+        let f = Family::gauge(&format!("deckle_{name}"), "bytes", help);
+        family(&mut out, &f, trees, of);
     }
     pressure(&mut out, trees);
     counters(&mut out, trees);
     sizes(&mut out, trees);
-    out.0 += "# EOF\n";
-    out.0
+    out.end()
 }
 
 fn pressure(out: &mut Text, trees: &Trees<'_>) {
     for (name, item, help) in [
         (
-            "deckle_pressure_waiting_seconds",
+            "deckle_pressure_waiting",
             Item::PressureSome,
             "Time in which somebody waited for memory (PSI some), summed over processes.",
         ),
         (
-            "deckle_pressure_stalled_seconds",
+            "deckle_pressure_stalled",
             Item::PressureFull,
             "The part of it in which the program did nothing else (PSI full).",
         ),
     ] {
-        let f = Family {
-            name,
-            unit: "seconds",
-            counter: true,
-            help,
-        };
-        out.family(&f, trees, |r| {
+        let f = Family::gauge(name, "seconds", help).counting(true);
+        family(out, &f, trees, |r| {
             format!("{:.6}", r.counter(item) as f64 / 1e6)
         });
     }
@@ -244,13 +186,9 @@ fn counters(out: &mut Text, trees: &Trees<'_>) {
         }
         let name = format!("deckle_vmstat_{}", item.name());
         let counter = !is_gauge(*item);
-        let f = Family {
-            name: &name,
-            unit: "",
-            counter,
-            help: "As in /proc/vmstat, of the tree.",
-        };
-        out.family(&f, trees, |r| r.counter(*item));
+        let help = "As in /proc/vmstat, of the tree.";
+        let f = Family::gauge(&name, "", help).counting(counter);
+        family(out, &f, trees, |r| r.counter(*item));
     }
 }
 
@@ -260,13 +198,8 @@ fn sizes(out: &mut Text, trees: &Trees<'_>) {
         let name = format!("deckle_hugepages_{}", item.name());
         let counter = !item.name().starts_with("nr_");
         let help = "As in hugepages-SIZE/stats, of the tree.";
-        let f = Family {
-            name: &name,
-            unit: "",
-            counter,
-            help,
-        };
-        out.head(&f);
+        let f = Family::gauge(&name, "", help).counting(counter);
+        out.begin(&f);
         for (tree, report) in trees {
             for (size, of) in &report.sizes {
                 let size = size.trim_start_matches("hugepages-");
