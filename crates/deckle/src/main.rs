@@ -19,6 +19,7 @@ mod pages;
 mod plot;
 mod procfs;
 mod record;
+mod replace;
 mod run;
 mod settings;
 mod setup;

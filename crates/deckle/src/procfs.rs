@@ -1,4 +1,4 @@
-//! Files of /proc in which every line names a value.
+//! Files of /proc: those in which every line names a value, and a process's name.
 
 /// What follows `name` (with its colon): the first word.
 pub fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
@@ -9,6 +9,12 @@ pub fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
 /// An amount in kB; 0 if there is none.
 pub fn kib(text: &str, name: &str) -> u64 {
     field(text, name).and_then(|n| n.parse().ok()).unwrap_or(0)
+}
+
+/// What a process calls itself, which may hold anything; empty if it has ended.
+pub fn comm(pid: u32) -> String {
+    let comm = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    String::from_utf8_lossy(&comm).trim_end().to_owned()
 }
 
 #[cfg(test)]

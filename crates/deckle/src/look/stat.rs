@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 use super::{Tree, Trees, find, openmetrics, table};
 use crate::args::look::{Format, StatArgs};
 use crate::fail::Fail;
+use crate::procfs;
 use crate::run::report::Report;
 use crate::{print, say};
 
@@ -133,10 +134,8 @@ impl Names {
 
 /// Its name, without what a terminal would take for more than letters.
 fn command(pid: u32) -> String {
-    let name = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
-    let name = String::from_utf8_lossy(&name);
     let shown = |c: char| if c.is_control() { '?' } else { c };
-    match name.trim_end() {
+    match procfs::comm(pid).as_str() {
         "" => "-".to_owned(),
         name => name.chars().map(shown).collect(),
     }

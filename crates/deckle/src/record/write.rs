@@ -1,18 +1,18 @@
 //! Writing a record while the tree runs.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use deckle_group::{Group, LineId, Process};
-use deckle_sys::process::effective_user;
 use serde_json::{Value, json};
 
 use super::columns::{self, Row};
 use super::{FORMAT, KEY, MARKS, SAMPLES};
 use crate::fail::plain;
+use crate::procfs;
+use crate::replace::Place;
 
 /// How often a sample is taken at first.
 const EVERY: Duration = Duration::from_millis(100);
@@ -26,9 +26,7 @@ struct Known {
 
 /// The record that is being written.
 pub struct Recorder {
-    /// Where it is, and the name of the next one until that is whole.
-    at: PathBuf,
-    next: PathBuf,
+    place: Place,
     file: File,
     head: String,
     samples: Vec<Row>,
@@ -50,24 +48,19 @@ impl Recorder {
     /// # Errors
     /// If it cannot be written, or is no regular file of ours that can be replaced.
     pub fn create(path: &Path, unique: &str, mut about: Value) -> io::Result<Recorder> {
-        let made = File::create(path)?;
-        let of = made.metadata()?;
-        if !of.is_file() || of.nlink() != 1 || of.uid() != effective_user() {
+        let file = File::create(path)?;
+        let place = Place::of(&file, path, unique)?.ok_or_else(|| {
             let why = "not a regular file of yours with one name: give the name of a new one";
-            return Err(io::Error::other(why));
-        }
-        let at = path.canonicalize()?;
-        let name = at.file_name().map(|n| n.to_string_lossy().into_owned());
-        let next = at.with_file_name(format!(".{}.{unique}", name.unwrap_or_default()));
+            io::Error::other(why)
+        })?;
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
         about[KEY] = json!(FORMAT);
         about["started"] = json!(since.map_or(0, |t| t.as_secs()));
         about["columns"] = json!(columns::names());
         let start = Instant::now();
         let mut recorder = Recorder {
-            at,
-            next,
-            file: made,
+            place,
+            file,
             head: about.to_string(),
             samples: Vec::new(),
             marks: Vec::new(),
@@ -171,7 +164,7 @@ impl Recorder {
         });
         for p in processes {
             if !known.iter().any(|k| k.line == p.line) {
-                let (line, pid, name) = (p.line, p.pid, name_of(p.pid));
+                let (line, pid, name) = (p.line, p.pid, procfs::comm(p.pid));
                 say("start", pid, &name);
                 known.push(Known { line, pid, name });
             }
@@ -196,18 +189,7 @@ impl Recorder {
             text += &line(row);
             text.push('\n');
         }
-        let mode = self.file.metadata()?.permissions();
-        let mut options = OpenOptions::new();
-        options.write(true).create_new(true).mode(0o600);
-        let mut file = options.open(&self.next)?;
-        let done = (file.set_permissions(mode))
-            .and_then(|()| file.write_all(text.as_bytes()))
-            .and_then(|()| fs::rename(&self.next, &self.at));
-        if let Err(e) = done {
-            let _ = fs::remove_file(&self.next);
-            return Err(e);
-        }
-        self.file = file;
+        self.file = self.place.put(&self.file, text.as_bytes())?;
         Ok(())
     }
 }
@@ -216,18 +198,13 @@ fn line(row: &Row) -> String {
     json!(row.as_slice()).to_string()
 }
 
-/// What the process calls itself; empty if it has ended.
-fn name_of(pid: u32) -> String {
-    let comm = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
-    String::from_utf8_lossy(&comm).trim_end().to_owned()
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::Record;
     use super::*;
     use deckle_group::{Limits, Name, SwapKind};
     use deckle_mm::Tunables;
+    use std::fs;
 
     fn group(name: &str) -> Group {
         let name = Name::new(name.as_bytes()).unwrap();

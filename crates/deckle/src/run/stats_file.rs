@@ -5,13 +5,12 @@
 //! file that nothing is lost by replacing is replaced: a regular one, ours, with one name, in a
 //! directory where another can be made. Anything else (a pipe, say) is written once, at the end.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use deckle_sys::process::effective_user;
+use crate::replace::Place;
 
 /// When the file is written first, after the start, and how often from then on.
 const EVERY: Duration = Duration::from_secs(1);
@@ -19,8 +18,8 @@ const EVERY: Duration = Duration::from_secs(1);
 /// The file, open since the start: what cannot be written fails before the program runs.
 pub struct StatsFile {
     file: File,
-    /// Where it is, and the name of the next one until that is whole.
-    replace: Option<(PathBuf, PathBuf)>,
+    /// Where the next one goes, if it can take this one's place.
+    replace: Option<Place>,
     next: Instant,
 }
 
@@ -31,15 +30,7 @@ impl StatsFile {
     /// If it cannot be written.
     pub fn create(path: &Path, unique: &str) -> io::Result<StatsFile> {
         let file = File::create(path)?;
-        let of = file.metadata()?;
-        let ours = of.is_file() && of.nlink() == 1 && of.uid() == effective_user();
-        // Its own place, also where a symbolic link led there.
-        let at = ours.then(|| path.canonicalize().ok()).flatten();
-        let replace = at.and_then(|at| {
-            let name = at.file_name()?.to_str()?;
-            let next = at.with_file_name(format!(".{name}.{unique}"));
-            Some((at, next))
-        });
+        let replace = Place::of(&file, path, unique)?;
         Ok(StatsFile {
             file,
             replace,
@@ -77,25 +68,10 @@ impl StatsFile {
     }
 
     fn put(&mut self, text: &[u8]) -> io::Result<()> {
-        let Some((at, next)) = &self.replace else {
-            return Ok(());
-        };
-        let mode = self.file.metadata()?.permissions();
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(next)?;
-        let done = file
-            .set_permissions(mode)
-            .and_then(|()| file.write_all(text))
-            .and_then(|()| fs::rename(next, at));
-        if let Err(e) = done {
-            let _ = fs::remove_file(next);
-            return Err(e);
+        if let Some(place) = &self.replace {
+            // What is written after this, if no other file can be made, goes where readers look.
+            self.file = place.put(&self.file, text)?;
         }
-        // What is written after this, if no other file can be made, goes where readers look.
-        self.file = file;
         Ok(())
     }
 }

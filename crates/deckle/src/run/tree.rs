@@ -172,8 +172,9 @@ const TASK_NAME: &str = "deckle";
 /// Whether `pid` is a service: by its name and its own session, and not another `deckle run`,
 /// which has the name too. For those that have not sent, or will never send, a message.
 pub fn is_service_task(pid: u32) -> bool {
-    let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    name.trim_end() == TASK_NAME && session_of(pid) == pid && !same_program(pid, std::process::id())
+    procfs::comm(pid) == TASK_NAME
+        && session_of(pid) == pid
+        && !same_program(pid, std::process::id())
 }
 
 #[cfg(test)]
