@@ -1,5 +1,6 @@
 //! What is told of the tree in files, while it runs and at its end.
 
+use std::cell::OnceCell;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -73,11 +74,14 @@ impl Told {
         if let Some(record) = &mut self.record {
             record.work(group);
         }
+        // Both are due at the same time, and gathered once.
+        let seen = OnceCell::new();
+        let report = || seen.get_or_init(&now);
         if let Some(file) = &mut self.stats {
-            file.work(|| Told::json(&now()));
+            file.work(|| Told::json(report()));
         }
         if let Some(file) = &mut self.metrics {
-            file.work(|| openmetrics::text(&[(tree, &now())]).into_bytes());
+            file.work(|| openmetrics::text(&[(tree, report())]).into_bytes());
         }
         let files = [&self.stats, &self.metrics].into_iter().flatten();
         let record = self.record.as_ref().and_then(Recorder::deadline);
