@@ -17,7 +17,7 @@ use deckle_sys::process::peek;
 
 use crate::args::FetchArgs;
 use crate::fail::{Fail, plain};
-use crate::{print, say};
+use crate::{print, procfs, say};
 
 const PAGE: u64 = 4096;
 /// How long a few pages are waited for.
@@ -123,13 +123,9 @@ impl Range {
             }
         })?;
         let mut at = self.start;
-        for line in maps.lines() {
-            let range = line.split(' ').next().and_then(|r| r.split_once('-'));
-            let hex = |text| u64::from_str_radix(text, 16).ok();
-            if let Some((Some(start), Some(end))) = range.map(|(a, b)| (hex(a), hex(b)))
-                && (start..end).contains(&at)
-            {
-                at = end;
+        for range in maps.lines().filter_map(procfs::range) {
+            if range.contains(&at) {
+                at = range.end;
             }
         }
         match at < self.end {

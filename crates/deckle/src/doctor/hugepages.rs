@@ -5,6 +5,7 @@ use deckle_sys::{Memory, PAGE};
 use serde_json::json;
 
 use super::{Finding, State};
+use crate::procfs;
 
 const SECTION: &str = "transparent huge pages";
 const DIR: &str = "/sys/kernel/mm/transparent_hugepage";
@@ -74,11 +75,8 @@ impl Trial {
         let address = self.0.as_ptr().addr();
         let mut inside = false;
         for line in text.lines() {
-            if let Some((range, _)) = line.split_once(' ')
-                && let Some((start, end)) = range.split_once('-')
-            {
-                let number = |s| usize::from_str_radix(s, 16).unwrap_or(0);
-                inside = (number(start)..number(end)).contains(&address);
+            if let Some(range) = procfs::range(line) {
+                inside = range.contains(&(address as u64));
             }
             if inside && let Some(rest) = line.strip_prefix("AnonHugePages:") {
                 return rest.split_whitespace().next().is_some_and(|n| n != "0");

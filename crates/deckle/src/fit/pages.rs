@@ -2,12 +2,14 @@
 
 use std::ffi::CString;
 use std::fs::File;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
 use deckle_mm::PAGE_SIZE;
 use deckle_uffd::{Categories, Pagemap, PagemapScan};
 
 use crate::fail::plain;
+use crate::procfs;
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
@@ -52,11 +54,12 @@ impl Pages {
         let path = CString::new(format!("/proc/{pid}/pagemap")).unwrap_or_default();
         let pagemap = Pagemap::open(&path).map_err(|e| refuse(e.0, e.to_string()))?;
         let mut runs = Vec::new();
-        for (start, end) in maps.lines().filter_map(anonymous) {
+        for range in maps.lines().filter_map(anonymous) {
+            let (start, end) = (range.start as usize, range.end as usize);
             let query = PagemapScan {
                 inverted: Categories::FILE | Categories::PFNZERO,
                 required: Categories::PRESENT | Categories::FILE | Categories::PFNZERO,
-                ..PagemapScan::any(start as usize, end as usize, Categories::PRESENT)
+                ..PagemapScan::any(start, end, Categories::PRESENT)
             };
             // What has been unmapped since is left out.
             let _ = pagemap.each(query, |run| {
@@ -98,14 +101,12 @@ impl Pages {
 
 /// The range of a line of `/proc/PID/maps`, if it is private memory that may be written and is no
 /// file's.
-fn anonymous(line: &str) -> Option<(u64, u64)> {
-    let mut words = line.split_whitespace();
-    let (start, end) = words.next()?.split_once('-')?;
+fn anonymous(line: &str) -> Option<Range<u64>> {
+    let mut words = line.split_whitespace().skip(1);
     let (rights, inode) = (words.next()?, words.nth(2)?);
     let anonymous = rights.starts_with("rw") && rights.ends_with('p') && inode == "0";
     let special = words.next().is_some_and(|name| name.starts_with("[stack"));
-    let hex = |text| u64::from_str_radix(text, 16).ok();
-    (anonymous && !special).then_some((hex(start)?, hex(end)?))
+    procfs::range(line).filter(|_| anonymous && !special)
 }
 
 #[cfg(test)]
@@ -115,7 +116,7 @@ mod tests {
     #[test]
     fn memory_that_is_a_files_or_a_stack_is_left_out() {
         let heap = "555500000000-555500003000 rw-p 00000000 00:00 0          [heap]";
-        assert_eq!(anonymous(heap), Some((0x5555_0000_0000, 0x5555_0000_3000)));
+        assert_eq!(anonymous(heap), Some(0x5555_0000_0000..0x5555_0000_3000));
         for other in [
             "7f00000000-7f00001000 r--p 00000000 00:00 0",
             "7f00000000-7f00001000 rw-s 00000000 00:00 0",
