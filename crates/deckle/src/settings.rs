@@ -14,6 +14,8 @@ use crate::{cgroup, size};
 /// manager's own tables, and the pages of the loader and the C library.
 pub const MEMORY_MAX_LEAST: u64 = 4 << 20;
 
+const PAGE: u64 = PAGE_SIZE as u64;
+
 /// Percent of `memory.high` below which the kernel fills small holes.
 const OPEN_RATIO: u8 = 50;
 
@@ -101,7 +103,6 @@ fn limits(
     swap_max: Option<&Setting>,
     profile: Profile,
 ) -> Result<Limits, Fail> {
-    const PAGE: u64 = PAGE_SIZE as u64;
     let max = memory_max(max)?;
     let high = match high {
         Some(given) => {
@@ -114,13 +115,12 @@ fn limits(
             }
             high
         }
-        None => max.filter(|_| profile == Profile::Deckle).map(default_high),
+        None => high_by_default(max, profile),
     };
     let swap_max = match swap_max {
         Some(given) => given.bytes(PAGE, ": give at least one page (4K), or --swap none")?,
         None => None,
     };
-    let pages = |bytes: Option<u64>| bytes.map_or(u64::MAX, |bytes| bytes / PAGE);
     Ok(Limits {
         max: pages(max),
         high: pages(high),
@@ -128,10 +128,20 @@ fn limits(
     })
 }
 
+/// A limit in pages, as the group has it.
+pub fn pages(bytes: Option<u64>) -> u64 {
+    bytes.map_or(u64::MAX, |bytes| bytes / PAGE)
+}
+
+/// `memory.high` if nobody says otherwise, bytes.
+pub fn high_by_default(max: Option<u64>, profile: Profile) -> Option<u64> {
+    max.filter(|_| profile == Profile::Deckle).map(default_high)
+}
+
 /// A little below the maximum: 1/64 or 4 MiB, whichever is more, but never below half of it. What
 /// is kept free is not there for pages: with twice as much a program whose working set is twice its
 /// memory has 2 % (uniform) to 5 % (zipf) more faults, and nothing was faster.
-pub fn default_high(max: u64) -> u64 {
+fn default_high(max: u64) -> u64 {
     max - (max / 64).max(4 << 20).min(max / 2)
 }
 

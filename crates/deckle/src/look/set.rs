@@ -12,7 +12,7 @@ use super::{find, table};
 use crate::args::look::SetArgs;
 use crate::config::Setting;
 use crate::fail::Fail;
-use crate::settings::{MEMORY_MAX_LEAST, default_high};
+use crate::settings::{MEMORY_MAX_LEAST, high_by_default, pages};
 use crate::{print, say};
 
 const PAGE: u64 = PAGE_SIZE as u64;
@@ -82,16 +82,10 @@ fn parse(settings: &[String]) -> Result<Vec<Setting>, Fail> {
     Ok(given)
 }
 
-fn pages(bytes: Option<u64>) -> u64 {
-    bytes.map_or(u64::MAX, |bytes| bytes / PAGE)
-}
-
 /// `memory.high` if nobody says otherwise, pages.
-fn high_by_default(max: u64, profile: Profile) -> u64 {
-    match (max, profile) {
-        (u64::MAX, _) | (_, Profile::Linux) => u64::MAX,
-        (max, Profile::Deckle) => default_high(max.saturating_mul(PAGE)) / PAGE,
-    }
+fn default_high(max: u64, profile: Profile) -> u64 {
+    let bytes = (max != u64::MAX).then(|| max.saturating_mul(PAGE));
+    pages(high_by_default(bytes, profile))
 }
 
 impl Now {
@@ -119,8 +113,8 @@ impl Now {
             }
         }
         let profile = self.knobs.profile;
-        if high.is_none() && self.limits.high == high_by_default(self.limits.max, profile) {
-            now.limits.high = high_by_default(now.limits.max, profile);
+        if high.is_none() && self.limits.high == default_high(self.limits.max, profile) {
+            now.limits.high = default_high(now.limits.max, profile);
         }
         match (high, max) {
             _ if now.limits.high == u64::MAX || now.limits.high <= now.limits.max => Ok(now),
