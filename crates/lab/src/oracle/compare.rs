@@ -1,22 +1,20 @@
-//! What the two sides of a program have told, step by step, and in what they differ.
+//! What the two sides of a program have told, step by step, and in what they differ: errors,
+//! bytes and ends here, the pages in `pages.rs`.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
+use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt;
 
 use serde::Serialize;
 
-use super::reasons::*;
+use super::pages::{NEAR, Process, is_resident};
+use super::reasons::MARGIN;
 use crate::LabError;
 use crate::child::Finished;
-use crate::program::oracle::plan::{Advice, BLOCK_PAGES, Plan, Step};
+use crate::program::oracle::plan::{Advice, Plan, Step};
 use crate::size::PAGE;
 
 /// Exit status of `deckle run` for a program killed at the limit.
 const KILLED: i32 = 137;
-/// How far from the limit, in pages, what a side takes beside the program's own pages (tables,
-/// batches of charges, the process itself) may decide.
-const NEAR: usize = (3 << 20) / PAGE;
 
 named! {
     /// What differs.
@@ -129,83 +127,14 @@ impl Run {
     }
 }
 
-fn is_resident(class: u8) -> bool {
-    matches!(class, b'r' | b'h')
-}
-
-/// What differs of a page.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-enum Page {
-    Same,
-    Zero,
-    More,
-    Less,
-    Huge,
-    Small,
-}
-
-impl Page {
-    fn of(kernel: u8, live: u8) -> Self {
-        match (is_resident(kernel), is_resident(live)) {
-            (false, true) => Self::More,
-            (true, false) => Self::Less,
-            (true, true) if kernel == live => Self::Same,
-            (true, true) if live == b'h' => Self::Huge,
-            (true, true) => Self::Small,
-            (false, false) if (kernel == b'z') == (live == b'z') => Self::Same,
-            (false, false) => Self::Zero,
-        }
+/// Another error, or other bytes, after a step.
+fn other(step: &Step, kernel: &Told, live: &Told) -> Option<Found> {
+    let name = name(step, kernel);
+    if kernel.errno != live.errno {
+        let what = format!("{name}: error {} instead of {}", live.errno, kernel.errno);
+        return Some((Kind::Error, what, None));
     }
-
-    /// Whether this is no new decision after that: of a block that is huge on one side alone some
-    /// pages are there on the other, too.
-    fn follows(self, was: Self) -> bool {
-        let side = |of| match of {
-            Self::More | Self::Huge => 1,
-            Self::Less | Self::Small => 2,
-            Self::Same | Self::Zero => 0,
-        };
-        self == was || side(self) != 0 && side(self) == side(was)
-    }
-
-    fn says(self) -> &'static str {
-        match self {
-            Self::Same | Self::Zero => "",
-            Self::More => "resident under deckle only",
-            Self::Less => "resident on the kernel only",
-            Self::Huge => "huge under deckle only",
-            Self::Small => "huge on the kernel only",
-        }
-    }
-}
-
-/// Why something differs.
-enum Why {
-    Nature(Reason),
-    Cause(Reason),
-    Unknown,
-}
-
-/// What differs after a step and did not before: the reasons, and of how many pages what.
-#[derive(Default)]
-struct News {
-    natures: BTreeSet<Reason>,
-    causes: BTreeSet<Reason>,
-    unknown: bool,
-    others: BTreeMap<Page, (usize, usize)>,
-}
-
-impl News {
-    fn tell(&self, name: &str) -> Found {
-        let what = self.others.iter().map(|(is, (pages, first))| {
-            let says = is.says();
-            format!("{says}, {pages} pages from {first} on")
-        });
-        let what: Vec<String> = what.collect();
-        let cause = self.causes.first().map(|cause| cause.name);
-        let what = format!("{name}: {}", what.join("; "));
-        (Kind::Memory, what, cause.filter(|_| !self.unknown))
-    }
+    (kernel.sum != live.sum).then(|| (Kind::Bytes, format!("{name}: other bytes"), None))
 }
 
 /// What a step is called.
@@ -219,23 +148,6 @@ fn name(step: &Step, told: &Told) -> String {
 /// Of which kind a difference is, what it is, and what explains it.
 type Found = (Kind, String, Option<&'static str>);
 
-/// A process on both sides.
-#[derive(Clone)]
-struct Process {
-    /// What already differed.
-    differs: Vec<Page>,
-    /// Pages that rest since some advice.
-    aside: Vec<bool>,
-    /// How the kernel and deckle mapped each page.
-    was: [Vec<u8>; 2],
-    /// Pages of blocks that were advised in part, and of huge ones that deckle took apart.
-    cut: Vec<bool>,
-    torn: Vec<bool>,
-    /// Pages that were ever resident.
-    ever: Vec<bool>,
-    forked: bool,
-}
-
 /// The step of a name, if it is one of the plan's.
 fn find<'a>(plan: &'a Plan, name: &str) -> Option<&'a Step> {
     let digits = name.bytes().take_while(u8::is_ascii_digit).count();
@@ -247,126 +159,6 @@ fn find<'a>(plan: &'a Plan, name: &str) -> Option<&'a Step> {
         Some("c") => child.get(name[digits + 1..].parse::<usize>().ok()?),
         Some(_) => parent.get(name[digits + 1..].parse::<usize>().ok()?),
         None => Some(step),
-    }
-}
-
-impl Process {
-    fn new(pages: usize) -> Self {
-        let none = vec![false; pages];
-        Self {
-            differs: vec![Page::Same; pages],
-            was: [vec![b'.'; pages], vec![b'.'; pages]],
-            aside: none.clone(),
-            cut: none.clone(),
-            torn: none.clone(),
-            ever: none,
-            forked: false,
-        }
-    }
-
-    /// Another error, or other bytes.
-    fn other(&self, step: &Step, kernel: &Told, live: &Told) -> Option<Found> {
-        let name = name(step, kernel);
-        if kernel.errno != live.errno {
-            let what = format!("{name}: error {} instead of {}", live.errno, kernel.errno);
-            return Some((Kind::Error, what, None));
-        }
-        (kernel.sum != live.sum).then(|| (Kind::Bytes, format!("{name}: other bytes"), None))
-    }
-
-    /// What the step does to what rests aside, and to mappings.
-    fn rest(&mut self, step: &Step) {
-        let ends = |marks: &mut Vec<bool>, range: Range<usize>| {
-            for end in [range.start, range.end] {
-                if !end.is_multiple_of(BLOCK_PAGES) {
-                    let block = end / BLOCK_PAGES * BLOCK_PAGES;
-                    marks[block..block + BLOCK_PAGES].fill(true);
-                }
-            }
-        };
-        match step {
-            Step::Advise(range, Advice::Huge | Advice::NoHuge) => {
-                ends(&mut self.cut, range.clone());
-            }
-            Step::Fork(..) => self.forked = true,
-            Step::Advise(range, Advice::Cold | Advice::Free | Advice::PageOut) => {
-                self.aside[range.clone()].fill(true);
-            }
-            Step::Touch(range, stride, _) => {
-                for page in range.clone().step_by(*stride) {
-                    self.aside[page] = false;
-                }
-            }
-            Step::Move(from, to) => {
-                // What rests stays so at its new place (docs/limits.md), and is new at the old.
-                self.aside[*to..to + from.len()].fill(true);
-                self.aside[from.clone()].fill(false);
-            }
-            Step::Map(range) | Step::Unmap(range) => self.aside[range.clone()].fill(false),
-            _ => {}
-        }
-    }
-
-    /// Why this differs of a page: by nature, or else.
-    fn reason(&self, step: &Step, page: usize, is: Page) -> Why {
-        let writes = matches!(step, Step::Touch(_, _, Some(_)))
-            || matches!(step, Step::Advise(_, Advice::PopulateWrite));
-        match (is, step) {
-            (Page::Zero, _) => Why::Nature(ZERO),
-            (Page::Less, _) if self.aside[page] => Why::Nature(ASIDE),
-            (Page::Less, Step::Advise(_, Advice::DontNeed) | Step::Map(_) | Step::Unmap(_))
-            | (Page::Less, Step::Protect(..) | Step::Move(..) | Step::Resize(..))
-                if self.was[1][page] == b'h' =>
-            {
-                Why::Nature(SHATTER)
-            }
-            (Page::Huge, _) if self.cut[page] => Why::Nature(CUT),
-            (Page::More, _) if self.torn[page] => Why::Cause(TORN),
-            (Page::Less | Page::Small, _) if writes && self.forked => Why::Cause(FORKED),
-            _ => Why::Unknown,
-        }
-    }
-
-    /// Compares how all pages are mapped after a step: what is new, by nature and otherwise.
-    fn look(&mut self, plan: &Plan, step: &Step, [kernel, live]: [&Told; 2]) -> News {
-        let mut news = News::default();
-        self.rest(step);
-        for (ever, (k, l)) in (self.ever.iter_mut()).zip(kernel.classes.iter().zip(&live.classes)) {
-            *ever |= is_resident(*k) || is_resident(*l);
-        }
-        let most = self.ever.iter().filter(|page| **page).count();
-        let near = |limit| most + NEAR >= limit / PAGE;
-        let full = plan.knobs.limit.is_some_and(near);
-        for (page, (k, l)) in kernel.classes.iter().zip(&live.classes).enumerate() {
-            let (is, was) = (Page::of(*k, *l), self.differs[page]);
-            self.differs[page] = is;
-            if is == Page::Same || is.follows(was) {
-                continue;
-            }
-            match self.reason(step, page, is) {
-                Why::Nature(nature) => _ = news.natures.insert(nature),
-                _ if full => _ = news.natures.insert(ORDER),
-                why => {
-                    if let Why::Cause(cause) = why {
-                        news.causes.insert(cause);
-                    } else {
-                        news.unknown = true;
-                    }
-                    news.others.entry(is).or_insert((0, page)).0 += 1;
-                }
-            }
-        }
-        let cuts = !matches!(step, Step::Touch(..) | Step::Advise(..))
-            || matches!(step, Step::Advise(_, Advice::DontNeed));
-        for block in (0..live.classes.len()).step_by(BLOCK_PAGES) {
-            let block = block..block + BLOCK_PAGES;
-            let huge = |classes: &[u8]| classes[block.clone()].contains(&b'h');
-            if cuts && huge(&self.was[1]) && !huge(&live.classes) {
-                self.torn[block].fill(true);
-            }
-        }
-        self.was = [kernel.classes.clone(), live.classes.clone()];
-        news
     }
 }
 
@@ -431,7 +223,7 @@ pub(super) fn compare(
             Some((fork, _)) if fork == before.0 => &mut before.1,
             _ => &mut main,
         };
-        if let Some(other) = process.other(step, k, l) {
+        if let Some(other) = other(step, k, l) {
             if is_refused(plan.knobs.limit, step, k, l) {
                 *totals.by_nature.entry(MARGIN.name).or_default() += 1;
                 return;
@@ -439,14 +231,15 @@ pub(super) fn compare(
             return differ(&k.step, other);
         }
         process.forked |= k.step.contains(['c', 'p']);
-        let news = process.look(plan, step, [k, l]);
+        let news = process.look(plan, step, [&k.classes, &l.classes]);
         for nature in &news.natures {
             *totals.by_nature.entry(nature.name).or_default() += 1;
         }
-        if news.others.is_empty() {
+        if news.is_nature() {
             totals.agree += u64::from(news.natures.is_empty());
         } else {
-            differ(&k.step, news.tell(&name(step, k)));
+            let what = format!("{}: {}", name(step, k), news.what());
+            differ(&k.step, (Kind::Memory, what, news.cause()));
         }
         if let Ok(n) = k.step.parse::<usize>() {
             before = ((n + 1).to_string(), main.clone());

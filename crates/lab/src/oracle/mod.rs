@@ -21,6 +21,7 @@ use crate::program::oracle::plan::{Knobs, LIMIT, Plan, SIZES};
 use crate::{LabError, Side};
 
 mod compare;
+mod pages;
 mod reasons;
 #[cfg(test)]
 mod tests;

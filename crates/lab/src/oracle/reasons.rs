@@ -49,14 +49,14 @@ pub const NATURE: [Reason; 6] = [ZERO, ASIDE, SHATTER, CUT, ORDER, MARGIN];
 
 pub(super) const FORKED: Reason = reason(
     "forked",
-    "after a fork deckle unprotects and copies windows of a huge page, the kernel reuses it whole \
-     if nobody shares it any more",
+    "after a fork deckle unprotects and copies windows of a huge page, and lets advice pass by what \
+     is shared or was; the kernel knows when nobody shares a folio any more, and treats it whole",
 );
 
 pub(super) const TORN: Reason = reason(
     "torn",
-    "of a huge page that was cut deckle keeps single pages, the kernel one folio, which later \
-     advice splits, so that its pages of zeros go",
+    "of a large folio that was cut, moved to an odd place or written after a fork deckle keeps \
+     single pages, the kernel one folio, which later advice splits, so that its pages of zeros go",
 );
 /// What explains differences that are no side's nature: they count.
 pub const CAUSES: [Reason; 2] = [FORKED, TORN];

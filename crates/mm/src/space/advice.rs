@@ -12,6 +12,7 @@ use crate::table::entry::Kind;
 use crate::table::vma::{ThpAdvice, Vma};
 use crate::units::{BLOCK_PAGES, PageMask, SpaceId, Vpn};
 use alloc::vec::Vec;
+use core::sync::atomic::Ordering::Relaxed;
 
 /// What a program may advise about a range. Names as in madvise(2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -56,9 +57,9 @@ impl<E: Env> Mm<E> {
                 _ => ThpAdvice::NoHuge,
             };
             let _mmap = space.mmap_lock.lock(self.machine());
-            return space
-                .edit_vmas(self, |tree| tree.update(start, pages, |v| v.advice = to))
-                .map_err(|hole| MapError::Hole(hole.0));
+            let edited = space.edit_vmas(self, |tree| tree.update(start, pages, |v| v.advice = to));
+            self.cut_huge_zero(&space, [start, start.add(pages)]);
+            return edited.map_err(|hole| MapError::Hole(hole.0));
         }
         let mapped = space.read_vmas(self, |t| t.range(start, pages).collect::<Vec<_>>());
         let covered: u64 = mapped.iter().map(|v| v.pages).sum();
@@ -94,6 +95,20 @@ impl<E: Env> Mm<E> {
             return Err(MapError::Hole(start));
         }
         Ok(())
+    }
+
+    /// Where a mapping ends in the middle of a huge page of zeros, they are those of single pages:
+    /// a table cannot hold them whole. `mmap_lock` held.
+    fn cut_huge_zero(&self, space: &Space, ends: [Vpn; 2]) {
+        for end in ends.into_iter().filter(|end| end.index() > 0) {
+            let goes_on = space.vma(self, end).0.is_some_and(|vma| vma.start < end);
+            if !goes_on {
+                space
+                    .block(self, end.block())
+                    .huge_zero
+                    .store(false, Relaxed);
+            }
+        }
     }
 
     /// Populates what these VMAs, which are in order, have from `next` on up to the first hole.

@@ -17,6 +17,7 @@ use crate::table::entry::{Entry, Kind};
 use crate::table::vma::Vma;
 use crate::units::{BLOCK_PAGES, BlockNr, PageMask, PageRun, Pfn, SpaceId, Vpn, order_pages};
 use alloc::vec::Vec;
+use core::sync::atomic::Ordering::Relaxed;
 
 /// Where the mapping may go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -287,7 +288,9 @@ impl<E: Env> Mm<E> {
                 }
                 drop(state);
                 let dest = space.block(self, to.block());
-                *self.lock_settled(&dest, 0, BLOCK_PAGES) = dirtied(moved);
+                let mut there = self.lock_settled(&dest, 0, BLOCK_PAGES);
+                (dest.huge_zero).store(source.huge_zero.load(Relaxed), Relaxed);
+                *there = dirtied(moved);
                 return Ok(());
             }
             if matches!(&*state, BlockState::Empty) {
@@ -308,6 +311,7 @@ impl<E: Env> Mm<E> {
             self.rehome(space, moved.iter().copied(), to);
             let dest = space.block(self, to.block());
             let mut state = self.lock_settled(&dest, to.index(), n);
+            dest.huge_zero.store(false, Relaxed);
             if let Some(table) = state.table() {
                 for (k, e) in moved.into_iter().enumerate().filter(|m| !m.1.is_none()) {
                     table.set(to.index() + k as u32, e);

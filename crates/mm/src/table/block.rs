@@ -194,13 +194,10 @@ impl BlockState {
         }
     }
 
-    /// Whether every page is a mapped page of zeros that a read has left.
+    /// Whether every page is a page of zeros that a read has left, mapped or moved since.
     pub(crate) fn is_zeros(&self) -> bool {
-        let shown = Kind::Zero {
-            mapped: true,
-            dropped: false,
-        };
-        matches!(self, BlockState::Table(t) if t.0.iter().all(|e| e.kind() == shown))
+        let is_zero = |e: &Entry| matches!(e.kind(), Kind::Zero { dropped: false, .. });
+        matches!(self, BlockState::Table(t) if t.0.iter().all(is_zero))
     }
 
     /// Turns a table of holes back into an empty block.

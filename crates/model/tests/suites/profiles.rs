@@ -3,6 +3,7 @@
 
 use super::common::Rig;
 use super::common::hand::{BLOCK, byte_of, intact};
+use deckle_mm::space::remap::Remap;
 use deckle_mm::{Advice, Charge, FaultError, Item, Profile, Prot, SizeMode, Sizes, Tunables, Vpn};
 
 fn both() -> [Tunables; 2] {
@@ -57,6 +58,50 @@ fn r40_r59_a_read_of_an_empty_block_is_a_huge_page_of_zeros_in_profile_linux() {
     let before = shown();
     rig.read(start.add(3 * BLOCK + 7));
     assert_eq!(shown(), before + 1);
+    rig.verify(&"huge pages of zeros");
+}
+
+#[test]
+fn r40_r59_a_huge_page_of_zeros_moves_whole_and_is_cut_by_advice_in_profile_linux() {
+    let rig = Rig::new(64, 1, 1, true, Tunables::of_profile(Profile::Linux));
+    let start = rig.mmap(0, 4 * BLOCK);
+    let zeros = |at: Vpn| (0..BLOCK).for_each(|i| assert_eq!(rig.read(at.add(i)), [0; 4096]));
+    let order = |at: Vpn| {
+        rig.write(at.add(9), 1);
+        rig.folio(at.add(9)).order
+    };
+    let to = |from: Vpn, pages: u64, at: Vpn| {
+        let moved = rig
+            .mm
+            .mremap(rig.space, from, pages, pages, Remap::Fixed(at));
+        assert_eq!(moved, Ok(at));
+    };
+    // Moved to where a table can hold it whole it is one still, seen there or not.
+    let far = start.add(8 * BLOCK);
+    (0..4).for_each(|i| zeros(start.add(i * BLOCK)));
+    to(start, BLOCK, far);
+    zeros(far);
+    assert_eq!(order(far), 9);
+    to(start.add(BLOCK), BLOCK, far.add(BLOCK));
+    assert_eq!(order(far.add(BLOCK)), 9);
+    // At an odd place it is so many pages; and so is another that was at that place.
+    let other = far.add(4 * BLOCK);
+    rig.mmap(12 * BLOCK, 2 * BLOCK);
+    zeros(other);
+    to(start.add(2 * BLOCK), BLOCK, other.add(3));
+    rig.mmap(12 * BLOCK, 3);
+    zeros(other);
+    assert_eq!(order(other), 0);
+    // Two mappings have a part of it each for a time.
+    let last = start.add(3 * BLOCK);
+    rig.advise(last, BLOCK, Advice::HugePage);
+    assert_eq!(order(last), 9);
+    rig.munmap(last, BLOCK);
+    rig.mmap(3 * BLOCK, BLOCK);
+    zeros(last);
+    rig.advise(last.add(100), 400, Advice::NoHugePage);
+    rig.advise(last, BLOCK, Advice::HugePage);
+    assert_eq!(order(last), 0);
     rig.verify(&"huge pages of zeros");
 }
 
