@@ -232,6 +232,7 @@ pub(super) fn compare(
         }
         process.forked |= k.step.contains(['c', 'p']);
         let news = process.look(plan, step, [&k.classes, &l.classes]);
+        main.pressed |= news.full && k.step.contains('c');
         for nature in &news.natures {
             *totals.by_nature.entry(nature.name).or_default() += 1;
         }

@@ -74,6 +74,8 @@ pub(super) struct News {
     pub natures: BTreeSet<Reason>,
     causes: BTreeSet<Reason>,
     unknown: bool,
+    /// Whether the limit had a say in it.
+    pub full: bool,
     others: BTreeMap<Page, (usize, usize)>,
 }
 
@@ -116,6 +118,8 @@ pub(super) struct Process {
     ever: Vec<bool>,
     /// Whether there was a fork.
     pub forked: bool,
+    /// Whether its child has been at the limit since its last step.
+    pub pressed: bool,
 }
 
 /// Sets the marks around the ends of a range, as far as a folio of `unit` pages reaches over them.
@@ -162,6 +166,7 @@ impl Process {
             torn: none.clone(),
             ever: none,
             forked: false,
+            pressed: false,
         }
     }
 
@@ -239,7 +244,9 @@ impl Process {
             (Page::Huge, _) if self.cut[page] => Why::Nature(CUT),
             (Page::More, _) if self.torn[page] => Why::Cause(TORN),
             (Page::Less | Page::Small, _) if writes && self.forked => Why::Cause(FORKED),
-            (Page::More, Step::Advise(..)) if !writes && self.forked => Why::Cause(FORKED),
+            (Page::More | Page::Huge, Step::Advise(..)) if !writes && self.forked => {
+                Why::Cause(FORKED)
+            }
             _ => Why::Unknown,
         }
     }
@@ -255,13 +262,14 @@ impl Process {
             *ever |= is_resident(*k) || is_resident(*l);
         }
         let unit = largest(&plan.knobs);
-        let full = plan.knobs.limit.is_some_and(|limit| {
+        let at_limit = plan.knobs.limit.is_some_and(|limit| {
             // Whatever is there in the middle of the step, too.
             let now = written(step).map_or(0..0, |range| reach(&range, unit));
             let ever = (0..).zip(&self.ever);
             let most = ever.filter(|(page, ever)| **ever || now.contains(page));
             most.count() + NEAR >= limit / PAGE
         });
+        news.full = at_limit || std::mem::take(&mut self.pressed);
         for (page, (k, l)) in pairs().enumerate() {
             let (is, was) = (Page::of(*k, *l), self.differs[page]);
             self.differs[page] = is;
@@ -270,7 +278,7 @@ impl Process {
             }
             match self.reason(step, page, is) {
                 Why::Nature(nature) => _ = news.natures.insert(nature),
-                _ if full => _ = news.natures.insert(ORDER),
+                _ if news.full => _ = news.natures.insert(ORDER),
                 why => {
                     if let Why::Cause(cause) = why {
                         news.causes.insert(cause);

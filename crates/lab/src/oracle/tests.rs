@@ -116,6 +116,79 @@ fn what_differs_by_nature_is_counted_apart() {
     assert_eq!((rows.len(), rows[0].cause), (1, Some("torn")));
 }
 
+/// What is found of a program of these steps, of each of which the sides tell this.
+fn found_in(steps: &[(&str, &str, &str)], of: Plan) -> (Vec<Option<&'static str>>, Totals) {
+    let run = |live: bool| {
+        let line = |(name, kernel, deckle): &(&str, &str, &str)| {
+            format!("step {name} 0 7 {}\n", if live { deckle } else { kernel })
+        };
+        Run::parse(&steps.iter().map(line).collect::<String>(), None).unwrap()
+    };
+    let (mut rows, mut totals) = (Vec::new(), Totals::default());
+    compare::compare(1, &of, &run(false), &run(true), &mut rows, &mut totals);
+    (rows.iter().map(|row| row.cause).collect(), totals)
+}
+
+#[test]
+fn what_was_taken_apart_explains_what_advice_finds_at_its_new_place() {
+    let write = Step::Touch(0..512, 1, Some(1));
+    let cold = Step::Advise(500..600, Advice::Cold);
+    let mut of = plan(write);
+    of.pages = 1024;
+    of.knobs.limit = None;
+    let told = [
+        ("0", "h512.512", "h512.512"),
+        ("1", "r16.500r496.12", "r16.500r496.12"),
+        ("2", "r16.500r9z487.12", "r16.500r496.12"),
+    ];
+    of.steps.extend([Step::Move(16..512, 516), cold.clone()]);
+    assert_eq!(found_in(&told, of.clone()).0, [Some("torn")]);
+    // Of what nobody has cut it explains nothing.
+    let told = [
+        ("0", "h512.512", "h512.512"),
+        ("1", "h512r496.16", "h512r496.16"),
+        ("2", "h512r9z487.16", "h512r496.16"),
+    ];
+    of.steps[1] = Step::Touch(512..1008, 1, Some(1));
+    assert_eq!(found_in(&told, of.clone()).0, [None]);
+    // After a fork it is what the kernel knows and deckle does not.
+    of.steps[1] = Step::Fork(vec![cold], Vec::new(), false);
+    let told = [
+        ("0", "h512.512", "h512.512"),
+        ("1c0", "h1r499.524", "h512.512"),
+        ("1", "h512.512", "h512.512"),
+    ];
+    assert_eq!(found_in(&told, of).0, [Some("forked")]);
+}
+
+#[test]
+fn at_the_limit_is_who_was_there_in_the_middle_of_a_step_or_in_a_child() {
+    let fill = Step::Advise(0..1024, Advice::PopulateWrite);
+    let told = [("0", "r512.512", "r500.524")];
+    let mut of = plan(fill.clone());
+    of.pages = 1024;
+    for (pages, found) in [(1024 + 768, 0), (1024 + 769, 1)] {
+        of.knobs.limit = Some(pages * crate::size::PAGE);
+        let (rows, totals) = found_in(&told, of.clone());
+        let by_order = totals.by_nature.get("order").copied().unwrap_or(0);
+        assert_eq!((rows.len(), by_order), (found, 1 - found as u64), "{pages}");
+    }
+    of.knobs.limit = Some((1024 + 768) * crate::size::PAGE);
+    of.steps = vec![Step::Fork(vec![fill], Vec::new(), false)];
+    let told = [
+        ("0c0", "r600.424", "r600.424"),
+        ("0", "r512.512", "r500.524"),
+        ("end", "r512.512", "r512.512"),
+    ];
+    assert_eq!(found_in(&told, of.clone()).0, []);
+    let told = [
+        told[0],
+        ("0", "r512.512", "r512.512"),
+        ("end", "r512.512", "r500.524"),
+    ];
+    assert_eq!(found_in(&told, of).0, [None], "no longer");
+}
+
 #[test]
 fn a_call_that_is_refused_is_an_error_but_where_the_kernel_had_just_room() {
     let fill = || Step::Advise(0..512, Advice::PopulateWrite);
