@@ -49,8 +49,9 @@ pub const NATURE: [Reason; 6] = [ZERO, ASIDE, SHATTER, CUT, ORDER, MARGIN];
 
 pub(super) const FORKED: Reason = reason(
     "forked",
-    "after a fork deckle unprotects and copies windows of a huge page, and lets advice pass by what \
-     is shared or was; the kernel knows when nobody shares a folio any more, and treats it whole",
+    "after a fork deckle unprotects and copies windows of a huge page, and what is or was shared \
+     lets advice pass by; the kernel knows when a folio is nobody else's any more, and treats it \
+     whole",
 );
 
 pub(super) const TORN: Reason = reason(

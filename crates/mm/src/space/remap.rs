@@ -309,17 +309,22 @@ impl<E: Env> Mm<E> {
             state.tidy();
             drop(state);
             self.rehome(space, moved.iter().copied(), to);
-            let dest = space.block(self, to.block());
-            let mut state = self.lock_settled(&dest, to.index(), n);
-            dest.huge_zero.store(false, Relaxed);
-            if let Some(table) = state.table() {
-                for (k, e) in moved.into_iter().enumerate().filter(|m| !m.1.is_none()) {
-                    table.set(to.index() + k as u32, e);
-                }
-            }
-            state.tidy();
+            self.arrive(space, to, moved);
             return Ok(());
         }
+    }
+
+    /// Puts entries that have moved into their block.
+    fn arrive(&self, space: &Space, to: Vpn, moved: Vec<Entry>) {
+        let dest = space.block(self, to.block());
+        let mut state = self.lock_settled(&dest, to.index(), moved.len() as u32);
+        dest.huge_zero.store(false, Relaxed);
+        if let Some(table) = state.table() {
+            for (k, e) in moved.into_iter().enumerate().filter(|m| !m.1.is_none()) {
+                table.set(to.index() + k as u32, e);
+            }
+        }
+        state.tidy();
     }
 
     /// Tells the folios of entries where they live now. A folio of several pages moves as a
