@@ -14,6 +14,7 @@ mod cli_access;
 mod cli_doctor;
 mod cli_errors;
 mod cli_fit;
+mod cli_folios;
 mod cli_inspect;
 mod cli_killed;
 mod cli_lab;
