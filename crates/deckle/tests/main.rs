@@ -18,6 +18,7 @@ mod cli_folios;
 mod cli_inspect;
 mod cli_killed;
 mod cli_lab;
+mod cli_outputs;
 mod cli_record;
 mod cli_run;
 mod cli_services;

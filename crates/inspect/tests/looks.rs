@@ -115,7 +115,11 @@ fn a_huge_page_of_which_a_child_has_only_a_part_is_not_copied() {
         let subject = Subject::new(|| {
             let mut memory = blocks(&[500])?;
             let at = gone * PAGE as usize;
-            fork(|| drop(memory.advise(at..at + PAGE as usize, Advice::DontNeed)));
+            fork(|| {
+                memory
+                    .advise(at..at + PAGE as usize, Advice::DontNeed)
+                    .unwrap()
+            });
             Some(memory)
         });
         let Some(subject) = subject else { return };
@@ -139,7 +143,7 @@ fn what_another_process_has_of_a_huge_page_is_not_held_for_nobody() {
     }
     let subject = Subject::new(|| {
         let mut memory = blocks(&[300])?;
-        fork(|| drop(memory.advise(0..HUGE / 2, Advice::DontNeed)));
+        fork(|| memory.advise(0..HUGE / 2, Advice::DontNeed).unwrap());
         memory.advise(HUGE / 2..HUGE, Advice::DontNeed).ok()?;
         Some(memory)
     });
