@@ -8,7 +8,7 @@ use deckle_mm::Tunables;
 use deckle_mm::knob::Kind;
 use toml::de::{DeTable, DeValue};
 
-use crate::fail::Fail;
+use crate::fail::{Fail, read_text};
 
 /// A setting that is given.
 pub struct Setting {
@@ -67,13 +67,16 @@ impl Setting {
     }
 }
 
+/// Most bytes of a settings file: a hundred times what all settings take.
+const BYTES: u64 = 1 << 20;
+
 /// Reads `path`.
 ///
 /// # Errors
 /// It cannot be read, or is no TOML; the error names the line.
 pub fn read(path: &Path) -> Result<Vec<Setting>, Fail> {
     let shown = path.display();
-    let text = std::fs::read_to_string(path).map_err(|e| {
+    let text = read_text(path, BYTES).map_err(|e| {
         Fail::own(format!(
             "{shown}: cannot be read: {}",
             crate::fail::plain(&e)

@@ -37,6 +37,7 @@ struct Range {
 
 /// Fetches; the exit status of `deckle`.
 pub fn fetch(args: &FetchArgs) -> Result<i32, Fail> {
+    procfs::check().map_err(Fail::own)?;
     let range = Range::of(args).map_err(Fail::own)?;
     range.is_mapped().map_err(Fail::own)?;
     let mut at = range.start;

@@ -37,19 +37,23 @@ fn run<E: Experiment + clap::Args>(told: Told<E>, plot: Option<PathBuf>) -> Resu
         told.experiment
             .may_plot()
             .map_err(|e| Fail::own(e.to_string()))?;
-        picture = Some((File::create(path).map_err(|e| no_plot(path, e))?, path));
+        // An older picture stays until there is another.
+        let mut open = File::options();
+        let file = open.write(true).create(true).truncate(false).open(path);
+        picture = Some((file.map_err(|e| no_plot(path, e))?, path));
     }
     let report = told.experiment.run(&own_command()?).map_err(failed)?;
-    if let Some((mut file, path)) = picture {
-        let svg = report.to_svg().unwrap_or_default();
-        file.write_all(svg.as_bytes())
-            .map_err(|e| no_plot(path, e))?;
-    }
     let text = match told.format {
         Format::Text => report.to_text(),
         Format::Json => report.to_json(),
     };
     print(text.trim_end_matches('\n'))?;
+    if let Some((mut file, path)) = picture {
+        let svg = report.to_svg().unwrap_or_default();
+        let _ = file.set_len(0);
+        file.write_all(svg.as_bytes())
+            .map_err(|e| no_plot(path, e))?;
+    }
     Ok(i32::from(report.failed()))
 }
 

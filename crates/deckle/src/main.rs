@@ -37,13 +37,19 @@ use fail::Fail;
 fn say(text: fmt::Arguments<'_>) {
     use std::io::{IsTerminal, Write};
     let mut err = std::io::stderr();
-    let colour = err.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
+    let none = std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty());
+    let colour = err.is_terminal() && !none && !is_dumb();
     let head = if colour {
         "\x1b[1;31mdeckle:\x1b[0m"
     } else {
         "deckle:"
     };
     let _ = err.write_all(format!("{head} {text}\n").as_bytes());
+}
+
+/// Whether the terminal can do nothing but show text, as it says.
+fn is_dumb() -> bool {
+    std::env::var_os("TERM").is_some_and(|term| term == "dumb")
 }
 
 /// Lines on standard output.
@@ -90,10 +96,13 @@ fn main() -> ExitCode {
 fn usage(e: &clap::Error) -> i32 {
     use clap::error::ErrorKind;
     match e.kind() {
-        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            let _ = e.print();
-            0
-        }
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => match e.print() {
+            Ok(()) => 0,
+            Err(e) => {
+                say(format_args!("output: {}", fail::plain(&e)));
+                125
+            }
+        },
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             let _ = e.print();
             125
@@ -132,13 +141,15 @@ fn mistake(e: &clap::Error) -> String {
     // The library's words for what is no number are about its digits.
     let text = e
         .to_string()
-        .replace("invalid digit found in string", "not a whole number");
+        .replace("invalid digit found in string", "not a whole number")
+        .replace("invalid float literal", "not a number");
     let text = text.strip_prefix("error: ").unwrap_or(&text);
     let lines = text.lines().take_while(|l| !l.starts_with("Usage:"));
     // An option that is misspelt is not meant for the program.
     let lines = lines.filter(|l| !l.contains("as a value, use") && !l.contains("try '--help'"));
     let what: Vec<&str> = lines.map(str::trim).filter(|l| !l.is_empty()).collect();
-    format!("{}; see `{} --help`", what.join("; "), verbs())
+    let what = what.join("; ").replace(":; ", ": ");
+    format!("{what}; see `{} --help`", verbs())
 }
 
 /// The option of `run` that has taken `--` for its value, since values may begin with a dash.

@@ -1,5 +1,33 @@
 //! Files of /proc: those in which every line names a value or a mapping, and a process's name.
 
+use std::path::Path;
+
+/// What to do where it is missing.
+pub const MISSING: &str = "there is no /proc here: as root, mount -t proc proc /proc";
+
+/// Whether what it tells of a number is of the process that has it for system calls.
+///
+/// # Errors
+/// What to do where it is not.
+pub fn check() -> Result<(), String> {
+    is_own(Path::new("/proc"), std::process::id())
+}
+
+fn is_own(proc: &Path, me: u32) -> Result<(), String> {
+    let told = std::fs::read_link(proc.join("self"));
+    let pid: Option<u32> = told.ok().and_then(|link| link.to_str()?.parse().ok());
+    match pid {
+        Some(pid) if me == pid => Ok(()),
+        // Who is in no namespace that it tells of has no name there.
+        None if !proc.join("1").exists() => Err(MISSING.to_owned()),
+        _ => Err(
+            "/proc is of another PID namespace: mount that of this one (unshare \
+                  --mount-proc, or mount -t proc proc /proc)"
+                .to_owned(),
+        ),
+    }
+}
+
 /// What follows `name` (with its colon): the first word.
 pub fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
@@ -27,6 +55,15 @@ pub fn comm(pid: u32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_proc_that_is_not_there_or_another_namespaces_is_refused() {
+        let me = std::process::id();
+        assert_eq!(is_own(Path::new("/proc"), me), Ok(()));
+        let why = |dir: &str, pid| is_own(Path::new(dir), pid).unwrap_err();
+        assert!(why("/proc", me + 1).contains("another PID namespace"));
+        assert!(why("/dev", me).contains("no /proc here"));
+    }
 
     #[test]
     fn a_line_of_maps_begins_with_its_addresses() {

@@ -142,9 +142,24 @@ fn inspect_says_what_to_do_where_it_cannot() {
         (&["inspect", "no-such-name"][..], "give a PID"),
         (&["inspect", "no/such/group"], "is no cgroup"),
         (&["inspect", "2147483647"], "there is no process"),
+        (&["inspect", "0"], "there is no process 0"),
         (&["inspect", "--sample", "0"], "more than 0"),
+        (&["inspect", "--sample", "-1"], "more than 0"),
+        (&["inspect", "--sample", "x"], "not a number"),
+        (&["inspect", "--interval", "0"], "0.01 to 86400 seconds"),
+        (&["inspect", "--interval", "nan"], "0.01 to 86400 seconds"),
         (&["inspect", "--budget", "lots"], "--budget"),
+        (&["inspect", "--budget", "-1"], "--budget: `-1`"),
+        (&["inspect", "--count", "3"], "not provided: --interval"),
         (&["inspect", "--verify"], "PROGRAM"),
+        (
+            &["inspect", "--verify", "--settle", "nan", "--", "true"],
+            "--settle: NaN: give 0.1 to 600 seconds",
+        ),
+        (
+            &["inspect", "--verify", "--settle", "-1", "--", "true"],
+            "--settle: -1: give 0.1 to 600 seconds",
+        ),
     ] {
         let (code, out, err) = output(args);
         assert_eq!((code, out.as_str()), (125, ""), "{args:?}: {err}");
@@ -179,4 +194,52 @@ fn inspect_verify_is_within_two_per_cent_of_what_the_kernel_frees() {
     let predicted = |row: &Value| row["predicted_bytes"].as_u64().unwrap();
     assert!(predicted(&rows[0]) > 55 << 20, "{out}");
     assert!(rows.iter().all(|row| row["holds"] == true), "{out}");
+}
+
+/// Not that there is no such process.
+#[test]
+fn inspect_says_who_has_no_memory() {
+    // The kernel's own, where it is seen, and a child that has ended and was not waited for.
+    let mut child = Command::new("true").spawn().unwrap();
+    let pid = child.id().to_string();
+    let state = || std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    until("it has ended", || state().contains(") Z "));
+    let kernel = std::fs::read_to_string("/proc/2/comm");
+    let kernel = kernel.is_ok_and(|name| name == "kthreadd\n");
+    for pid in [&pid, "2"].into_iter().take(1 + usize::from(kernel)) {
+        let (code, _, err) = output(&["inspect", pid]);
+        assert_eq!(code, 125);
+        assert!(
+            err.contains(&format!("process {pid} has no memory")),
+            "{err}"
+        );
+    }
+    child.wait().unwrap();
+}
+
+#[test]
+fn inspect_says_what_needs_root() {
+    if deckle_sys::process::effective_user() != 0 {
+        return skipped("needs root, to be somebody else");
+    }
+    let s = Scratch::new("nobody");
+    let copy = copy_of_deckle(&s);
+    let as_nobody = |args: &[&str]| {
+        use std::os::unix::process::CommandExt;
+        let mut c = Command::new(&copy);
+        let c = c.args(args).uid(65534).gid(65534).current_dir("/");
+        finish(c.output().unwrap())
+    };
+    let me = std::process::id().to_string();
+    for (args, needle) in [
+        (&["inspect", &me][..], "run as root or as its user"),
+        (
+            &["inspect", "--verify", "--", "true"],
+            "needs root, to set huge pages and to make a cgroup",
+        ),
+    ] {
+        let (code, out, err) = as_nobody(args);
+        assert_eq!((code, out.as_str()), (125, ""), "{args:?}: {err}");
+        assert!(err.contains(needle) && !err.contains("--on"), "{err}");
+    }
 }

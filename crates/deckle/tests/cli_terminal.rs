@@ -60,12 +60,14 @@ impl Terminal {
     /// up to it.
     fn wait_for(&mut self, text: &str) -> String {
         let mut buf = [0u8; 4096];
+        let begun = std::time::Instant::now();
         loop {
             if let Some(at) = self.seen.find(text) {
                 let rest = self.seen.split_off(at + text.len());
                 return std::mem::replace(&mut self.seen, rest);
             }
-            let came = is_ready(self.master.as_raw_fd(), PATIENCE);
+            // What is shown again and again always comes.
+            let came = begun.elapsed() < PATIENCE && is_ready(self.master.as_raw_fd(), PATIENCE);
             assert!(came, "never came: `{text}`; the screen: {}", self.seen);
             let n = self.master.read(&mut buf).unwrap();
             self.seen += &String::from_utf8_lossy(&buf[..n]);
@@ -157,4 +159,77 @@ fn top_shows_a_tree_in_80_columns_and_leaves_the_terminal_as_it_was() {
     t.type_in("kill %1; wait; echo ended\n");
     t.wait_for("echo ended");
     t.wait_for("ended");
+}
+
+#[test]
+fn top_is_stopped_by_ctrl_z_and_goes_on() {
+    let mut t = Terminal::start();
+    t.wait_for("prompt$ ");
+    t.type_in("stty cols 80 rows 24; stty -g\n");
+    t.wait_for("stty -g\r\n");
+    let before = t.wait_for("\r\n");
+    let deckle = env!("CARGO_BIN_EXE_deckle");
+    t.wait_for("prompt$ ");
+    t.type_in(&format!("{deckle} top --interval 0.1\n"));
+    for ctrl_z in [true, false] {
+        t.wait_for("\x1b[?1049h");
+        t.wait_for("q quit");
+        match ctrl_z {
+            true => t.type_in("\x1a"),
+            false => {
+                // What the shell would send by `kill -TSTP`.
+                let pid = deckle_top(&t);
+                kill(pid, libc::SIGTSTP);
+            }
+        }
+        t.wait_for("\x1b[?1049l");
+        t.wait_for("prompt$ ");
+        assert_eq!(state(deckle_top(&t)), 'T');
+        t.type_in("stty -g\n");
+        t.wait_for("stty -g\r\n");
+        assert_eq!(t.wait_for("\r\n"), before, "Ctrl-Z {ctrl_z}");
+        t.wait_for("prompt$ ");
+        t.type_in("fg\n");
+    }
+    t.wait_for("\x1b[?1049h");
+    t.wait_for("q quit");
+    t.type_in("q");
+    t.wait_for("\x1b[?1049l");
+    t.type_in("echo status-$?-\n");
+    t.wait_for("status-0-");
+}
+
+/// The job of the shell.
+fn deckle_top(t: &Terminal) -> u32 {
+    let shell = t.shell.id();
+    let children = std::fs::read_to_string(format!("/proc/{shell}/task/{shell}/children"));
+    children.unwrap().trim().parse().unwrap()
+}
+
+#[test]
+fn what_a_terminal_cannot_do_is_not_asked_of_it() {
+    let mut t = Terminal::start();
+    t.wait_for("prompt$ ");
+    let deckle = env!("CARGO_BIN_EXE_deckle");
+    for (name, coloured) in [("dumb", false), ("xterm", true)] {
+        t.type_in(&format!(
+            "TERM={name} {deckle} inspect 0; echo status-$?-\n"
+        ));
+        let said = t.wait_for("status-125-");
+        assert_eq!(said.contains("\x1b[1;31m"), coloured, "{said}");
+        t.wait_for("prompt$ ");
+    }
+    t.type_in(&format!("TERM=dumb {deckle} top; echo status-$?-\n"));
+    let said = t.wait_for("status-125-");
+    assert!(
+        said.contains("TERM=dumb") && said.contains("deckle stat --interval 1"),
+        "{said}"
+    );
+    assert!(!said.contains('\x1b'), "{said}");
+    // One that does not say how large it is.
+    t.type_in(&format!("stty cols 0 rows 0; {deckle} top\n"));
+    t.wait_for("\x1b[?1049h");
+    t.wait_for("q quit");
+    t.type_in("q");
+    t.wait_for("\x1b[?1049l");
 }

@@ -84,7 +84,7 @@ pub fn smallest(survey: &Survey, budget: u64) -> Change {
 /// The fewest processes that have so many bytes together.
 fn fewest(survey: &Survey, max_ptes_none: u32, bytes: f64) -> Vec<u32> {
     let freed = survey.looked.iter().map(|one| {
-        let shared = one.first.freed_at(max_ptes_none).value;
+        let shared = one.first_freed_at(max_ptes_none).value;
         (one.freed_at(max_ptes_none).value + shared, one.process.pid)
     });
     let mut freed: Vec<(f64, u32)> = freed.filter(|(bytes, _)| *bytes > 0.0).collect();

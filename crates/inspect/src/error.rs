@@ -5,12 +5,15 @@ use std::io;
 use std::path::PathBuf;
 
 use deckle_sys::Errno;
+use deckle_sys::process::effective_user;
 
 /// Why nothing can be told.
 #[derive(Debug)]
 pub enum InspectError {
     /// There is no such process, or it has ended.
     Gone(u32),
+    /// It has no memory, as threads of the kernel, and who has ended but for its status.
+    NoMemory(u32),
     /// Its memory is not shown to us.
     Refused {
         /// The process.
@@ -50,11 +53,17 @@ impl fmt::Display for InspectError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Gone(pid) => write!(f, "there is no process {pid}, or it has ended"),
-            Self::Refused { pid, why } => write!(
+            Self::NoMemory(pid) => write!(
                 f,
-                "process {pid}: {why}: run as root or as its user, and see \
-                 kernel.yama.ptrace_scope"
+                "process {pid} has no memory: the kernel's own, or it has ended"
             ),
+            Self::Refused { pid, why } => {
+                let remedy = match effective_user() {
+                    0 => "not even root may look into it here: give another, or look from outside",
+                    _ => "run as root or as its user, and see kernel.yama.ptrace_scope",
+                };
+                write!(f, "process {pid}: {why}: {remedy}")
+            }
             Self::NoSuch(name) => write!(
                 f,
                 "no process is called `{name}`: give a PID, the name that `ps -e` shows, or a \

@@ -25,6 +25,8 @@ pub struct Folio {
 /// moment, as all that is told of a running system.
 pub struct Folios {
     file: File,
+    /// How often each frame is mapped, if that is told, too.
+    counts: Option<File>,
     /// For each window its folios, in order.
     known: HashMap<u64, Vec<Folio>>,
 }
@@ -33,8 +35,19 @@ impl Folios {
     /// If the kernel tells us.
     pub fn open() -> Option<Folios> {
         let file = File::open("/proc/kpageflags").ok()?;
-        let known = HashMap::new();
-        Some(Folios { file, known })
+        Some(Folios {
+            file,
+            counts: File::open("/proc/kpagecount").ok(),
+            known: HashMap::new(),
+        })
+    }
+
+    /// How many of the 512 frames from `first` on are mapped as often as `mapped` wants, if that is
+    /// told.
+    pub fn pages(&self, first: u64, mapped: impl Fn(u64) -> bool) -> Option<u32> {
+        let mut counts = [0; WINDOW as usize];
+        let told = words(self.counts.as_ref()?, first, &mut counts);
+        told.then(|| counts.iter().map(|n| u32::from(mapped(*n))).sum())
     }
 
     /// The folios of `n` frames from `first` on, at most 512, but for single pages: the place of
@@ -70,14 +83,20 @@ impl Folios {
 
     /// The flags of frames from `first` on, at most 512; whether they were told.
     fn flags(&self, first: u64, out: &mut [u64]) -> bool {
-        let mut bytes = [0; 8 * WINDOW as usize];
-        let bytes = &mut bytes[..8 * out.len()];
-        let told = self.file.read_exact_at(bytes, first * 8).is_ok();
-        let (words, _) = bytes.as_chunks::<8>();
-        let words = words.iter().map(|w| u64::from_ne_bytes(*w));
-        out.iter_mut().zip(words).for_each(|(to, word)| *to = word);
-        told
+        words(&self.file, first, out)
     }
+}
+
+/// What a file that has a word for each frame says of those from `first` on, at most 512; whether
+/// it told.
+fn words(file: &File, first: u64, out: &mut [u64]) -> bool {
+    let mut bytes = [0; 8 * WINDOW as usize];
+    let bytes = &mut bytes[..8 * out.len()];
+    let told = file.read_exact_at(bytes, first * 8).is_ok();
+    let (words, _) = bytes.as_chunks::<8>();
+    let words = words.iter().map(|w| u64::from_ne_bytes(*w));
+    out.iter_mut().zip(words).for_each(|(to, word)| *to = word);
+    told
 }
 
 /// Folios of several pages, by the flags of frames from `start` on. One that is larger than the

@@ -21,6 +21,20 @@ pub enum Kind {
     Locked,
     /// Other processes, or other mappings, have it, too.
     Shared,
+    /// The same, and a part of it is held and mapped nowhere.
+    SharedPartial,
+}
+
+impl Kind {
+    /// Whether others have it, too.
+    pub fn is_shared(self) -> bool {
+        matches!(self, Kind::Shared | Kind::SharedPartial)
+    }
+
+    /// Whether a part of it is held and mapped nowhere, and may be had by a split.
+    pub fn is_partial(self) -> bool {
+        matches!(self, Kind::Partial | Kind::SharedPartial)
+    }
 }
 
 /// A huge page, of 2 MiB.
@@ -30,8 +44,10 @@ pub struct Huge {
     pieces: Pieces,
     /// What becomes of it.
     pub kind: Kind,
-    /// Whether it is mapped here and nowhere else.
+    /// Whether it is known that what is mapped of it is mapped here and nowhere else.
     pub is_own: bool,
+    /// Pages of it that are mapped nowhere.
+    pub lost: u32,
     /// Its first frame, where that is told.
     pub frame: Option<u64>,
     /// The mapping that it was found in, by its place among those of the process.
@@ -89,7 +105,7 @@ pub fn gather(
     folios: Option<&mut Folios>,
     to: &mut Gathered,
 ) -> Result<(), Errno> {
-    whole(reader, (nth, vma), to)?;
+    whole(reader, (nth, vma), folios.as_deref(), to)?;
     match folios {
         Some(folios) if vma.anonymous > vma.huge => {
             let pieces = small(reader, vma, folios)?;
@@ -118,7 +134,12 @@ fn kind(locked: bool, is_own: bool) -> Kind {
     }
 }
 
-fn whole(reader: &Reader, (nth, vma): (usize, &Vma), to: &mut Gathered) -> Result<(), Errno> {
+fn whole(
+    reader: &Reader,
+    (nth, vma): (usize, &Vma),
+    folios: Option<&Folios>,
+    to: &mut Gathered,
+) -> Result<(), Errno> {
     if vma.huge == 0 {
         return Ok(());
     }
@@ -128,11 +149,20 @@ fn whole(reader: &Reader, (nth, vma): (usize, &Vma), to: &mut Gathered) -> Resul
             let (start, end) = (region.start() as u64, region.end() as u64);
             let blocks = (start.next_multiple_of(BLOCK)..end).step_by(BLOCK as usize);
             for at in blocks.filter(|at| at + BLOCK <= end) {
+                // It says of the first page alone whether others map it, and of those behind it
+                // the same: a child may have given back the first, and have the others still.
                 let entry = reader.entry(at);
+                let counted = || folios?.pages(entry.frame()?, |mapped| mapped > 1);
+                let is_own = entry.is_exclusive();
+                let others = match is_own && vma.shared > 0 {
+                    true => counted(),
+                    false => Some(0),
+                };
                 to.huge.push(Huge {
                     pieces: Pieces::Whole([(at, BLOCK_PAGES)]),
-                    kind: kind(vma.locked, entry.is_exclusive()),
-                    is_own: entry.is_exclusive(),
+                    kind: kind(vma.locked, is_own && others.is_none_or(|n| n == 0)),
+                    is_own: is_own && others == Some(0),
+                    lost: 0,
                     frame: entry.frame(),
                     vma: nth,
                 });
@@ -225,6 +255,7 @@ fn settle(mut pieces: Vec<Piece>, (vma, locked): (usize, bool), to: &mut Gathere
                 pieces: Pieces::Small(places),
                 kind,
                 is_own,
+                lost: 0,
                 frame: Some(head),
                 vma,
             }),
@@ -232,10 +263,26 @@ fn settle(mut pieces: Vec<Piece>, (vma, locked): (usize, bool), to: &mut Gathere
     }
 }
 
-/// Marks those of which a part is held and mapped nowhere; once all mappings are known.
-pub fn mark_partial(huge: &mut [Huge]) {
-    let is_part = |h: &&mut Huge| h.kind == Kind::Free && h.mapped() < BLOCK_PAGES;
-    huge.iter_mut()
-        .filter(is_part)
-        .for_each(|h| h.kind = Kind::Partial);
+/// Finds those of which a part is held and mapped nowhere, and those of which others have the rest;
+/// once all mappings are known.
+pub fn settle_rest(huge: &mut [Huge], folios: &Folios) {
+    for one in huge.iter_mut().filter(|one| one.mapped() < BLOCK_PAGES) {
+        let rest = BLOCK_PAGES - one.mapped();
+        let told = one
+            .frame
+            .and_then(|frame| folios.pages(frame, |mapped| mapped == 0));
+        one.lost = match told {
+            Some(unmapped) => unmapped.min(rest),
+            None if one.is_own => rest,
+            None => 0,
+        };
+        // To read it in the other way would copy what is mapped here.
+        one.is_own &= one.lost == rest;
+        one.kind = match one.kind {
+            Kind::Free if one.is_own => Kind::Partial,
+            Kind::Free | Kind::Shared if one.lost > 0 => Kind::SharedPartial,
+            Kind::Free => Kind::Shared,
+            other => other,
+        };
+    }
 }

@@ -3,7 +3,6 @@
 use serde_json::{Map, Value, json};
 
 use crate::budget::Change;
-use crate::gather::Kind;
 use crate::look::{Looked, LookedVma};
 use crate::sample::Estimate;
 use crate::survey::Survey;
@@ -78,7 +77,7 @@ fn process(one: &Looked, now: u32, vmas: bool) -> Value {
         "rss_bytes": one.rss, "anonymous_bytes": one.anonymous,
         "folio_bytes_by_kib": sizes,
         "huge_pages": one.huge(), "huge_bytes": one.huge() * BLOCK, "seen": one.seen(),
-        "not_mapped_whole": one.apart, "mapped_in_part": one.tally(Kind::Partial).all,
+        "not_mapped_whole": one.apart, "mapped_in_part": one.partial(),
         "unmapped_bytes": one.unmapped,
         "zero_bytes": figure(one.zeros()), "waste_bytes": figure(one.waste()),
         "would_free_bytes": by_threshold(|n| one.freed_at(n)),

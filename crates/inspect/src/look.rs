@@ -5,6 +5,7 @@ use std::fs;
 
 use deckle_sys::process::same_memory;
 
+use crate::PAGE;
 use crate::error::InspectError;
 use crate::folios::Folios;
 use crate::gather::{self, Gathered, Huge, Kind};
@@ -14,7 +15,6 @@ use crate::reader::Reader;
 use crate::sample::{Estimate, Rng, choose};
 use crate::smaps::{self, Vma};
 use crate::tally::Tally;
-use crate::{BLOCK_PAGES, PAGE};
 
 /// Huge pages of a kind that are looked at however small the sample is, if there are as many.
 const LEAST: usize = 16;
@@ -68,8 +68,9 @@ pub struct Looked {
     /// Huge pages by kind.
     pub tallies: BTreeMap<Kind, Tally>,
     /// Of those that others have, too, those that were met here first: for sums.
-    pub first: Tally,
-    /// Bytes that are held because another part of their huge page is mapped.
+    pub first: BTreeMap<Kind, Tally>,
+    /// Bytes that are held because another part of their huge page is mapped; of huge pages that
+    /// others have, too, where they were met first.
     pub unmapped: u64,
     /// Bytes that are pinned (io_uring, RDMA, VFIO), in which pages nobody tells: at most as many
     /// huge bytes cannot be split.
@@ -91,7 +92,9 @@ pub fn find(process: &Process, mut folios: Option<&mut Folios>) -> Result<Found,
         gather::gather(&reader, (nth, vma), folios.as_deref_mut(), &mut all)
             .map_err(|why| InspectError::of(pid, why))?;
     }
-    gather::mark_partial(&mut all.huge);
+    if let Some(folios) = folios {
+        gather::settle_rest(&mut all.huge, folios);
+    }
     if !process.is_there() {
         return Err(InspectError::Gone(pid));
     }
@@ -152,18 +155,19 @@ impl Found {
     pub fn look(mut self, how: &mut How<'_>, met: &mut HashSet<u64>) -> Looked {
         let mut tallies: BTreeMap<Kind, Tally> = BTreeMap::new();
         let mut of_vma: BTreeMap<usize, Tally> = BTreeMap::new();
-        let (mut first, mut is_first) = (Tally::default(), HashSet::new());
+        let (mut first, mut is_first) = (BTreeMap::<Kind, Tally>::new(), HashSet::new());
         let mut unmapped = 0;
         for (at, huge) in self.huge.iter().enumerate() {
             tallies.entry(huge.kind).or_default().all += 1;
             of_vma.entry(huge.vma).or_default().all += 1;
-            if huge.kind == Kind::Partial {
-                unmapped += u64::from(BLOCK_PAGES - huge.mapped()) * PAGE;
-            }
-            if huge.kind == Kind::Shared && huge.frame.is_none_or(|frame| met.insert(frame)) {
+            if huge.kind.is_shared() {
+                if huge.frame.is_some_and(|frame| !met.insert(frame)) {
+                    continue;
+                }
                 is_first.insert(at);
-                first.all += 1;
+                first.entry(huge.kind).or_default().all += 1;
             }
+            unmapped += u64::from(huge.lost) * PAGE;
         }
         for at in self.chosen(how) {
             let huge = &self.huge[at];
@@ -175,7 +179,7 @@ impl Found {
             count(tallies.entry(huge.kind).or_default());
             count(of_vma.entry(huge.vma).or_default());
             if is_first.contains(&at) {
-                count(&mut first);
+                count(first.entry(huge.kind).or_default());
             }
             (how.step)(1);
             how.pace.rest();
@@ -228,21 +232,43 @@ impl Looked {
     }
 
     /// Bytes that the kernel frees at this threshold when memory is short, of pages that are this
-    /// process's own.
+    /// process's own, and with parts that nobody maps.
     pub fn freed_at(&self, max_ptes_none: u32) -> Estimate {
-        Estimate::sum([
-            self.tally(Kind::Free).freed_at(max_ptes_none),
-            self.tally(Kind::Partial).zeros(),
-            Estimate::exact(self.unmapped as f64),
-        ])
+        let unmapped = Estimate::exact(self.unmapped as f64);
+        Estimate::sum([freed_at(self.own(), max_ptes_none), unmapped])
     }
 
     /// Huge pages that are split for it.
     pub fn split_at(&self, max_ptes_none: u32) -> Estimate {
-        Estimate::sum([
-            self.tally(Kind::Free).split_at(max_ptes_none),
-            Estimate::exact(self.tally(Kind::Partial).all as f64),
-        ])
+        split_at(self.own(), max_ptes_none)
+    }
+
+    /// The same of what others have, too, if it was met here first.
+    pub fn first_freed_at(&self, max_ptes_none: u32) -> Estimate {
+        freed_at(&self.first, max_ptes_none)
+    }
+
+    /// Huge pages that are split for that.
+    pub fn first_split_at(&self, max_ptes_none: u32) -> Estimate {
+        split_at(&self.first, max_ptes_none)
+    }
+
+    /// Those that no other process has.
+    fn own(&self) -> impl Iterator<Item = (&Kind, &Tally)> {
+        self.tallies.iter().filter(|(kind, _)| !kind.is_shared())
+    }
+
+    /// Huge pages that were not met in another process before.
+    pub fn once(&self) -> impl Iterator<Item = &Tally> {
+        self.own()
+            .map(|(_, tally)| tally)
+            .chain(self.first.values())
+    }
+
+    /// Huge pages of which a part is held and mapped nowhere.
+    pub fn partial(&self) -> u64 {
+        let partial = self.tallies.iter().filter(|(kind, _)| kind.is_partial());
+        partial.map(|(_, tally)| tally.all).sum()
     }
 
     /// Zero-filled bytes that stay whatever the threshold is.
@@ -252,6 +278,33 @@ impl Looked {
 
     /// Zero-filled bytes in huge pages that others have, too.
     pub fn shared(&self) -> Estimate {
-        self.tally(Kind::Shared).zeros()
+        let shared = self.tallies.iter().filter(|(kind, _)| kind.is_shared());
+        Estimate::sum(shared.map(|(_, tally)| tally.zeros()))
     }
+}
+
+/// Bytes of pages that the kernel frees of these at a threshold.
+fn freed_at<'a>(
+    tallies: impl IntoIterator<Item = (&'a Kind, &'a Tally)>,
+    max_ptes_none: u32,
+) -> Estimate {
+    let freed = |(kind, tally): (&Kind, &Tally)| match kind {
+        Kind::Free | Kind::Shared => tally.freed_at(max_ptes_none),
+        Kind::Partial | Kind::SharedPartial => tally.zeros(),
+        Kind::Locked => Estimate::default(),
+    };
+    Estimate::sum(tallies.into_iter().map(freed))
+}
+
+/// Huge pages of these that are split for it.
+fn split_at<'a>(
+    tallies: impl IntoIterator<Item = (&'a Kind, &'a Tally)>,
+    max_ptes_none: u32,
+) -> Estimate {
+    let split = |(kind, tally): (&Kind, &Tally)| match kind {
+        Kind::Free | Kind::Shared => tally.split_at(max_ptes_none),
+        Kind::Partial | Kind::SharedPartial => Estimate::exact(tally.all as f64),
+        Kind::Locked => Estimate::default(),
+    };
+    Estimate::sum(tallies.into_iter().map(split))
 }

@@ -47,8 +47,11 @@ impl Target {
         let me = std::process::id();
         let pids: BTreeSet<u32> = match self {
             Target::Pid(pid) => {
-                let process = Process::of(*pid).ok_or(InspectError::Gone(*pid));
-                return process.map(|one| vec![one]);
+                let none = match Path::new(&format!("/proc/{pid}/stat")).exists() {
+                    true => InspectError::NoMemory(*pid),
+                    false => InspectError::Gone(*pid),
+                };
+                return Process::of(*pid).map(|one| vec![one]).ok_or(none);
             }
             Target::Cgroup(path) => {
                 let dir = cgroup(path).ok_or_else(|| InspectError::NoCgroup(path.clone()))?;

@@ -22,6 +22,8 @@ pub struct Vma {
     pub anonymous: u64,
     /// Of these, in huge pages that are mapped as a whole.
     pub huge: u64,
+    /// Resident bytes in pages that others map, too.
+    pub shared: u64,
     /// Locked into memory (mlock).
     pub locked: bool,
     /// Of hugetlbfs, which has no waste that a setting gives back.
@@ -94,6 +96,7 @@ fn field(vma: &mut Vma, key: &str, value: &str) {
         "Rss" => vma.rss = kib(),
         "Anonymous" => vma.anonymous = kib(),
         "AnonHugePages" => vma.huge = kib(),
+        "Shared_Clean" | "Shared_Dirty" => vma.shared += kib(),
         "VmFlags" => {
             let has = |flag| value.split_whitespace().any(|word| word == flag);
             vma.locked = has("lo");
@@ -117,6 +120,7 @@ mod tests {
     fn smaps_is_read() {
         let text = "7f0000000000-7f0000400000 rw-p 00000000 00:00 0            [heap: a b]\n\
             Size:               4096 kB\nRss:                2048 kB\nAnonymous:    2048 kB\n\
+            Shared_Clean: 4 kB\nShared_Dirty: 8 kB\n\
             AnonHugePages:    2048 kB\nVmFlags: rd wr mr lo ac hg um sd\n\
             7f0000400000-7f0000401000 ---p 00000000 00:00 0\nRss: 0 kB\nVmFlags: mr nh\n";
         let all = parse(text.as_bytes()).unwrap();
@@ -128,6 +132,7 @@ mod tests {
             (heap.rss, heap.anonymous, heap.huge),
             (2 << 20, 2 << 20, 2 << 20)
         );
+        assert_eq!(heap.shared, 12 << 10);
         assert!(heap.locked && heap.served && heap.readable && heap.may_waste());
         assert_eq!(heap.advice, Some(true));
         assert!(!all[1].readable && !all[1].may_waste());

@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 
 use crate::error::InspectError;
 use crate::folios::Folios;
-use crate::gather::Kind;
 use crate::knobs::Knobs;
 use crate::look::{Found, How, Looked, find};
 use crate::pace::Pace;
@@ -112,8 +111,8 @@ impl Survey {
 
     /// Huge pages that all of them have, each once.
     pub fn huge(&self) -> u64 {
-        let own = |one: &Looked| one.huge() - one.tally(Kind::Shared).all + one.first.all;
-        self.looked.iter().map(own).sum()
+        let once = self.looked.iter().flat_map(Looked::once);
+        once.map(|tally| tally.all).sum()
     }
 
     /// Those that were looked at.
@@ -127,15 +126,7 @@ impl Survey {
 
     /// Zero-filled bytes in huge pages, each page once.
     pub fn zeros(&self) -> Estimate {
-        let own = |one: &Looked| {
-            let own = one
-                .tallies
-                .iter()
-                .filter(|(kind, _)| **kind != Kind::Shared);
-            let zeros = own.map(|(_, tally)| tally.zeros());
-            Estimate::sum(zeros.chain([one.first.zeros()]))
-        };
-        self.sum(own)
+        self.sum(|one| Estimate::sum(one.once().map(Tally::zeros)))
     }
 
     /// Bytes that huge pages waste: zeros, and what is held and mapped nowhere.
@@ -147,7 +138,7 @@ impl Survey {
     /// Bytes that the kernel frees at this threshold when memory is short.
     pub fn freed_at(&self, max_ptes_none: u32) -> Estimate {
         let freed = |one: &Looked| {
-            let shared = one.first.freed_at(max_ptes_none);
+            let shared = one.first_freed_at(max_ptes_none);
             Estimate::sum([one.freed_at(max_ptes_none), shared])
         };
         self.sum(freed)
@@ -156,7 +147,7 @@ impl Survey {
     /// Huge pages that are split for it.
     pub fn split_at(&self, max_ptes_none: u32) -> Estimate {
         let split = |one: &Looked| {
-            let shared = one.first.split_at(max_ptes_none);
+            let shared = one.first_split_at(max_ptes_none);
             Estimate::sum([one.split_at(max_ptes_none), shared])
         };
         self.sum(split)

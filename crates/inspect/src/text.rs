@@ -3,7 +3,6 @@
 use std::fmt::Write;
 
 use crate::budget::Change;
-use crate::gather::Kind;
 use crate::knobs::Knobs;
 use crate::look::Looked;
 use crate::sample::Estimate;
@@ -189,11 +188,7 @@ fn levels(s: &Survey) -> String {
         );
     }
     if now.is_none() {
-        let partial: u64 = s
-            .looked
-            .iter()
-            .map(|one| one.tally(Kind::Partial).all)
-            .sum();
+        let partial: u64 = s.looked.iter().map(Looked::partial).sum();
         let _ = match partial {
             0 => writeln!(out, "  now  nothing: the shrinker does nothing"),
             n => writeln!(out, "  now  nothing but of {n} that are mapped in part"),

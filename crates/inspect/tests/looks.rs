@@ -1,5 +1,6 @@
 //! What is seen of memory that is known, and that looking leaves no trace.
 
+use deckle_inspect::folios::Folios;
 use deckle_inspect::gather::Kind;
 use deckle_inspect::look::find;
 use deckle_inspect::{PAGE, Process, THRESHOLDS};
@@ -7,7 +8,7 @@ use deckle_sys::Memory;
 use deckle_sys::mapping::Advice;
 
 use crate::common::{
-    HUGE, Subject, blocks, ends_with, fill, is_gone, told_frames, wait_for_the_end, zeros,
+    HUGE, Subject, blocks, ends_with, fill, fork, is_gone, told_frames, wait_for_the_end, zeros,
 };
 use crate::skipped::skipped;
 
@@ -69,12 +70,7 @@ fn what_is_locked_or_shared_is_told_apart_and_not_copied() {
                 libc::MADV_DONTFORK,
             )
         };
-        let me = std::process::id();
-        // SAFETY: the child does nothing but wait for its end.
-        if unsafe { libc::fork() } == 0 {
-            ends_with(me);
-            wait_for_the_end();
-        }
+        fork(|| ());
         Some((own, locked, shared))
     });
     let Some(subject) = subject else { return };
@@ -110,6 +106,83 @@ fn what_was_shared_with_a_process_that_has_ended_is_not_copied() {
     assert_eq!(zeros(&subject.look(), Kind::Free), [100, 500]);
     let after = ["Rss", "Anonymous", "AnonHugePages"].map(|key| subject.sum(key));
     assert_eq!(before, after);
+}
+
+/// Which pages are looked at is decided by the first of a huge page no more than by any other.
+#[test]
+fn a_huge_page_of_which_a_child_has_only_a_part_is_not_copied() {
+    for gone in [0, 1, 511] {
+        let subject = Subject::new(|| {
+            let mut memory = blocks(&[500])?;
+            let at = gone * PAGE as usize;
+            fork(|| {
+                memory
+                    .advise(at..at + PAGE as usize, Advice::DontNeed)
+                    .unwrap()
+            });
+            Some(memory)
+        });
+        let Some(subject) = subject else { return };
+        let before = ["Rss", "Anonymous", "AnonHugePages"].map(|key| subject.sum(key));
+        // As to who is not root, and then as to root.
+        let looked = subject.look_with(None);
+        assert_eq!(looked.zeros().value as u64, 500 * PAGE, "{gone}");
+        if let Some(mut folios) = Folios::open() {
+            let looked = subject.look_with(Some(&mut folios));
+            assert_eq!(zeros(&looked, Kind::Shared), [500], "{gone}");
+        }
+        let after = ["Rss", "Anonymous", "AnonHugePages"].map(|key| subject.sum(key));
+        assert_eq!(before, after, "{gone}");
+    }
+}
+
+#[test]
+fn what_another_process_has_of_a_huge_page_is_not_held_for_nobody() {
+    if !told_frames() {
+        return skipped("frames are told to root only");
+    }
+    let subject = Subject::new(|| {
+        let mut memory = blocks(&[300])?;
+        fork(|| memory.advise(0..HUGE / 2, Advice::DontNeed).unwrap());
+        memory.advise(HUGE / 2..HUGE, Advice::DontNeed).ok()?;
+        Some(memory)
+    });
+    let Some(subject) = subject else { return };
+    let looked = subject.look();
+    assert_eq!(zeros(&looked, Kind::Shared), [256]);
+    assert_eq!((looked.unmapped, looked.partial()), (0, 0));
+    assert_eq!(looked.freed_at(0).value as u64, 0);
+    // A page that is copied is in the huge page no more.
+    assert_eq!(looked.sizes, subject.look().sizes);
+}
+
+#[test]
+fn a_part_that_nobody_maps_is_seen_of_what_is_shared_or_locked_too() {
+    if !told_frames() {
+        return skipped("frames are told to root only");
+    }
+    let part = 64 * PAGE as usize;
+    let subject = Subject::new(|| {
+        let (mut shared, locked) = (blocks(&[300])?, blocks(&[400])?);
+        // SAFETY: memory of our own, of which nobody looks at the first pages any more.
+        let done = unsafe {
+            libc::madvise(locked.as_ptr().cast_mut().cast(), HUGE, libc::MADV_DONTFORK)
+                | libc::mlock(locked.as_ptr().cast(), HUGE)
+                | libc::munmap(locked.as_ptr().cast_mut().cast(), part)
+        };
+        shared.advise(0..part, Advice::DontNeed).ok()?;
+        fork(|| ());
+        (done == 0).then_some((shared, locked))
+    });
+    let Some(subject) = subject else { return };
+    let looked = subject.look();
+    assert_eq!(zeros(&looked, Kind::SharedPartial), [236]);
+    assert_eq!(zeros(&looked, Kind::Locked), [336]);
+    // Zeros of the shared one go whatever the threshold is, those of the locked one never.
+    assert_eq!(looked.unmapped, 2 * part as u64);
+    assert_eq!(looked.freed_at(511).value as u64, looked.unmapped);
+    assert_eq!(looked.first_freed_at(511).value as u64, 236 * PAGE);
+    assert_eq!(looked.locked().value as u64, 336 * PAGE);
 }
 
 #[test]

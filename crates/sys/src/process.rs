@@ -142,10 +142,12 @@ pub fn usage(of: i32) -> libc::rusage {
 
 /// Makes a copy of this process, which must have one thread: the child's number, or `None` in the
 /// child.
-/// Errors: EBUSY: there are other threads, which would not be there in the child. What fork says.
+/// Errors: EBUSY: there are other threads, which would not be there in the child. What fork says,
+/// and, without /proc, what opening that says.
 pub fn fork_alone() -> Result<Option<i32>, Errno> {
-    let tasks = std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count);
-    if tasks != 1 {
+    let tasks = std::fs::read_dir("/proc/self/task");
+    let tasks = tasks.map_err(|e| Errno(e.raw_os_error().unwrap_or(libc::EIO)))?;
+    if tasks.count() != 1 {
         return Err(Errno(libc::EBUSY));
     }
     // SAFETY: there is one thread, and nobody who could make another: so the child may do whatever

@@ -73,6 +73,21 @@ impl Signals {
         self.fd.raw()
     }
 
+    /// Does what Ctrl-Z does to this process's group, SIGTSTP being one of these signals: stops it
+    /// until somebody continues it. Nothing happens where nobody could, or it is ignored.
+    pub fn stop(&self) {
+        let (mut set, mut was) = (MaybeUninit::uninit(), MaybeUninit::uninit());
+        // SAFETY: sigemptyset initializes the set, sigprocmask the other one. What is sent comes
+        // while it is let through; no code of ours is a handler of it.
+        unsafe {
+            libc::sigemptyset(set.as_mut_ptr());
+            libc::sigaddset(set.as_mut_ptr(), libc::SIGTSTP);
+            libc::kill(0, libc::SIGTSTP);
+            libc::sigprocmask(libc::SIG_UNBLOCK, set.as_ptr(), was.as_mut_ptr());
+            libc::sigprocmask(libc::SIG_SETMASK, was.as_ptr(), core::ptr::null_mut());
+        }
+    }
+
     /// How they were before, for a program that is started.
     pub fn before(&self) -> Before {
         self.before

@@ -36,10 +36,15 @@ pub struct InspectArgs {
     #[arg(long, conflicts_with = "target")]
     pub all: bool,
     /// Say what the smallest change is after which no more than this is wasted.
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", allow_negative_numbers = true)]
     pub budget: Option<String>,
     /// Read only so many per cent of the huge pages; each figure gets an interval.
-    #[arg(long, value_name = "PCT", default_value_t = 100.0)]
+    #[arg(
+        long,
+        value_name = "PCT",
+        default_value_t = 100.0,
+        allow_negative_numbers = true
+    )]
     pub sample: f64,
     /// Use at most so many per cent of one CPU.
     #[arg(long, value_name = "PCT", default_value_t = 100,
@@ -52,7 +57,7 @@ pub struct InspectArgs {
     #[arg(long, value_enum, default_value = "text")]
     pub format: InspectFormat,
     /// Look again every so many seconds.
-    #[arg(long, value_name = "S")]
+    #[arg(long, value_name = "S", allow_negative_numbers = true)]
     pub interval: Option<f64>,
     /// End after so many looks.
     #[arg(long, value_name = "N", requires = "interval",
@@ -65,7 +70,13 @@ pub struct InspectArgs {
     #[arg(long, requires = "program", conflicts_with_all = ["target", "interval", "apply"])]
     pub verify: bool,
     /// With --verify: how long memory must be unchanged before the program is looked at.
-    #[arg(long, value_name = "S", default_value_t = 2.0, requires = "verify")]
+    #[arg(
+        long,
+        value_name = "S",
+        default_value_t = 2.0,
+        requires = "verify",
+        allow_negative_numbers = true
+    )]
     pub settle: f64,
     /// Make the change that keeps the budget: settings, and a request to the processes' cgroups.
     #[arg(long, requires = "budget", conflicts_with = "interval")]

@@ -60,7 +60,7 @@ pub struct StatArgs {
     #[arg(long, value_enum, default_value = "text")]
     pub format: Format,
     /// Again every so many seconds, until the tree ends.
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
     pub interval: Option<f64>,
     /// So many times.
     #[arg(long, value_name = "N", requires = "interval",
@@ -82,7 +82,7 @@ pub enum Format {
 const TOP_HELP: &str = "\
 Keys: p c r s f i w sort by the columns of these letters (pid, charged, resident, stored, faults,
 swap-ins, waits); / looks for a name or a pid, Esc shows all again; arrows and Page keys scroll; Tab
-shows the next tree; q, Esc and Ctrl-C end it.
+shows the next tree; q, Esc and Ctrl-C end it, Ctrl-Z stops it.
 
 The line of bars is what was charged at each look, of memory.max. Where there is no terminal use
 `deckle stat --interval 1`. Who may look: the user whose tree it is, and root.";
@@ -96,7 +96,12 @@ pub struct TopArgs {
     #[arg(value_name = "NAME|PID")]
     pub tree: Option<String>,
     /// Seconds between two looks.
-    #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = 1.0,
+        allow_negative_numbers = true
+    )]
     pub interval: f64,
 }
 

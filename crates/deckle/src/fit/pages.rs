@@ -44,8 +44,12 @@ impl Pages {
 
     /// What is resident, private and no file's. Other pages would have to be brought in to be read.
     fn of_process(pid: u32) -> Result<Pages, String> {
+        procfs::check()?;
         let refuse = |errno: i32, text: String| match errno {
-            libc::ENOENT | libc::ESRCH => format!("there is no process {pid}"),
+            libc::ENOENT => format!("there is no process {pid}"),
+            libc::ESRCH => {
+                format!("process {pid} has no memory: the kernel's own, or it has ended")
+            }
             _ => format!("{text}: be root or its user"),
         };
         let refused = |e: std::io::Error| refuse(e.raw_os_error().unwrap_or(0), plain(&e));

@@ -90,7 +90,7 @@ fn steps(survey: &Survey, change: &Change) -> Vec<Step> {
         .filter(|one| pids.contains(&one.process.pid))
     {
         if let Some(dir) = one.process.cgroup() {
-            let shared = one.first.freed_at(*max_ptes_none).value;
+            let shared = one.first_freed_at(*max_ptes_none).value;
             *groups.entry(dir).or_default() += one.freed_at(*max_ptes_none).value + shared;
         }
     }

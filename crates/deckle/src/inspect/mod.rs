@@ -3,7 +3,7 @@
 mod apply;
 mod verify;
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use deckle_inspect::budget::{Change, smallest};
 use deckle_inspect::survey::Progress;
@@ -14,10 +14,8 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::args::inspect::{InspectArgs, InspectFormat as Format};
 use crate::fail::Fail;
-use crate::print;
-
-/// Longest time between two looks.
-const DAY: f64 = 86400.0;
+use crate::look::stat;
+use crate::{print, procfs};
 
 /// Looks, and says what it has seen; the exit status of `deckle`.
 pub fn inspect(args: &InspectArgs) -> Result<i32, Fail> {
@@ -27,14 +25,8 @@ pub fn inspect(args: &InspectArgs) -> Result<i32, Fail> {
     if args.verify {
         return verify::verify(args, options);
     }
-    let interval = match args.interval {
-        Some(s) if !(0.0..=DAY).contains(&s) => {
-            return Err(Fail::own(format!(
-                "--interval: {s}: give 0 to {DAY} seconds"
-            )));
-        }
-        other => other.map(Duration::from_secs_f64),
-    };
+    let interval = args.interval.map(stat::time).transpose()?;
+    procfs::check().map_err(|why| Fail::own(format!("inspect: {why}")))?;
     let target = match &args.target {
         Some(text) if !args.all => Target::parse(text),
         _ => Target::All,

@@ -6,6 +6,7 @@
 //! cgroup. The settings of the machine are given back however that ends.
 
 use std::fs;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -14,7 +15,7 @@ use deckle_inspect::{Options, Survey, Target, text};
 use deckle_lab::host::Guard;
 use deckle_lab::host::cgroup::Cgroup;
 use deckle_lab::host::thp::{Thp, khugepaged_rests};
-use deckle_sys::process::{Start, at_start};
+use deckle_sys::process::{Start, at_start, effective_user};
 use deckle_sys::signal;
 use serde_json::{Value, json};
 
@@ -60,8 +61,21 @@ impl Row {
     }
 }
 
+/// How long memory is to be unchanged, at least and at most, in seconds.
+const SETTLE: RangeInclusive<f64> = 0.1..=600.0;
+
 /// Runs the program and compares; status 1 if a prediction is off.
 pub fn verify(args: &InspectArgs, options: Options) -> Result<i32, Fail> {
+    if !SETTLE.contains(&args.settle) {
+        let (settle, least, most) = (args.settle, SETTLE.start(), SETTLE.end());
+        let text = format!("--settle: {settle}: give {least} to {most} seconds");
+        return Err(Fail::own(text));
+    }
+    if effective_user() != 0 {
+        let text = "inspect --verify: needs root, to set huge pages and to make a cgroup: run it \
+                    as root, or without --verify";
+        return Err(Fail::own(text));
+    }
     let own = std::env::current_exe().map_err(|e| Fail::own(plain(&e)))?;
     let lab = [own.into(), "lab".into(), "program".into()];
     let mut guard = Guard::new(&lab).map_err(failed)?;
@@ -93,7 +107,7 @@ fn row(guard: &mut Guard, args: &InspectArgs, options: Options, at: u32) -> Resu
     let group = Cgroup::new(guard, &format!("verify-{at}")).map_err(failed)?;
     let target = Target::Cgroup(group.dir().to_owned());
     let mut child = Ended(start(args, &group)?, group.dir().join("cgroup.procs"));
-    let still = Duration::from_secs_f64(args.settle.clamp(0.1, 600.0));
+    let still = Duration::from_secs_f64(args.settle);
     let survey = loop {
         let was = settle(&mut child.0, &group, still)?;
         let survey = take(&target, options, None)?;

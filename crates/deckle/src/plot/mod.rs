@@ -49,6 +49,13 @@ pub fn plot(args: &PlotArgs) -> Result<i32, Fail> {
         }
     };
     let text = make(&Record::read(&args.record)?);
+    if let (Ok(record), Ok(old)) = (args.record.canonicalize(), to.canonicalize())
+        && record == old
+    {
+        let to = to.display();
+        let what = "is the record, which would be lost: give another name";
+        return Err(Fail::own(format!("--output: {to}: {what}")));
+    }
     std::fs::write(&to, text)
         .map_err(|e| Fail::own(format!("--output: {}: {}", to.display(), plain(&e))))?;
     crate::print(&to.display().to_string())?;

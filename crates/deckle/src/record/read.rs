@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::{FORMAT, KEY, SAMPLES};
-use crate::fail::{Fail, plain};
+use crate::fail::{Fail, plain, read_named};
 
 /// Most bytes that are read: several times what is ever written.
 const BYTES: u64 = 64 << 20;
@@ -40,11 +40,7 @@ impl Record {
     /// If it cannot be read, is no record, or one that a newer deckle has made.
     pub fn read(path: &Path) -> Result<Record, Fail> {
         let fail = |why: &str| Fail::own(format!("{}: {why}", path.display()));
-        let size = std::fs::metadata(path).map_err(|e| fail(&plain(&e)))?.len();
-        if size > BYTES {
-            return Err(fail("too large for a record of `deckle run --record`"));
-        }
-        let text = std::fs::read(path).map_err(|e| fail(&plain(&e)))?;
+        let text = read_named(path, BYTES).map_err(|e| fail(&plain(&e)))?;
         Record::parse(&String::from_utf8_lossy(&text)).map_err(|why| fail(&why))
     }
 

@@ -38,7 +38,7 @@ use crate::access::Facts;
 use crate::args::RunArgs;
 use crate::fail::{Fail, plain};
 use crate::settings::Settings;
-use crate::{look, say};
+use crate::{look, procfs, say};
 
 /// File name of the preload library.
 const LIBRARY: &str = "libdeckle.so";
@@ -52,6 +52,9 @@ pub fn run(args: &RunArgs) -> Result<i32, Fail> {
     let name = Name::new(random_name()?.as_bytes()).map_err(|e| Fail::own(e.to_string()))?;
     let signals =
         signals::open().map_err(|e| Fail::own(format!("signals cannot be received: {e}")))?;
+    if !Path::new("/proc/self").exists() {
+        return Err(Fail::own(procfs::MISSING));
+    }
     if std::process::id() == 1 {
         return supervisor(args, name, &signals, None);
     }
@@ -116,11 +119,16 @@ fn supervisor(
         return Ok(137);
     };
     let report = report(Ok(&end));
-    told.end(args, &report, &group, &end)?;
+    let lost = told.end(args, &report, &group, &end);
     if !args.quiet {
         report.print();
     }
-    Ok(end.status)
+    lost.iter().for_each(|fail| say(format_args!("{fail}")));
+    // What the program says of itself is not lost with a file.
+    Ok(match (end.status, lost.first()) {
+        (0, Some(fail)) => fail.status,
+        (status, _) => status,
+    })
 }
 
 /// Whether the tree can be managed, of which the first program says `verdict`.

@@ -16,7 +16,6 @@ use crate::args::RunArgs;
 use crate::fail::{Fail, plain};
 use crate::look::openmetrics;
 use crate::record::Recorder;
-use crate::say;
 use crate::settings::Settings;
 
 /// The files.
@@ -50,6 +49,7 @@ impl Told {
             });
             file.transpose()
         };
+        apart(args)?;
         let record = args.record.as_ref().map(|path| {
             let made = Recorder::create(path, &unique("record"), about(args, settings));
             made.map_err(|e| unwritten("record", path, &e))
@@ -88,33 +88,59 @@ impl Told {
         files.filter_map(StatsFile::deadline).chain(record).min()
     }
 
-    /// Writes the last ones.
-    ///
-    /// # Errors
-    /// One cannot be written.
-    pub fn end(
-        self,
-        args: &RunArgs,
-        report: &Report,
-        group: &Group,
-        end: &End,
-    ) -> Result<(), Fail> {
+    /// Writes the last ones, each whether or not another can be; why some cannot.
+    pub fn end(self, args: &RunArgs, report: &Report, group: &Group, end: &End) -> Vec<Fail> {
+        let mut lost = Vec::new();
         if let (Some(record), Some(path)) = (self.record, &args.record)
             && let Err(why) = record.end(group, end.status, end.signal)
         {
-            say(format_args!("--record: {}: {why}", path.display()));
+            lost.push(Fail::own(format!("--record: {}: {why}", path.display())));
         }
         let metrics = openmetrics::text(&[(&self.tree, report)]).into_bytes();
         for (file, path, option, text) in [
             (self.stats, &args.stats, "stats", Told::json(report)),
             (self.metrics, &args.metrics, "metrics", metrics),
         ] {
-            if let (Some(file), Some(path)) = (file, path) {
-                file.end(&text).map_err(|e| unwritten(option, path, &e))?;
+            if let (Some(file), Some(path)) = (file, path)
+                && let Err(e) = file.end(&text)
+            {
+                lost.push(unwritten(option, path, &e));
             }
         }
-        Ok(())
+        lost
     }
+}
+
+/// Whether no two of the files that are written are one, which would be both and neither.
+fn apart(args: &RunArgs) -> Result<(), Fail> {
+    let files = [
+        ("stats", &args.stats),
+        ("metrics", &args.metrics),
+        ("record", &args.record),
+    ];
+    let mut known: Vec<(&str, PathBuf)> = Vec::new();
+    for (option, path) in files {
+        let Some(path) = path else { continue };
+        // What is not there yet is where its directory is; what is no file is written at the end.
+        let dir = path
+            .parent()
+            .and_then(|dir| Path::new(".").join(dir).canonicalize().ok());
+        let same = dir.zip(path.file_name()).map(|(dir, name)| dir.join(name));
+        let Ok(at) = path.canonicalize().or_else(|e| same.ok_or(e)) else {
+            continue;
+        };
+        if at.exists() && !at.is_file() {
+            continue;
+        }
+        if let Some((other, _)) = known.iter().find(|(_, other)| *other == at) {
+            return Err(Fail::own(format!(
+                "--{other} and --{option}: both name {}: give each a file of its own",
+                path.display()
+            )));
+        }
+        known.push((option, at));
+    }
+    Ok(())
 }
 
 /// The head of a record.

@@ -12,9 +12,12 @@ use std::path::Path;
 
 use crate::access::{self, GROUP};
 use crate::args::setup::SetupArgs;
-use crate::fail::{Fail, plain};
+use crate::fail::{Fail, plain, read_text};
 use crate::{accounts, print, run, say};
 use host::{Found, Rule, Step};
+
+/// Most bytes of a seccomp profile: a hundred times what engines have.
+const PROFILE_BYTES: u64 = 4 << 20;
 
 /// Does, or says, what is to be done; the exit status of `deckle`.
 pub fn setup(args: &SetupArgs) -> Result<i32, Fail> {
@@ -169,7 +172,7 @@ fn print_cdi() -> Result<i32, Fail> {
 
 fn print_seccomp(file: &Path) -> Result<i32, Fail> {
     let fail = |why: String| Fail::own(format!("--seccomp: {}: {why}", file.display()));
-    let profile = std::fs::read_to_string(file);
+    let profile = read_text(file, PROFILE_BYTES);
     let profile = profile.map_err(|e| fail(format!("cannot be read: {}", plain(&e))))?;
     let merged = seccomp::merge(&profile).map_err(fail)?;
     // Its last line ends as it did, or does not.

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::io::{PipeReader, PipeWriter, Read, Write, pipe};
 use std::ops::Range;
+use std::time::{Duration, Instant};
 
 use deckle_inspect::folios::Folios;
 use deckle_inspect::gather::Kind;
@@ -42,12 +43,25 @@ impl Subject {
         drop(tell);
         let mut subject = Subject { pid, told };
         match subject.answer() {
-            b'+' => Some(subject),
+            b'+' => {
+                subject.wait_until_it_waits();
+                Some(subject)
+            }
             b'-' => {
                 skipped("no huge page to be had by a touch or MADV_COLLAPSE");
                 None
             }
             _ => panic!("the child has failed"),
+        }
+    }
+
+    /// On its way there it may touch a page for the first time.
+    fn wait_until_it_waits(&self) {
+        let begun = Instant::now();
+        let stat = || std::fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap();
+        while !stat().contains(") S ") {
+            assert!(begun.elapsed().as_secs() < 60, "the child does not wait");
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 
@@ -73,8 +87,16 @@ impl Subject {
     }
 
     pub fn sample(&self, percent: f64, seed: u64) -> Looked {
-        let mut folios = Folios::open();
-        let found = find(&self.process(), folios.as_mut()).expect("to be shown");
+        self.read(Folios::open().as_mut(), percent, seed)
+    }
+
+    /// All of it, with what the kernel tells of frames or without.
+    pub fn look_with(&self, folios: Option<&mut Folios>) -> Looked {
+        self.read(folios, 100.0, 0)
+    }
+
+    fn read(&self, folios: Option<&mut Folios>, percent: f64, seed: u64) -> Looked {
+        let found = find(&self.process(), folios).expect("to be shown");
         let pace = Pace::new(100);
         let mut how = How {
             percent,
@@ -114,6 +136,21 @@ pub fn ends_with(parent: u32) {
             libc::_exit(1);
         }
     }
+}
+
+/// Forks a child that does this and then waits to be killed; when it has been done.
+pub fn fork(work: impl FnOnce()) {
+    let (mut told, mut tell) = pipe().unwrap();
+    let parent = std::process::id();
+    // SAFETY: the child changes memory that is its own by now, and waits.
+    if unsafe { libc::fork() } == 0 {
+        ends_with(parent);
+        work();
+        let _ = tell.write_all(b"+");
+        wait_for_the_end();
+    }
+    drop(tell);
+    told.read_exact(&mut [0]).expect("the child");
 }
 
 /// Waits to be killed.

@@ -33,7 +33,9 @@ const COLUMNS: [(&str, usize, Option<Sort>); 10] = [
 ];
 
 const KEYS: &str =
-    " sort: p c r s f i w   / filter   \u{2191}\u{2193} scroll   tab next tree   q quit";
+    " q quit   / filter   tab next tree   \u{2191}\u{2193} scroll   sort: p c r s f i w";
+/// What a narrow screen leaves to the names of programs.
+const NAMES: usize = 12;
 /// Bars of the history, from the lowest.
 const BARS: [char; 8] = [
     '\u{2581}', '\u{2582}', '\u{2583}', '\u{2584}', '\u{2585}', '\u{2586}', '\u{2587}', '\u{2588}',
@@ -56,7 +58,8 @@ pub fn screen(view: &View, wide: usize, high: usize) -> Vec<Line> {
     // The last page is never empty.
     let top = view.top.min(found.len().saturating_sub(room));
     let rows = found.iter().skip(top).take(room);
-    lines.extend(rows.map(|row| plain(cells(row))));
+    let columns = columns(view, wide);
+    lines.extend(rows.map(|row| plain(cells(row, &columns))));
     lines.resize(high.saturating_sub(1).max(lines.len()), Vec::new());
     lines.push(plain(footer(view)));
     lines.into_iter().map(|line| cut(line, wide)).collect()
@@ -124,9 +127,30 @@ fn history(view: &View, r: &Report, wide: usize) -> String {
     shown().map(bar).collect()
 }
 
+/// Which columns there is room for: all at 80; else the first ones, and what it is sorted by.
+fn columns(view: &View, wide: usize) -> Vec<usize> {
+    let all = || 0..COLUMNS.len();
+    if wide >= 80 {
+        return all().collect();
+    }
+    let mut left = wide.saturating_sub(NAMES);
+    let mut take = |nth: &usize| {
+        let fits = COLUMNS[*nth].1 < left;
+        left -= if fits { COLUMNS[*nth].1 + 1 } else { 0 };
+        fits
+    };
+    let is_sorted_by = |nth: &usize| COLUMNS[*nth].2 == Some(view.sort);
+    let (first, others): (Vec<usize>, Vec<usize>) = all().partition(is_sorted_by);
+    let mut taken: Vec<usize> = first.into_iter().chain(others).filter(&mut take).collect();
+    taken.sort_unstable();
+    taken
+}
+
 fn header(view: &View, wide: usize) -> Line {
     let mut line = Vec::new();
-    for (name, columns, sort) in COLUMNS {
+    let mut used = 0;
+    for (name, columns, sort) in columns(view, wide).into_iter().map(|nth| COLUMNS[nth]) {
+        used += columns + 1;
         // What it is sorted by is told by a mark.
         let mark = if sort == Some(view.sort) { ">" } else { "" };
         line.push((
@@ -134,13 +158,12 @@ fn header(view: &View, wide: usize) -> Line {
             format!("{:>columns$} ", format!("{mark}{name}")),
         ));
     }
-    let used: usize = COLUMNS.iter().map(|(_, columns, _)| columns + 1).sum();
     let rest = wide.saturating_sub(used);
     line.push((Style::Title, format!("{:<rest$}", "command")));
     line
 }
 
-fn cells(row: &Row) -> String {
+fn cells(row: &Row, columns: &[usize]) -> String {
     let p = &row.process;
     let cells = [
         p.pid.to_string(),
@@ -154,10 +177,8 @@ fn cells(row: &Row) -> String {
         count(row.rates[1]),
         format!("{:.1}", row.rates[2] / 1e4),
     ];
-    let cells = cells.iter().zip(COLUMNS);
-    let line: String = cells
-        .map(|(cell, (_, wide, _))| format!("{cell:>wide$} "))
-        .collect();
+    let cell = |nth: &usize| format!("{:>1$} ", cells[*nth], COLUMNS[*nth].1);
+    let line: String = columns.iter().map(cell).collect();
     line + &p.command
 }
 

@@ -21,6 +21,8 @@ use crate::fail::{Fail, plain};
 
 /// Signals that end it, after the terminal is as it was.
 const ENDS: [i32; 3] = [libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
+/// Columns and rows where the terminal does not say how many it has.
+const PLAIN: (u16, u16) = (80, 24);
 /// Longest wait before signals are looked at.
 const LOOK: Duration = Duration::from_millis(250);
 
@@ -31,14 +33,19 @@ pub fn top(args: &TopArgs) -> Result<i32, Fail> {
         let why = "top: this is no terminal: use `deckle stat --interval 1`";
         return Err(Fail::own(why));
     }
+    if crate::is_dumb() {
+        let why = "top: a terminal of TERM=dumb cannot show it: use `deckle stat --interval 1`";
+        return Err(Fail::own(why));
+    }
     let mut trees = Trees::default();
     match &args.tree {
         Some(word) => trees.only(find(word)?),
         None => trees.renew(),
     }
-    let signals = Signals::open(&ENDS);
+    let [a, b, c] = ENDS;
+    let signals = Signals::open(&[a, b, c, libc::SIGTSTP]);
     let signals = signals.map_err(|e| Fail::own(format!("signals cannot be received: {e}")))?;
-    let shown = Screen::open().and_then(|_screen| run(&mut trees, every, &signals));
+    let shown = Screen::open().and_then(|screen| run(screen, &mut trees, every, &signals));
     shown.map_err(|e| Fail::own(format!("top: the terminal: {}", plain(&e))))
 }
 
@@ -61,7 +68,12 @@ impl Drop for Screen {
     }
 }
 
-fn run(trees: &mut Trees, every: Duration, signals: &Signals) -> io::Result<i32> {
+fn run(
+    mut screen: Screen,
+    trees: &mut Trees,
+    every: Duration,
+    signals: &Signals,
+) -> io::Result<i32> {
     let (mut view, mut chosen, mut next) = (View::new(), 0, Instant::now());
     loop {
         if Instant::now() >= next {
@@ -70,6 +82,7 @@ fn run(trees: &mut Trees, every: Duration, signals: &Signals) -> io::Result<i32>
             next = (next + every).max(Instant::now());
         }
         draw(&view)?;
+        let mut stop = false;
         let wait = next.saturating_duration_since(Instant::now()).min(LOOK);
         if event::poll(wait)?
             && let Event::Key(key) = event::read()?
@@ -78,13 +91,23 @@ fn run(trees: &mut Trees, every: Duration, signals: &Signals) -> io::Result<i32>
             if key.code == KeyCode::Tab {
                 chosen += 1;
                 look(&mut view, trees, &mut chosen);
+            } else if is_control(key, 'z') {
+                stop = true;
             } else if pressed(key).is_some_and(|key| !view.key(key)) {
                 return Ok(0);
             }
         }
-        let mut came = std::iter::from_fn(|| signals.take());
-        if let Some(signal) = came.find(|s| ENDS.contains(&s.number)) {
-            return Ok(128 + signal.number);
+        while let Some(signal) = signals.take() {
+            if ENDS.contains(&signal.number) {
+                return Ok(128 + signal.number);
+            }
+            stop |= signal.number == libc::SIGTSTP;
+        }
+        if stop {
+            // The shell has its terminal as it was, until it has this go on.
+            drop(screen);
+            signals.stop();
+            screen = Screen::open()?;
         }
     }
 }
@@ -102,7 +125,10 @@ fn look(view: &mut View, trees: &Trees, chosen: &mut usize) {
 
 /// All lines in one write, so that no half of them is seen.
 fn draw(view: &View) -> io::Result<()> {
-    let (wide, high) = terminal::size()?;
+    let (wide, high) = match terminal::size()? {
+        (0, _) | (_, 0) => PLAIN,
+        size => size,
+    };
     let mut text = Vec::new();
     for (row, line) in (0..high).zip(screen(view, wide.into(), high.into())) {
         queue!(text, MoveTo(0, row))?;
@@ -122,10 +148,14 @@ fn draw(view: &View) -> io::Result<()> {
     out.flush()
 }
 
+fn is_control(key: KeyEvent, letter: char) -> bool {
+    key.code == KeyCode::Char(letter) && key.modifiers.contains(KeyModifiers::CONTROL)
+}
+
 fn pressed(key: KeyEvent) -> Option<Key> {
     let page = 10;
     Some(match key.code {
-        KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => Key::Interrupt,
+        _ if is_control(key, 'c') => Key::Interrupt,
         KeyCode::Char(c) => Key::Letter(c),
         KeyCode::Esc => Key::Escape,
         KeyCode::Enter => Key::Enter,

@@ -323,6 +323,18 @@ mod tests {
             "{lines:#?}"
         );
         assert!(lines[23].contains("q quit"), "{lines:#?}");
+        // A narrow one has what it is sorted by, and room for names.
+        let lines = text(&view, 40, 24);
+        assert!(lines[6].ends_with(" large"), "{lines:#?}");
+        assert!(lines[5].contains(">charged"), "{lines:#?}");
+        assert!(lines[23].contains("q quit"), "{lines:#?}");
+        view.key(Key::Letter('w'));
+        let lines = text(&view, 40, 24);
+        assert!(
+            lines[5].contains(">wait%") && lines[5].contains("command"),
+            "{lines:#?}"
+        );
+        view.key(Key::Letter('c'));
         // The last page is full, and without a tree it says so.
         view.key(Key::Down(50));
         assert!(text(&view, 80, 8)[6].ends_with("small"));
