@@ -112,6 +112,45 @@ fn reclaim_returns_by_how_much_usage_fell() {
 }
 
 #[test]
+fn what_cannot_be_unmapped_does_not_count_as_deactivated() {
+    let rig = rig(true);
+    let start = rig.mmap(0, 64);
+    for page in (0..64).map(|i| start.add(i)) {
+        rig.write(page, 1);
+        rig.model.pin(rig.space, page);
+    }
+    assert_eq!(rig.mm.reclaim(32), 0);
+    assert_eq!(
+        (rig.stat(Item::Pgdeactivate), rig.stat(Item::NrAnon)),
+        (0, 64)
+    );
+    rig.verify(&"pinned");
+}
+
+#[test]
+fn what_is_stored_beyond_its_share_is_written_in_the_same_round_and_gives_that_back() {
+    let rig = rig(true);
+    let start = rig.mmap(0, 2 * BLOCK);
+    (0..2 * BLOCK).for_each(|i| rig.write(start.add(i), byte_of(i)));
+    // Of the first round 24 of 40 pages may stay, so that usage falls by 40, less 6 for these.
+    for (want, share) in [(40, 24), (64, 60), (512, 200)] {
+        rig.mm.store().set_share(share);
+        let (before, stolen) = (rig.charge.usage(), rig.stat(Item::PgstealDirect));
+        let got = rig.mm.reclaim(want);
+        assert_eq!(rig.stat(Item::PgstealDirect) - stolen, want);
+        assert_eq!(before - rig.charge.usage(), got, "{want}");
+        let (in_ram, behind) = rig.mm.store().places();
+        assert!(
+            in_ram <= share && rig.stat(Item::Zswpwb) == behind,
+            "{want}"
+        );
+    }
+    rig.verify(&"reclaimed");
+    (0..2 * BLOCK).for_each(|i| assert!(rig.holds(start.add(i), byte_of(i))));
+    rig.verify(&"read");
+}
+
+#[test]
 fn the_background_goes_on_while_it_helps_and_ends_at_high() {
     let rig = rig(true);
     let start = rig.mmap(0, 8 * BLOCK);
