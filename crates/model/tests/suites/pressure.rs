@@ -3,6 +3,8 @@
 use super::common::Rig;
 use super::common::hand::{BLOCK, byte_of};
 use deckle_mm::{Advice, Charge, FaultError, FaultMode, Item, Profile, ThpMode, Tunables};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
 fn rig(swap: bool) -> Rig {
     let t = Tunables {
@@ -60,6 +62,22 @@ fn r150_who_grows_above_high_and_cannot_reclaim_waits_longer_and_longer() {
         }
     }
     assert_eq!(last, 2_000_000);
+    // What was in vain is tried again when less is used than then; others are asked, too.
+    let asked = Arc::new(AtomicU32::new(0));
+    let told = asked.clone();
+    rig.charge.set_elsewhere(move |_| {
+        told.fetch_add(1, SeqCst);
+        false
+    });
+    let before = rig.mm.reclaim_rounds();
+    for more in [0, 1] {
+        if more > 0 {
+            rig.munmap(start, 1000);
+        }
+        rig.mm.reclaim_high();
+        let rounds = rig.mm.reclaim_rounds() - before;
+        assert_eq!((rounds, asked.load(SeqCst)), (more, more));
+    }
     rig.verify(&"written");
 }
 
@@ -106,6 +124,9 @@ fn reclaim_returns_by_how_much_usage_fell() {
         assert_eq!(rig.stat(Item::PgstealDirect) - stolen, want);
         // What is stored takes a quarter of its size.
         assert!(got > want / 2, "{got} of {want}");
+        // While fewer are unmapped than are wanted, 64 more are.
+        let inactive = rig.stat(Item::NrInactive);
+        assert!(inactive < want + 64, "{inactive} for {want}");
         assert_eq!(before - rig.charge.usage(), got);
     }
     rig.verify(&"reclaimed");
