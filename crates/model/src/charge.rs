@@ -5,6 +5,15 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Who gives pages when a manager of the group has none left: returns whether anybody did.
 type Elsewhere = Box<dyn Fn(u64) -> bool + Send + Sync>;
+/// Who gives pages to a manager of whose evicted pages so many per cent come back.
+type Colder = Box<dyn Fn(u64, u32) -> bool + Send + Sync>;
+
+/// The other managers of the group.
+#[derive(Default)]
+struct Others {
+    elsewhere: OnceLock<Elsewhere>,
+    colder: OnceLock<Colder>,
+}
 
 #[derive(Default)]
 struct Account {
@@ -31,7 +40,7 @@ struct Account {
 /// The group's account of the model: exact, limits may change at any time, the nth charge can
 /// be made to fail. A handle: clones are the same account.
 #[derive(Clone)]
-pub struct ModelCharge(Arc<Mutex<Account>>, Arc<OnceLock<Elsewhere>>);
+pub struct ModelCharge(Arc<Mutex<Account>>, Arc<Others>);
 
 impl ModelCharge {
     /// An account with `memory.max` in pages (`u64::MAX` for none), and no other limit.
@@ -74,7 +83,12 @@ impl ModelCharge {
     /// Whom a manager asks that has reclaimed what it could: the other managers of the group. Only
     /// the first call has an effect.
     pub fn set_elsewhere(&self, ask: impl Fn(u64) -> bool + Send + Sync + 'static) {
-        let _ = self.1.set(Box::new(ask));
+        let _ = self.1.elsewhere.set(Box::new(ask));
+    }
+    /// Whom a manager asks, with that share in per cent, before it evicts what would come back.
+    /// Only the first call has an effect.
+    pub fn set_colder(&self, ask: impl Fn(u64, u32) -> bool + Send + Sync + 'static) {
+        let _ = self.1.colder.set(Box::new(ask));
     }
     /// Pages of swap charged now.
     pub fn swap_usage(&self) -> u64 {
@@ -165,7 +179,12 @@ impl Charge for ModelCharge {
         self.lock().unbacked
     }
     fn reclaim_elsewhere(&self, pages: u64) -> bool {
-        self.1.get().is_some_and(|ask| ask(pages))
+        let ask = self.1.elsewhere.get();
+        ask.is_some_and(|ask| ask(pages))
+    }
+    fn reclaim_colder(&self, pages: u64, refaults: u32) -> bool {
+        let ask = self.1.colder.get();
+        ask.is_some_and(|ask| ask(pages, refaults))
     }
     fn is_alone(&self) -> bool {
         self.lock().alone

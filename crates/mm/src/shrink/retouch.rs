@@ -126,3 +126,24 @@ impl<E: Env> Mm<E> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_share_is_looked_at_when_enough_was_dropped_or_came_back() {
+        let look = |dropped, back| {
+            let seen = Retouch::default();
+            seen.percent.store(40, Relaxed);
+            seen.dropped.store(dropped, Relaxed);
+            seen.back.store(back, Relaxed);
+            (seen.look(), seen.dropped.load(Relaxed))
+        };
+        assert_eq!(look(WINDOW - 2, 1), (40, WINDOW - 2));
+        assert_eq!(look(WINDOW, 0), (20, 0));
+        // 70 of a hundred came back, and all.
+        assert_eq!(look(300, 212), (55, 0));
+        assert_eq!(look(0, WINDOW), (70, 0));
+    }
+}

@@ -5,6 +5,8 @@ use super::common::Rig;
 use super::common::hand::{BLOCK, byte_of, tunables};
 use super::suites::memory::{races, seeds};
 use deckle_mm::{Advice, Item};
+#[cfg(feature = "huge-pages")]
+use deckle_mm::{SizeMode, Sizes, ThpMode, Tunables};
 
 #[test]
 fn r148_p20_what_forks_share_is_charged_at_the_first_write_and_no_byte_is_lost() {
@@ -41,6 +43,16 @@ fn who_finds_nothing_of_its_own_gives_up_what_is_shared() {
     // A portion at a time: what was asked for, and not the huge page as well.
     assert_eq!(rig.mm.reclaim_shared(40), 64);
     assert_eq!(rig.stat(Item::NrShared), BLOCK);
+    // As much of its own is no crowd, in use or not.
+    let own = rig.mmap(2 * BLOCK, BLOCK);
+    rig.advise(own, BLOCK, Advice::NoHugePage);
+    (0..BLOCK).for_each(|i| rig.write(own.add(i), byte_of(i)));
+    assert!(!rig.mm.is_crowded());
+    rig.advise(own, BLOCK / 2, Advice::Cold);
+    assert!(rig.stat(Item::NrInactive) == BLOCK / 2 && !rig.mm.is_crowded());
+    rig.munmap(own, 1);
+    assert!(rig.mm.is_crowded());
+    rig.munmap(own, BLOCK);
     assert_eq!(rig.mm.reclaim_shared(40), BLOCK);
     assert_eq!((rig.stat(Item::NrShared), rig.resident()), (0, 0));
     assert_eq!(rig.mm.reclaim_shared(40), 0);
@@ -49,4 +61,34 @@ fn who_finds_nothing_of_its_own_gives_up_what_is_shared() {
     rig.verify(&"given up");
     (0..64).for_each(|i| assert!(rig.holds(small.add(i), byte_of(i))));
     (0..BLOCK).for_each(|i| assert!(rig.holds(huge.add(i), byte_of(i))));
+}
+
+#[test]
+#[cfg(feature = "huge-pages")]
+fn a_folio_stays_while_others_hold_a_part_of_it() {
+    let t = Tunables {
+        thp: ThpMode::Never,
+        sizes: Sizes::NEVER.with(8, SizeMode::Always),
+        fault_max: 1 << 20,
+        ..tunables(409)
+    };
+    for at in [0, BLOCK / 2] {
+        let rig = Rig::new(64, 1, 1, true, t);
+        let start = rig.mmap(at, BLOCK / 2);
+        (0..BLOCK / 2).for_each(|i| rig.write(start.add(i), byte_of(i)));
+        assert_eq!(rig.folio(start).order, 8);
+        assert!(rig.fork());
+        for left in [192, 128, 64] {
+            assert_eq!(rig.mm.reclaim_shared(1), 64);
+            assert_eq!(
+                (rig.stat(Item::NrShared), rig.resident()),
+                (left, BLOCK / 2)
+            );
+            assert_eq!(rig.folio(start).order, 8);
+            rig.verify(&left);
+        }
+        assert_eq!((rig.mm.reclaim_shared(1), rig.resident()), (64, 0));
+        rig.verify(&at);
+        (0..BLOCK / 2).for_each(|i| assert!(rig.holds(start.add(i), byte_of(i))));
+    }
 }

@@ -3,19 +3,77 @@
 use super::P;
 use deckle_mm::{
     Env, Item, Mm, PAGE_SIZE, Pfn, Slot, SpaceId, Store, StoreError, StoreStop, Tunables, Vpn,
+    Written,
 };
 use deckle_model::{FrameState, Model, ModelCharge, ModelMachine, Profile};
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// A store as plain as can be: what it is worth is that it cannot be wrong. It stands for
 /// compression 4:1 and refuses pages that begin with an odd byte 0xEE.
-#[derive(Clone, Default)]
-pub struct PlainStore(Arc<Mutex<HashMap<u32, Vec<u8>>>>, pub bool);
+#[derive(Clone)]
+pub struct PlainStore(Arc<Mutex<Held>>, pub bool);
+
+/// What happens while a page is put.
+type Meanwhile = Box<dyn FnOnce() + Send>;
+
+/// What a store has, and what it was told.
+#[derive(Default)]
+struct Held {
+    pages: HashMap<u32, Vec<u8>>,
+    /// Those of them that are on the slower medium.
+    behind: HashSet<u32>,
+    /// Pages that may be in RAM before some go there; none: there is no such medium.
+    share: Option<u64>,
+    /// Bytes that moving the pages together gives back.
+    loose: u64,
+    /// First bytes of pages that could go nowhere.
+    refused: Vec<u8>,
+    meanwhile: Option<Meanwhile>,
+}
+
+impl Held {
+    fn in_ram(&self) -> u64 {
+        (self.pages.len() - self.behind.len()) as u64
+    }
+}
+
+/// Pages that one write takes to the slower medium.
+const WRITE: usize = 16;
 
 impl PlainStore {
     pub fn new(on: bool) -> PlainStore {
         PlainStore(Arc::default(), on)
+    }
+
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.0.lock().unwrap()
+    }
+
+    /// There is a slower medium, for what is more than so many pages.
+    pub fn set_share(&self, pages: u64) {
+        self.held().share = Some(pages);
+    }
+
+    /// Pages in RAM, and on the slower medium.
+    pub fn places(&self) -> (u64, u64) {
+        let held = self.held();
+        (held.in_ram(), held.behind.len() as u64)
+    }
+
+    /// Takes so many bytes more than it needs, until it is asked to move its pages together.
+    pub fn loosen(&self, bytes: u64) {
+        self.held().loose = bytes;
+    }
+
+    /// First bytes of the pages that it was told could go nowhere.
+    pub fn refused_pages(&self) -> Vec<u8> {
+        self.held().refused.clone()
+    }
+
+    /// What somebody does while the next pages are put.
+    pub fn meanwhile(&self, done: impl FnOnce() + Send + 'static) {
+        self.held().meanwhile = Some(Box::new(done));
     }
 }
 
@@ -24,6 +82,10 @@ impl Store for PlainStore {
         self.1
     }
     fn put(&self, first: Slot, pages: &[u8]) -> Result<(), StoreError> {
+        let meanwhile = self.held().meanwhile.take();
+        if let Some(done) = meanwhile {
+            done();
+        }
         for (n, page) in pages.chunks(PAGE_SIZE).enumerate() {
             let done = n as u32;
             if !self.1 {
@@ -38,15 +100,15 @@ impl Store for PlainStore {
                     why: StoreStop::Incompressible,
                 });
             }
-            let old = self.0.lock().unwrap().insert(first.0 + done, page.to_vec());
+            let old = self.held().pages.insert(first.0 + done, page.to_vec());
             assert!(old.is_none(), "slot {} is put twice", first.0 + done);
         }
         Ok(())
     }
     fn get(&self, first: Slot, pages: &mut [u8]) -> Result<(), StoreError> {
         for (n, page) in pages.chunks_mut(PAGE_SIZE).enumerate() {
-            let map = self.0.lock().unwrap();
-            let stored = map.get(&(first.0 + n as u32));
+            let held = self.held();
+            let stored = held.pages.get(&(first.0 + n as u32));
             let why = StoreStop::Corrupt;
             page.copy_from_slice(stored.ok_or(StoreError {
                 done: n as u32,
@@ -56,14 +118,43 @@ impl Store for PlainStore {
         Ok(())
     }
     fn free(&self, first: Slot, count: u32) {
-        let mut map = self.0.lock().unwrap();
-        (first.0..first.0 + count).for_each(|s| drop(map.remove(&s)));
+        let mut held = self.held();
+        for slot in first.0..first.0 + count {
+            held.pages.remove(&slot);
+            held.behind.remove(&slot);
+        }
     }
     fn ram_bytes(&self) -> u64 {
-        self.0.lock().unwrap().len() as u64 * PAGE_SIZE as u64 / 4
+        let held = self.held();
+        held.in_ram() * PAGE_SIZE as u64 / 4 + held.loose
+    }
+    fn compact(&self, budget: u64) -> u64 {
+        let mut held = self.held();
+        let moved = held.loose.min(budget);
+        held.loose -= moved;
+        moved
+    }
+    fn wants_writeback(&self, _: u64) -> bool {
+        let held = self.held();
+        held.share.is_some_and(|share| held.in_ram() > share)
+    }
+    fn writeback(&self) -> Option<Written> {
+        let mut held = self.held();
+        held.share?;
+        let in_ram = held.pages.keys().filter(|slot| !held.behind.contains(slot));
+        let mut some: Vec<u32> = in_ram.copied().collect();
+        some.sort_unstable();
+        some.truncate(WRITE);
+        let pages = some.len() as u64;
+        held.behind.extend(some);
+        let bytes = pages * PAGE_SIZE as u64 / 4;
+        (pages > 0).then_some(Written { pages, bytes })
+    }
+    fn refused(&self, page: &[u8]) {
+        self.held().refused.push(page[0]);
     }
     fn stored_pages(&self) -> u64 {
-        self.0.lock().unwrap().len() as u64
+        self.held().pages.len() as u64
     }
 }
 

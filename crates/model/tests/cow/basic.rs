@@ -135,6 +135,30 @@ fn r103_what_is_reclaimed_leaves_each_space_that_shares_it() {
     }
 }
 
+/// The store refuses two pages of a folio, of which the child has one no more.
+#[test]
+fn what_stays_of_a_shared_folio_is_shared_by_those_that_have_it_still() {
+    let m = Bare::simple(ThpMode::Never);
+    m.map(0, 16);
+    fill(&m, 16);
+    let refused = [3, 7];
+    let refuse = |i| m.write(m.space, BASE.add(i), 0xee);
+    refused.into_iter().for_each(refuse);
+    let child = m.mm.fork(m.space).unwrap();
+    m.mm.munmap(child, BASE.add(3), 1).unwrap();
+    m.mm.reclaim(64);
+    assert_eq!((m.get(Item::NrSwapped), m.get(Item::NrAnon)), (28, 3));
+    m.verify(&"reclaim");
+    let stays = refused.map(|i| m.mm.folio_at(m.space, BASE.add(i)).unwrap());
+    assert_eq!(stays.map(|f| (f.order, f.refs)), [(0, 1), (0, 2)]);
+    for (i, copies) in [(3, 0), (7, 1)] {
+        m.write(m.space, BASE.add(i), 9);
+        assert_eq!(m.get(Item::Pgcopy), copies, "page {i}");
+    }
+    assert_eq!(m.read(child, BASE.add(7))[0], 0xee);
+    m.verify(&"written");
+}
+
 #[test]
 fn r79_a_pinned_page_stays_whose_neighbours_in_memory_and_in_the_program_go() {
     let m = Bare::simple(ThpMode::Never);

@@ -2,9 +2,9 @@
 
 use super::common::Rig;
 use super::common::hand::{BLOCK, byte_of, tunables};
-use deckle_mm::{Charge, Item};
+use deckle_mm::{Advice, Charge, Item, Profile, ThpMode, Tunables};
 use deckle_model::ModelCharge;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 /// Four huge pages of each process, with ten pages in use.
 const HUGE: u64 = 4;
@@ -17,6 +17,16 @@ fn process(charge: &ModelCharge, seed: u64) -> Arc<Rig> {
         rig.huge(k * BLOCK, 0..LIVE);
     }
     Arc::new(rig)
+}
+
+/// Small pages, read back one by one.
+fn small() -> Tunables {
+    Tunables {
+        thp: ThpMode::Never,
+        fault_max: 0,
+        page_cluster: 0,
+        ..Tunables::of_profile(Profile::Deckle)
+    }
 }
 
 /// What reclaim has done to a process: looked at in its queue, split, scanned, stored.
@@ -87,5 +97,43 @@ fn r117_a_limit_scans_the_queues_of_its_own_group_and_no_other() {
             let byte = if i < LIVE { byte_of(i) } else { 0 };
             assert!(rig.holds(page, byte), "page {k}");
         }
+    }
+}
+
+/// A process of which so many pages per cent were read back of what was evicted asks one whose
+/// pages stay away before it takes its own, from ten on (half, as nothing came back before).
+#[test]
+fn who_evicts_what_comes_back_asks_a_colder_process_before_it_takes_its_own() {
+    for (back, percent, colder) in [(90, 9, true), (100, 10, true), (100, 10, false)] {
+        let ours = ModelCharge::unlimited();
+        let first = Rig::in_group(ours.clone(), 64, 1, 1, true, small());
+        let second = Arc::new(Rig::in_group(ours.clone(), 64, 1, 2, true, small()));
+        let start = first.mmap(0, BLOCK);
+        (0..500).for_each(|i| first.write(start.add(i), byte_of(i)));
+        first.advise(start, 500, Advice::PageOut);
+        (0..back).for_each(|i| assert!(first.holds(start.add(i), byte_of(i))));
+        assert_eq!(first.mm.refault_percent(), percent);
+        let theirs = second.mmap(0, BLOCK);
+        (0..BLOCK).for_each(|i| second.write(theirs.add(i), byte_of(i)));
+
+        let (asked, whom) = (Arc::new(Mutex::new(Vec::new())), Arc::downgrade(&second));
+        let told = asked.clone();
+        ours.set_colder(move |pages, percent| {
+            told.lock().unwrap().push((pages, percent));
+            colder && whom.upgrade().is_some_and(|rig| rig.mm.reclaim(pages) > 0)
+        });
+        ours.set_max(ours.usage());
+        first.write(start.add(500), 1);
+        let asks = percent >= 10;
+        let should = if asks { vec![(32, percent)] } else { vec![] };
+        assert_eq!(*asked.lock().unwrap(), should);
+        let gave = [&first, &*second].map(|rig| rig.stat(Item::PgstealDirect) > 0);
+        assert_eq!(gave, [!(asks && colder), asks && colder]);
+        // So does its background.
+        ours.set_high(ours.usage() - 1);
+        first.mm.reclaim_background();
+        assert_eq!(first.stat(Item::PgstealKswapd) > 0, !(asks && colder));
+        first.verify_in_group(&percent);
+        second.verify_in_group(&percent);
     }
 }

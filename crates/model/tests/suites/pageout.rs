@@ -2,7 +2,7 @@
 
 use super::common::Rig;
 use super::common::hand::{BLOCK, byte_of};
-use deckle_mm::{Advice, Item, Profile, Tunables, Vpn};
+use deckle_mm::{Advice, Item, Profile, SizeMode, Sizes, ThpMode, Tunables, Vpn};
 
 /// Huge pages with zeros and without, small pages of bytes and of zeros.
 fn mixed() -> (Rig, Vpn) {
@@ -89,7 +89,31 @@ fn page_out_says_how_many_pages_came_free_and_counts_huge_pages_that_were_stored
     let zeros = rig.huge(4 * BLOCK, []);
     assert_eq!(rig.mm.page_out(rig.space, zeros, BLOCK).unwrap(), BLOCK);
     assert_eq!(rig.stat(Item::ThpSwpout), 1);
+    // Of one that the store takes in part, what it has taken.
+    let part = rig.huge(5 * BLOCK, 0..BLOCK);
+    (0..12).for_each(|i| rig.write(part.add(i), 0xee));
+    assert_eq!(rig.mm.page_out(rig.space, part, BLOCK).unwrap(), BLOCK - 12);
     rig.verify(&"paged out");
+}
+
+#[test]
+fn a_page_that_is_pinned_stays_and_the_rest_of_its_folio_goes() {
+    let t = Tunables {
+        thp: ThpMode::Never,
+        sizes: Sizes::NEVER.with(4, SizeMode::Always),
+        fault_max: 1 << 20,
+        ..Tunables::of_profile(Profile::Deckle)
+    };
+    let rig = Rig::new(64, 1, 1, true, t);
+    let start = rig.mmap(0, 16);
+    (0..16).for_each(|i| rig.write(start.add(i), byte_of(i)));
+    assert_eq!(rig.folio(start).order, 4);
+    rig.model.pin(rig.space, start.add(5));
+    assert_eq!(rig.mm.page_out(rig.space, start, 16).unwrap(), 15);
+    let there = |i: &u64| rig.model.translation(rig.space, start.add(*i)).is_some();
+    assert_eq!((0..16).filter(there).collect::<Vec<_>>(), [5]);
+    rig.verify(&"paged out");
+    (0..16).for_each(|i| assert!(rig.holds(start.add(i), byte_of(i))));
 }
 
 #[test]

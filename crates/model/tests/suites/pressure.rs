@@ -3,6 +3,8 @@
 use super::common::Rig;
 use super::common::hand::{BLOCK, byte_of};
 use deckle_mm::{Advice, Charge, FaultError, FaultMode, Item, Profile, ThpMode, Tunables};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
 fn rig(swap: bool) -> Rig {
     let t = Tunables {
@@ -60,6 +62,22 @@ fn r150_who_grows_above_high_and_cannot_reclaim_waits_longer_and_longer() {
         }
     }
     assert_eq!(last, 2_000_000);
+    // What was in vain is tried again when less is used than then; others are asked, too.
+    let asked = Arc::new(AtomicU32::new(0));
+    let told = asked.clone();
+    rig.charge.set_elsewhere(move |_| {
+        told.fetch_add(1, SeqCst);
+        false
+    });
+    let before = rig.mm.reclaim_rounds();
+    for more in [0, 1] {
+        if more > 0 {
+            rig.munmap(start, 1000);
+        }
+        rig.mm.reclaim_high();
+        let rounds = rig.mm.reclaim_rounds() - before;
+        assert_eq!((rounds, asked.load(SeqCst)), (more, more));
+    }
     rig.verify(&"written");
 }
 
@@ -106,9 +124,51 @@ fn reclaim_returns_by_how_much_usage_fell() {
         assert_eq!(rig.stat(Item::PgstealDirect) - stolen, want);
         // What is stored takes a quarter of its size.
         assert!(got > want / 2, "{got} of {want}");
+        // While fewer are unmapped than are wanted, 64 more are.
+        let inactive = rig.stat(Item::NrInactive);
+        assert!(inactive < want + 64, "{inactive} for {want}");
         assert_eq!(before - rig.charge.usage(), got);
     }
     rig.verify(&"reclaimed");
+}
+
+#[test]
+fn what_cannot_be_unmapped_does_not_count_as_deactivated() {
+    let rig = rig(true);
+    let start = rig.mmap(0, 64);
+    for page in (0..64).map(|i| start.add(i)) {
+        rig.write(page, 1);
+        rig.model.pin(rig.space, page);
+    }
+    assert_eq!(rig.mm.reclaim(32), 0);
+    assert_eq!(
+        (rig.stat(Item::Pgdeactivate), rig.stat(Item::NrAnon)),
+        (0, 64)
+    );
+    rig.verify(&"pinned");
+}
+
+#[test]
+fn what_is_stored_beyond_its_share_is_written_in_the_same_round_and_gives_that_back() {
+    let rig = rig(true);
+    let start = rig.mmap(0, 2 * BLOCK);
+    (0..2 * BLOCK).for_each(|i| rig.write(start.add(i), byte_of(i)));
+    // Of the first round 24 of 40 pages may stay, so that usage falls by 40, less 6 for these.
+    for (want, share) in [(40, 24), (64, 60), (512, 200)] {
+        rig.mm.store().set_share(share);
+        let (before, stolen) = (rig.charge.usage(), rig.stat(Item::PgstealDirect));
+        let got = rig.mm.reclaim(want);
+        assert_eq!(rig.stat(Item::PgstealDirect) - stolen, want);
+        assert_eq!(before - rig.charge.usage(), got, "{want}");
+        let (in_ram, behind) = rig.mm.store().places();
+        assert!(
+            in_ram <= share && rig.stat(Item::Zswpwb) == behind,
+            "{want}"
+        );
+    }
+    rig.verify(&"reclaimed");
+    (0..2 * BLOCK).for_each(|i| assert!(rig.holds(start.add(i), byte_of(i))));
+    rig.verify(&"read");
 }
 
 #[test]

@@ -26,6 +26,19 @@ fn refused(rig: &Rig, pages: u64) -> Vpn {
         (rig.stat(Item::StoreReject), rig.resident()),
         (pages, pages)
     );
+    assert_eq!(
+        rig.mm.store().refused_pages(),
+        vec![REFUSED; pages as usize]
+    );
+    start
+}
+
+/// A huge page of them.
+fn refused_huge(rig: &Rig) -> Vpn {
+    let start = rig.huge(0, []);
+    (0..BLOCK).for_each(|i| rig.write(start.add(i), REFUSED));
+    rig.advise(start, BLOCK, Advice::PageOut);
+    assert_eq!(rig.folio(start).order, 9);
     start
 }
 
@@ -67,12 +80,27 @@ fn r137_pages_that_were_only_read_and_then_changed_with_no_fault_are_looked_at_a
 #[test]
 fn r137_a_refused_huge_page_that_holds_zeros_now_is_dropped() {
     let rig = rig(ThpMode::Always);
-    let start = rig.huge(0, []);
-    (0..BLOCK).for_each(|i| rig.write(start.add(i), REFUSED));
-    rig.advise(start, BLOCK, Advice::PageOut);
-    assert_eq!(rig.folio(start).order, 9);
+    let start = refused_huge(&rig);
     (0..BLOCK).for_each(|i| rig.write(start.add(i), 0));
     make_way(&rig, start, 256, 0);
+}
+
+#[test]
+fn r137_what_was_refused_is_not_offered_again_by_advice_before_it_is_touched() {
+    for thp in [ThpMode::Never, ThpMode::Always] {
+        let rig = rig(thp);
+        let start = match thp {
+            ThpMode::Never => refused(&rig, BLOCK),
+            _ => refused_huge(&rig),
+        };
+        rig.advise(start, BLOCK, Advice::PageOut);
+        assert_eq!(rig.stat(Item::StoreReject), BLOCK, "{thp:?}");
+        rig.write(start.add(3), REFUSED);
+        rig.advise(start, BLOCK, Advice::PageOut);
+        let again = if thp == ThpMode::Never { 1 } else { BLOCK };
+        assert_eq!(rig.stat(Item::StoreReject), BLOCK + again, "{thp:?}");
+        rig.verify(&thp);
+    }
 }
 
 #[test]
@@ -98,6 +126,26 @@ fn r137_what_was_refused_and_has_not_changed_is_not_offered_again() {
 }
 
 #[test]
+fn what_the_store_gives_back_by_moving_its_pages_together_goes_before_memory_is_out() {
+    let rig = rig(ThpMode::Never);
+    refused(&rig, 256);
+    // More than it moves at once.
+    rig.mm.store().loosen(80 << 12);
+    rig.mm.settle_store();
+    rig.charge.set_max(rig.charge.usage());
+    let more = rig.mmap(4 * BLOCK, 81);
+    (0..80).for_each(|i| rig.write(more.add(i), REFUSED));
+    assert_eq!(rig.stat(Item::OomKill), 0);
+    let done = rig.fault(more.add(80), true);
+    assert!(matches!(done, Err(FaultError::Oom(_))), "{done:?}");
+    // For another manager, too.
+    rig.mm.store().loosen(16 << 12);
+    rig.mm.settle_store();
+    assert_eq!((rig.mm.reclaim(16), rig.mm.reclaim_hard(16)), (0, 16));
+    rig.verify(&"moved");
+}
+
+#[test]
 fn r137_who_reclaims_hard_looks_again_at_what_was_refused_and_touched_since() {
     for thp in [ThpMode::Never, ThpMode::Always] {
         let rig = rig(thp);
@@ -109,12 +157,7 @@ fn r137_who_reclaims_hard_looks_again_at_what_was_refused_and_touched_since() {
         rig.mm.set_tunables(t).unwrap();
         let start = match thp {
             ThpMode::Never => refused(&rig, BLOCK),
-            _ => {
-                let start = rig.huge(0, []);
-                (0..BLOCK).for_each(|i| rig.write(start.add(i), REFUSED));
-                rig.advise(start, BLOCK, Advice::PageOut);
-                start
-            }
+            _ => refused_huge(&rig),
         };
         // What nobody has touched since is what it was.
         let tried = rig.stat(Item::StoreReject);
@@ -145,6 +188,10 @@ fn r104_a_page_of_zeros_that_is_dropped_is_counted_once() {
         rig.charge.set_max(BLOCK);
         let more = rig.mmap(4 * BLOCK, 1);
         rig.write(more, 1);
+        // Of a folio that can go nowhere the store is shown the first page that holds something.
+        if max_ptes_none == 511 {
+            assert_eq!(rig.mm.store().refused_pages()[0], byte_of(zeros));
+        }
         let dropped = rig.stat(Item::SwpoutZero) + rig.stat(Item::ThpSplitUnmap);
         assert_eq!(dropped, zeros, "{max_ptes_none}");
         assert_eq!(dropped, rig.stat(Item::NrZero));

@@ -47,10 +47,17 @@ fn r98_r131_r138_a_block_that_is_taken_or_given_back_in_part_keeps_every_byte() 
         for k in 0..8 {
             let start = rig.huge(k * BLOCK, (0..BLOCK).step_by(1 + rng.below(9) as usize));
             let bytes: Vec<_> = (0..BLOCK).map(|i| rig.read(start.add(i))).collect();
-            rig.model.set_injection(Injection {
-                unmap_busy: Chance(200),
-                retry: Chance(500),
-                ..Injection::default()
+            // What stops for want of memory cannot be undone for want of memory.
+            rig.model.set_injection(match seed % 2 {
+                0 => Injection {
+                    unmap_busy: Chance(200),
+                    retry: Chance(500),
+                    ..Injection::default()
+                },
+                _ => Injection {
+                    no_memory: Chance(300),
+                    ..Injection::default()
+                },
             });
             let how = take(&rig, start, &mut rng);
             rig.model.set_injection(Injection::default());

@@ -150,6 +150,34 @@ fn a_budget_for_waste_is_kept_by_looking_at_a_few_pages_at_a_time() {
 }
 
 #[test]
+fn each_call_goes_on_where_the_last_one_stopped() {
+    let rig = rig(Tunables {
+        thp_waste_max: u64::MAX - 1,
+        ..tunables(409)
+    });
+    (0..8).for_each(|k| _ = rig.huge(k * BLOCK, 0..BLOCK));
+    (8..16).for_each(|k| _ = rig.huge(k * BLOCK, []));
+    for waste in [0, 8 * BLOCK] {
+        let done = rig.mm.trim();
+        assert_eq!((done.looked, done.waste), (8, waste));
+    }
+    rig.verify(&"looked at");
+}
+
+#[test]
+fn no_layout_hides_from_looks_at_every_sixteenth_subpage() {
+    let rig = rig(Tunables {
+        thp_waste_max: u64::MAX - 1,
+        ..tunables(409)
+    });
+    rig.huge(0, (0..BLOCK).step_by(16));
+    // Others each time: after as many calls all have been looked at.
+    (0..16).for_each(|_| assert_eq!(rig.mm.trim().looked, 1));
+    assert_eq!(rig.mm.waste_estimate(), BLOCK - BLOCK / 16);
+    rig.verify(&"looked at");
+}
+
+#[test]
 fn what_is_wasted_is_estimated_by_what_was_seen_lately_in_all_spaces() {
     let t = Tunables {
         thp_waste_max: u64::MAX - 1,

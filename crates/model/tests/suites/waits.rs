@@ -1,9 +1,10 @@
 //! Whoever meets a block that is in work waits, and goes on when the work is done.
 
 use super::common::Rig;
-use super::common::hand::{BLOCK, byte_of, shrink};
-use deckle_mm::{Advice, Prot, SplitFlags, SplitMode, Tunables, Vpn};
+use super::common::hand::{BLOCK, byte_of, shrink, tunables};
+use deckle_mm::{Advice, Item, Prot, SplitFlags, SplitMode, Tunables, Vpn};
 use deckle_model::{Rng, cpu};
+use std::sync::Arc;
 
 /// Of so many pages of the block each has a byte of its own.
 const LIVE: u64 = 100;
@@ -112,4 +113,22 @@ fn r53_r98_whoever_meets_a_block_in_work_waits_for_its_end_and_no_longer() {
         let _ = rig.mm.madvise(rig.space, start, BLOCK, Advice::Cold);
         rig.mm.trim();
     });
+}
+
+/// The shrinker comes by while a huge page is stored, which fails.
+#[test]
+fn r130_a_huge_page_that_is_in_work_is_looked_at_by_the_next_pass() {
+    let rig = Arc::new(Rig::new(64, 1, 1, true, tunables(409)));
+    let start = rig.huge(0, []);
+    (0..BLOCK).for_each(|i| rig.write(start.add(i), 0xee));
+    let who = Arc::downgrade(&rig);
+    rig.mm.store().meanwhile(move || {
+        let rig = who.upgrade().unwrap();
+        assert_eq!((shrink(&rig), rig.stat(Item::ThpUnderusedScan)), (0, 0));
+    });
+    rig.advise(start, BLOCK, Advice::PageOut);
+    assert!(rig.folio(start).queued);
+    (0..BLOCK).for_each(|i| rig.write(start.add(i), 0));
+    assert_eq!(shrink(&rig), BLOCK);
+    rig.verify(&"looked at");
 }

@@ -186,6 +186,36 @@ fn r91_r92_a_part_of_a_huge_page_that_is_given_up_goes_if_it_is_the_larger_one()
 }
 
 #[test]
+fn a_huge_page_stays_whole_where_a_range_has_all_of_it_or_nothing() {
+    for (from, pages, cut) in [
+        (0, 3 * BLOCK, [false; 3]),
+        (BLOCK, BLOCK, [false; 3]),
+        (0, 1, [true, false, false]),
+        (BLOCK, BLOCK - 1, [false, true, false]),
+        (BLOCK + 1, BLOCK - 1, [false, true, false]),
+        (2 * BLOCK - 1, 1, [false, true, false]),
+        (1, 2 * BLOCK - 1, [true, false, false]),
+        (BLOCK, BLOCK + 1, [false, false, true]),
+        (BLOCK / 2, 2 * BLOCK, [true, false, true]),
+    ] {
+        let rig = Rig::new(64, 1, 1, true, Tunables::of_profile(Profile::Deckle));
+        let start = rig.huge(0, 0..BLOCK);
+        (1..3).for_each(|k| _ = rig.huge(k * BLOCK, 0..BLOCK));
+        let part = start.add(from);
+        rig.mm.mprotect(rig.space, part, pages, Prot::R).unwrap();
+        let orders = [0, 1, 2].map(|k| rig.folio(start.add(k * BLOCK)).order < 9);
+        assert_eq!(orders, cut, "{from} {pages}");
+        // Where it is copied to be taken apart, it is taken as one before any part changes.
+        let torn = rig.model.counters().huge_splits;
+        assert!(P::RAM || torn == 0, "{from} {pages}: {torn}");
+        let split = rig.stat(Item::ThpSplitPage);
+        rig.munmap(part, pages);
+        assert_eq!(rig.stat(Item::ThpSplitPage), split);
+        rig.verify(&(from, pages));
+    }
+}
+
+#[test]
 fn r92_what_stays_of_a_huge_page_stays_large() {
     let (rig, start) = filled(9);
     rig.advise(start, 256, Advice::DontNeed);

@@ -119,10 +119,6 @@ impl Request {
     pub const fn with_flags(self, flags: AllocFlags) -> Request {
         Request { flags, ..self }
     }
-    /// Of this mobility.
-    pub const fn with_mobility(self, mobility: Mobility) -> Request {
-        Request { mobility, ..self }
-    }
 
     /// The mark to test; `None`: none (R5).
     pub const fn mark(&self) -> Option<Mark> {

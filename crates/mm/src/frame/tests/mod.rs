@@ -301,7 +301,31 @@ fn wrong_frees_are_told_apart() {
     assert_eq!(zone.free(&m, far, 0), Err(FreeError::NeverAllocated(far)));
     zone.free(&m, pfn, 2).unwrap();
     assert_eq!(zone.free(&m, pfn, 2), Err(FreeError::DoubleFree(pfn)));
+    let top = zone.alloc(&m, MAX_ORDER).unwrap();
+    zone.free(&m, top, MAX_ORDER).unwrap();
+    let twice = zone.free(&m, top, MAX_ORDER);
+    assert_eq!(twice, Err(FreeError::DoubleFree(top)));
     zone.verify().unwrap();
+}
+
+#[test]
+fn how_far_a_block_fails_for_want_of_a_large_one_follows_what_is_free() {
+    let m = Threads::default();
+    let zone = zone(0, 1024);
+    let mut all = std::vec![Pfn(0); 1024];
+    assert_eq!(zone.alloc_bulk(&m, &mut all), 1024);
+    all.sort();
+    assert_eq!(zone.fragmentation(9), 0, "nothing is free");
+    // Half of a block, in pages: (1000 + 500) / 256 of a thousand short of it.
+    let single: Vec<Pfn> = all[..512].iter().copied().step_by(2).collect();
+    zone.free_bulk(&m, &single).unwrap();
+    assert_eq!((zone.fragmentation(9), zone.fragmentation(4)), (995, 934));
+    // Half a block beside them, in one piece: (1000 + 1000) / 257.
+    zone.free_bulk(&m, &all[512..768]).unwrap();
+    assert_eq!(zone.fragmentation(9), 993);
+    // A whole one.
+    zone.free_bulk(&m, &all[768..]).unwrap();
+    assert_eq!(zone.fragmentation(9), 991);
 }
 
 #[test]

@@ -429,6 +429,9 @@ fn a_failure_says_what_stood_in_the_way_and_who_took_what_was_freed() {
             (0, 0, 504, 8, 0),
         ]
     );
+    for most in 0..4 {
+        assert_eq!(zone.candidates(9, most), report.candidates[..most]);
+    }
     let text = why.to_string();
     for part in [
         "order 9",
