@@ -7,7 +7,7 @@
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-use deckle_mm::{Item, SIZE_ORDERS, SizeItem};
+use deckle_mm::Item;
 use deckle_sys::file::{stat_of, try_lock};
 use deckle_sys::process::effective_user;
 use deckle_sys::{Errno, Fd, shared, signal};
@@ -277,18 +277,11 @@ impl Group {
             .map(|alias| (alias, state == CLAIMED))
     }
 
-    /// A counter or gauge of one process, as it published it last.
-    pub fn counter_of(&self, line: LineId, item: Item) -> u64 {
-        self.line(line)
-            .map_or(0, |line| line.counters[item as usize].load(Relaxed))
-    }
-
-    /// The same of the folios of `order`.
-    pub fn size_counter_of(&self, line: LineId, order: u8, item: SizeItem) -> u64 {
-        let mut orders = SIZE_ORDERS.clone();
-        let of = orders.position(|o| o == order);
-        let line = self.line(line).zip(of);
-        line.map_or(0, |(line, of)| line.sizes[item as usize][of].load(Relaxed))
+    /// Counters and gauges of one process, as it published them last, in the order of
+    /// [`Item::ALL`].
+    pub fn counters_of(&self, line: LineId) -> [u64; Item::COUNT] {
+        let of = |line: &Line| crate::layout::load(&line.counters);
+        self.line(line).map_or([0; Item::COUNT], of)
     }
 }
 

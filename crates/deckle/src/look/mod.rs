@@ -3,6 +3,7 @@
 //! A tree is found by its page in /dev/shm. Whose it is decides the file (`deckle_group::look`),
 //! whether it runs its `deckle run`; a name is only what a user calls it.
 
+mod json;
 pub mod openmetrics;
 pub mod reclaim;
 pub mod set;

@@ -5,9 +5,8 @@ use std::time::{Duration, Instant};
 
 use deckle_group::{LineId, Name};
 use deckle_mm::{Item, PAGE_SIZE};
-use serde_json::{Map, Value, json};
 
-use super::{Tree, Trees, find, openmetrics, table};
+use super::{Tree, Trees, find, json, openmetrics, table};
 use crate::args::look::{Format, StatArgs};
 use crate::fail::Fail;
 use crate::procfs;
@@ -23,7 +22,8 @@ pub struct Process {
     pub line: LineId,
     /// Its pid, in its own pid namespace.
     pub pid: u32,
-    service: u32,
+    /// That of its service.
+    pub service: u32,
     /// Its name, as far as it can be shown.
     pub command: String,
     /// What the limit is held against.
@@ -36,9 +36,11 @@ pub struct Process {
     pub swapped: u64,
     /// Memory that they take.
     pub store: u64,
-    stored: u64,
-    filed: [u64; 2],
-    counters: Vec<(Item, u64)>,
+    /// Compressed data there.
+    pub stored: u64,
+    /// Of its pages in files, and what they take there.
+    pub filed: [u64; 2],
+    counters: [u64; Item::COUNT],
 }
 
 impl Process {
@@ -47,7 +49,6 @@ impl Process {
         let (group, bytes) = (tree.group(), |pages: u64| {
             pages.saturating_mul(PAGE_SIZE as u64)
         });
-        let counter = |line: LineId| move |item: &Item| (*item, group.counter_of(line, *item));
         let mut all: Vec<Process> = group
             .processes()
             .map(|p| Process {
@@ -62,7 +63,7 @@ impl Process {
                 store: bytes(p.gauges.stored_pages),
                 stored: p.gauges.stored_bytes,
                 filed: [p.gauges.filed, p.gauges.file_pages].map(bytes),
-                counters: Item::ALL.iter().map(counter(p.line)).collect(),
+                counters: group.counters_of(p.line),
             })
             .collect();
         all.sort_by_key(|p| (std::cmp::Reverse(p.charged), p.pid));
@@ -71,13 +72,14 @@ impl Process {
 
     /// A counter or gauge.
     pub fn counter(&self, item: Item) -> u64 {
-        let found = self.counters.iter().find(|(of, _)| *of == item);
-        found.map_or(0, |(_, n)| *n)
+        self.counters[item as usize]
     }
 
     /// One that has nothing but these.
     #[cfg(test)]
     pub fn plain(line: LineId, pid: u32, command: &str, charged: u64, faults: u64) -> Process {
+        let mut counters = [0; Item::COUNT];
+        counters[Item::Pgfault as usize] = faults;
         Process {
             line,
             pid,
@@ -90,30 +92,8 @@ impl Process {
             store: 0,
             stored: 0,
             filed: [0; 2],
-            counters: vec![(Item::Pgfault, faults)],
+            counters,
         }
-    }
-
-    fn json(&self) -> Value {
-        let counters: Map<String, Value> = self
-            .counters
-            .iter()
-            .map(|(item, n)| (item.name().to_owned(), json!(n)))
-            .collect();
-        json!({
-            "pid": self.pid,
-            "service_pid": self.service,
-            "command": self.command,
-            "memory_bytes": self.charged,
-            "resident_bytes": self.resident,
-            "inactive_bytes": self.inactive,
-            "swapped_bytes": self.swapped,
-            "stored_bytes": self.stored,
-            "store_memory_bytes": self.store,
-            "filed_bytes": self.filed[0],
-            "file_bytes": self.filed[1],
-            "counters": counters,
-        })
     }
 }
 
@@ -147,13 +127,29 @@ pub struct Seen {
     pub called: String,
     /// The process that the user has started.
     pub pid: u32,
-    supervisor: u32,
+    /// Its `deckle run`'s supervisor.
+    pub supervisor: u32,
     /// Those of the whole tree.
     pub report: Report,
     /// Its processes, if they are asked for.
     pub processes: Vec<Process>,
     /// What some counters were before, and how long ago that was.
     before: Option<([u64; RATES.len()], Duration)>,
+}
+
+#[cfg(test)]
+impl Seen {
+    /// A tree of these processes, in a group that has none.
+    pub fn plain(called: &str, group: &deckle_group::Group, processes: Vec<Process>) -> Seen {
+        Seen {
+            called: called.into(),
+            pid: 4711,
+            supervisor: 4712,
+            report: Report::gather(group, "none".into(), Err(Duration::from_millis(1500))),
+            processes,
+            before: None,
+        }
+    }
 }
 
 /// Counters of which is told how fast they grow.
@@ -178,21 +174,6 @@ impl Seen {
     /// Per cent of the time in which somebody waited for memory.
     pub fn pressure(&self) -> f64 {
         self.rate(Item::PressureSome) / 1e4
-    }
-
-    fn json(&self) -> Value {
-        let mut all = self.report.json();
-        // How it ends is not known here.
-        for none in ["exit_status", "signal", "wall_s"] {
-            let _ = all.as_object_mut().map(|all| all.remove(none));
-        }
-        let unnamed = self.called == self.pid.to_string();
-        all["name"] = json!((!unnamed).then_some(&self.called));
-        all["pid"] = json!(self.pid);
-        all["supervisor_pid"] = json!(self.supervisor);
-        all["age_s"] = json!(self.report.wall_s);
-        all["processes"] = self.processes.iter().map(Process::json).collect();
-        all
     }
 }
 
@@ -272,17 +253,8 @@ pub fn stat(args: &StatArgs) -> Result<i32, Fail> {
 fn show(args: &StatArgs, seen: &[Seen], round: u64) -> Result<(), Fail> {
     let (one, again) = (args.tree.is_some(), args.interval.is_some());
     let text = match (args.format, seen) {
-        (Format::Json, _) => {
-            let all = json!({
-                "schema": 1,
-                "trees": seen.iter().map(Seen::json).collect::<Value>(),
-            });
-            if again {
-                all.to_string()
-            } else {
-                format!("{all:#}")
-            }
-        }
+        (Format::Json, _) if again => json::line(seen),
+        (Format::Json, _) => json::lines(seen),
         (Format::Openmetrics, _) => {
             let all: Vec<_> = seen.iter().map(|t| (&t.called, &t.report)).collect();
             openmetrics::text(&all)
