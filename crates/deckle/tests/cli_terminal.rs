@@ -10,19 +10,23 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 
 /// A shell with its terminal.
-struct Terminal {
+pub struct Terminal {
     shell: Child,
     master: File,
     seen: String,
 }
 
 impl Terminal {
-    fn start() -> Terminal {
-        let (mut master, mut slave) = (-1, -1);
-        let none = std::ptr::null_mut();
-        // SAFETY: two live words; name, settings and size are not asked for.
-        let rc = unsafe { libc::openpty(&mut master, &mut slave, none, none.cast(), none.cast()) };
-        assert_eq!(rc, 0);
+    pub fn start() -> Terminal {
+        // Nobody else has the master: its end hangs up.
+        let new = libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC;
+        // SAFETY: the calls take numbers.
+        let (master, slave) = unsafe {
+            let master = libc::posix_openpt(new);
+            assert!(master >= 0 && libc::unlockpt(master) == 0);
+            (master, libc::ioctl(master, libc::TIOCGPTPEER, new))
+        };
+        assert!(slave >= 0);
         // SAFETY: just opened, and nobody else's.
         let (master, slave) = unsafe { (File::from_raw_fd(master), OwnedFd::from_raw_fd(slave)) };
         let mut c = Command::new("sh");
@@ -52,13 +56,18 @@ impl Terminal {
         }
     }
 
-    fn type_in(&mut self, text: &str) {
+    pub fn type_in(&mut self, text: &str) {
         self.master.write_all(text.as_bytes()).unwrap();
+    }
+
+    /// What was shown so far is not waited for.
+    pub fn forget(&mut self) {
+        self.seen.clear();
     }
 
     /// Waits until the screen has shown `text` after what was waited for before; what was shown
     /// up to it.
-    fn wait_for(&mut self, text: &str) -> String {
+    pub fn wait_for(&mut self, text: &str) -> String {
         let mut buf = [0u8; 4096];
         let begun = std::time::Instant::now();
         loop {

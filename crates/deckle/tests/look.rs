@@ -19,11 +19,16 @@ pub fn unique(tag: &str) -> String {
 }
 
 /// `deckle run --name NAME OPTIONS -- PROGRAM`.
-pub fn start(name: &str, options: &str, program: &[&str]) -> Running {
+pub fn command(name: &str, options: &str, program: &[&str]) -> Command {
     deckle_path();
     let mut c = deckle(&["run", "--name", name]);
     c.args(options.split_whitespace()).arg("--").args(program);
-    Running::spawn(&mut c)
+    c
+}
+
+/// The same, begun.
+pub fn start(name: &str, options: &str, program: &[&str]) -> Running {
+    Running::spawn(&mut command(name, options, program))
 }
 
 fn json(args: &[&str]) -> Value {
@@ -132,9 +137,7 @@ fn what_is_told_of_fifty_processes_is_what_the_system_says() {
         "told {told:.1} MiB, by the cgroup {held:.1}: {:+.2} %",
         off * 100.0
     );
-    // What is deckle's own is charged when it is mapped, whether or not it was touched.
-    let own = 50.0 * 0.25;
-    assert!(told >= held * 0.98 && told <= held * 1.02 + own, "2 %");
+    assert!(off.abs() <= 0.02, "2 %");
     let processes = seen["processes"].as_array().unwrap();
     // Their parent has nothing to manage.
     assert_eq!(processes.len(), 50);
@@ -148,14 +151,15 @@ fn what_is_told_of_fifty_processes_is_what_the_system_says() {
         assert_eq!(sum, number(&seen, all), "{of}");
     }
     assert!(number(&seen, "/current/swapped_bytes") > 50 * MIB);
-    // 250 MiB are in the program's hands: resident or in swap, and what the C library has.
+    // 250 MiB are in the program's hands, resident or in swap, and what malloc has besides: less than
+    // a MiB each, of which the kernel may fill holes.
     let has: u64 = (processes.iter())
         .flat_map(|p| {
             ["resident_bytes", "inactive_bytes", "swapped_bytes"]
                 .map(|of| number(p, &format!("/{of}")))
         })
         .sum();
-    assert!((250 * MIB..=280 * MIB).contains(&has), "{}", has / MIB);
+    assert!((250 * MIB..=300 * MIB).contains(&has), "{}", has / MIB);
 }
 
 #[test]

@@ -27,6 +27,8 @@ mod cli_terminal;
 mod common;
 mod figures;
 mod look;
+mod look_cost;
+mod look_top;
 mod managed;
 mod openmetrics;
 mod profiles;

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use crate::accept::{compile, deckle_path, turn};
+use crate::accept::{compile, deckle_path, gauges, turn};
 use crate::common::*;
 use crate::look::*;
 
@@ -44,6 +44,50 @@ fn a_lowered_limit_holds_in_a_moment_beside_processes_that_fork_and_exit() {
     }
     assert_eq!(number(&stat(&name), "/oom_kills"), 0);
     end_well(run, pid);
+}
+
+/// Promised is a second, on a machine that does nothing else: by a clock that stops while it does.
+/// That one is coarse and who has lost a CPU has lost its caches, too, so that the shortest of some
+/// is what deckle takes; three times as much is left to the others.
+#[test]
+fn a_limit_lowered_from_300_mib_to_200_holds_within_a_second() {
+    const TRIES: usize = 5;
+    let [soon, late] = [1, 3].map(Duration::from_secs);
+    let _turn = turn();
+    let forest = compile("forest", &[]);
+    let name = unique("second");
+    gauges::Clock::with("lowered", |clock, enter| {
+        let options = "--memory-max 1G";
+        let mut c = command(&name, options, &[&forest, "50", "5", "churn"]);
+        enter(&mut c);
+        let mut run = Running::spawn(&mut c);
+        let pid = filled(&mut run);
+        let group = run.group();
+        let bytes = || group.usage() * 4096;
+        let lower = |_| {
+            // They touch again what was evicted.
+            set(&name, &["memory.max=1G"]);
+            until("they have grown", || bytes() >= 300 * MIB);
+            let was = bytes();
+            let mut set = deckle(&["set", &name, "memory.max=200M"]);
+            enter(&mut set);
+            let mut changed = None;
+            let max = || group.limits().max * 4096;
+            let [took, wall] = clock.time(|| {
+                changed = Some(Running::spawn(&mut set));
+                until("it holds", || max() == 200 * MIB && bytes() <= 200 * MIB);
+            });
+            let was = was / MIB;
+            eprintln!("from {was} MiB to 200: {took:.2?}, {wall:.2?} with what others did");
+            assert_eq!(changed.unwrap().end().0, 0);
+            took
+        };
+        let all: Vec<Duration> = (0..TRIES).map(lower).collect();
+        assert!(all.iter().any(|took| *took <= soon), "{all:.2?}");
+        assert!(all.iter().all(|took| *took <= late), "{all:.2?}");
+        assert_eq!(number(&stat(&name), "/oom_kills"), 0);
+        end_well(run, pid);
+    });
 }
 
 #[test]
@@ -111,13 +155,23 @@ fn mix(x: u64) -> u64 {
     x ^ x >> 31
 }
 
-/// `DECKLE_SETS` says how many changes; `DECKLE_SEED` which.
 #[test]
 fn changes_of_every_setting_at_random_beside_load_leave_no_wrong_byte() {
+    change_at_random(60);
+}
+
+/// As many as are promised.
+#[test]
+fn a_thousand_changes_beside_load_leave_no_wrong_byte() {
+    change_at_random(1000);
+}
+
+/// Changes settings so many times beside processes that fork, exit and look at what they have
+/// written. `DECKLE_SEED` says which.
+fn change_at_random(times: u32) {
     use deckle_mm::knob::When;
     let _turn = turn();
-    let from_env = |name: &str, or| std::env::var(name).map_or(or, |n| n.parse().unwrap());
-    let (times, seed) = (from_env("DECKLE_SETS", 60), from_env("DECKLE_SEED", 1));
+    let seed = std::env::var("DECKLE_SEED").map_or(1, |n| n.parse().unwrap());
     let forest = compile("forest", &[]);
     let name = unique("random");
     let mut run = start(&name, "--memory-max 256M", &[&forest, "12", "16", "churn"]);

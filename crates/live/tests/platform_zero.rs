@@ -167,3 +167,27 @@ fn p13_pages_written_and_protected_are_found_one_after_the_other() {
         assert_eq!(read(run(&p, 0, 20, 1)), data[PAGE..]);
     });
 }
+
+/// What the manager's own tables are charged by.
+#[test]
+fn memory_is_touched_where_it_was_written_and_not_where_it_was_read_or_left_alone() {
+    case(|| {
+        let p = platform();
+        open(&p, 0, Prot::RW);
+        let at = run(&p, 0, 0, 32);
+        let touched = || p.touched(addr(at), addr(at) + 512 * PAGE).unwrap() / PAGE;
+        assert_eq!(touched(), 0);
+        map(
+            &p,
+            run(&p, 0, 3, 2),
+            small(&p, 0),
+            Content::Bytes(&bytes(1, 2)),
+        )
+        .unwrap();
+        assert_eq!(touched(), 2);
+        assert_eq!(p.map_zero(run(&p, 0, 8, 16)).unwrap().pages, 16);
+        assert_eq!(touched(), 2, "the page of zeros is nobody's");
+        drop(p.discard(run(&p, 0, 3, 1)));
+        assert_eq!(touched(), 1);
+    });
+}

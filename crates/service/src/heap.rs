@@ -71,7 +71,7 @@ struct Root {
 /// Where mappings of the heap shall lie: far from where programs, runtimes and the kernel put
 /// things, so that what the program gives back stays free for it. Used from the beginning again
 /// when it is used up: what is taken is left out.
-const FAR: core::ops::Range<usize> = 56 << 40..62 << 40;
+pub const FAR: core::ops::Range<usize> = 56 << 40..62 << 40;
 
 /// Address of the root; null before [`attach`].
 static ROOT: AtomicPtr<Root> = AtomicPtr::new(core::ptr::null_mut());

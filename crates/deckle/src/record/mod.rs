@@ -10,6 +10,8 @@ mod columns;
 mod read;
 mod write;
 
+use serde_json::{Value, json};
+
 pub use read::{Mark, Record};
 pub use write::Recorder;
 
@@ -17,7 +19,24 @@ pub use write::Recorder;
 const FORMAT: u64 = 1;
 /// Member of the head that has it.
 const KEY: &str = "deckle_record";
+/// Most bytes of the command, as JSON has it; a longer one ends with dots.
+const COMMAND: usize = 64 << 10;
 /// Most samples.
 const SAMPLES: usize = 8192;
 /// Most marks; how many more there were is in the last one.
 const MARKS: usize = 4096;
+
+/// As much of a command as a record has room for.
+pub fn command<W: AsRef<str>>(words: &[W]) -> Value {
+    let mut left = COMMAND;
+    let fits = |word: &&W| {
+        let bytes = json!(word.as_ref()).to_string().len() + 1;
+        left = left.saturating_sub(bytes);
+        left > 0
+    };
+    let mut shown: Vec<&str> = words.iter().take_while(fits).map(AsRef::as_ref).collect();
+    if shown.len() < words.len() {
+        shown.push("...");
+    }
+    json!(shown)
+}

@@ -202,7 +202,7 @@ fn line(row: &Row) -> String {
 mod tests {
     use super::super::Record;
     use super::*;
-    use deckle_group::{Limits, Name, SwapKind};
+    use deckle_group::{Gauges, Limits, Name, SwapKind};
     use deckle_mm::Tunables;
     use std::fs;
 
@@ -231,14 +231,63 @@ mod tests {
         // Full once, and then with every half of it.
         assert_eq!(recorder.every, EVERY * 32);
         recorder.end(&group, 3, None).unwrap();
-        let size = fs::metadata(&path).unwrap().len();
-        assert!(size < 2 << 20, "{size}");
         let record = Record::read(&path).unwrap();
         fs::remove_file(&path).unwrap();
         assert!(record.samples.len() <= SAMPLES && record.samples.len() > SAMPLES / 4);
         let memory = record.column("memory_bytes").unwrap();
         assert_eq!(memory.into_iter().max(), Some(1 << 30));
         assert_eq!(record.marks.last().unwrap().what, "exit status 3");
+    }
+
+    /// One process joins at each sample and one leaves, called by what takes most room in JSON, and
+    /// each number is the largest that there is.
+    #[test]
+    fn the_record_of_the_worst_hour_takes_less_than_10_mib() {
+        const HOUR: Duration = Duration::from_secs(3600);
+        let group = group("test-record-hour");
+        let path = std::env::temp_dir().join(format!("deckle-hour-{}", std::process::id()));
+        let about = json!({ "command": super::super::command(&vec!["\u{1}".repeat(1 << 20); 9]) });
+        let mut recorder = Recorder::create(&path, "test", about).unwrap();
+        // As long ago as its numbers have digits.
+        recorder.start -= HOUR;
+        let stats = deckle_mm::Stats::new();
+        for item in deckle_mm::Item::ALL {
+            stats.add(*item, i64::MAX as u64);
+        }
+        let most = Gauges {
+            resident: i64::MAX as u64,
+            inactive: i64::MAX as u64,
+            swapped: i64::MAX as u64,
+            stored_pages: i64::MAX as u64,
+            file_pages: i64::MAX as u64,
+            unmanaged_anon: i64::MAX as u64,
+            ..Gauges::default()
+        };
+        let mut worst = 0;
+        let named = std::thread::Builder::new().name("\u{1}".repeat(15));
+        let hour = named.spawn(move || {
+            let me = fs::read_link("/proc/thread-self").unwrap();
+            let me = me.file_name().unwrap().to_str().unwrap().parse().unwrap();
+            let mut clock = Duration::ZERO;
+            while clock < HOUR {
+                let line = group.join(me, 0).unwrap();
+                group.publish(line, &most, &stats);
+                recorder.sample(&group).unwrap();
+                group.leave(line);
+                worst = worst.max(recorder.file.metadata().unwrap().len());
+                clock += recorder.every;
+            }
+            recorder.end(&group, 3, None).unwrap();
+            worst
+        });
+        let worst = hour.unwrap().join().unwrap();
+        let record = Record::read(&path);
+        fs::remove_file(&path).unwrap();
+        let record = record.unwrap();
+        eprintln!("{worst} bytes, {} samples", record.samples.len());
+        // It is the worst one: all samples, all marks, and numbers of twenty digits.
+        assert!(record.marks.len() > MARKS && record.samples.len() > SAMPLES / 2);
+        assert!(worst > 3 << 20 && worst <= 10 << 20, "{worst}");
     }
 
     #[test]

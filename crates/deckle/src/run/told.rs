@@ -15,7 +15,7 @@ use super::supervise::End;
 use crate::args::RunArgs;
 use crate::fail::{Fail, plain};
 use crate::look::openmetrics;
-use crate::record::Recorder;
+use crate::record::{Recorder, command};
 use crate::settings::Settings;
 
 /// The files.
@@ -146,9 +146,9 @@ fn apart(args: &RunArgs) -> Result<(), Fail> {
 /// The head of a record.
 fn about(args: &RunArgs, settings: &Settings) -> Value {
     let bytes = |pages: u64| (pages != u64::MAX).then(|| pages.saturating_mul(PAGE_SIZE as u64));
-    let command = args.program.iter().map(|word| word.to_string_lossy());
+    let words = args.program.iter().map(|word| word.to_string_lossy());
     json!({
-        "command": command.collect::<Vec<_>>(),
+        "command": command(&words.collect::<Vec<_>>()),
         "memory_max_bytes": bytes(settings.limits.max),
         "memory_high_bytes": bytes(settings.limits.high),
         "swap": settings.swap.to_string(),

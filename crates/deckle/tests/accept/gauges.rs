@@ -6,7 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::common::host;
 use deckle_group::{Group, Name};
@@ -83,6 +83,63 @@ pub fn measure<T>(
         guard.finish().unwrap();
     }
     measured
+}
+
+/// What CPUs of this machine have done since its start: all of them together, in seconds.
+fn busy() -> f64 {
+    let text = std::fs::read_to_string("/proc/stat").unwrap();
+    let words = text.lines().next().unwrap().split_whitespace().skip(1);
+    let ticks: Vec<f64> = words.map(|n| n.parse().unwrap()).collect();
+    // Not what they waited for: idle, iowait. What guests did is in the first two.
+    let ticks: f64 = ticks[..3].iter().chain(&ticks[5..8]).sum();
+    ticks / 100.0
+}
+
+/// A clock that goes on while CPUs do the work of one tree, or nothing, and not while they do that
+/// of others: of two CPUs of which others have one, it takes half of the time.
+pub struct Clock {
+    cgroup: Option<Cgroup>,
+    cpus: f64,
+}
+
+impl Clock {
+    /// Runs `work` with a clock, and with what puts a command into the tree. Without root it is any
+    /// clock.
+    pub fn with<T>(name: &str, work: impl FnOnce(&Clock, &dyn Fn(&mut Command)) -> T) -> T {
+        let mut own = (super::root(name) && !host::is_set()).then(guard);
+        let cgroup = match &mut own {
+            Some(guard) => Cgroup::new(guard, name).ok(),
+            None => host::guard().and_then(|mut guard| Cgroup::new(&mut guard, name).ok()),
+        };
+        let cpus = std::thread::available_parallelism().unwrap().get() as f64;
+        let clock = Clock { cgroup, cpus };
+        let enters = |c: &mut Command| {
+            if let Some(cgroup) = &clock.cgroup {
+                enter(cgroup, c);
+            }
+        };
+        let done = work(&clock, &enters);
+        if let Some(guard) = own {
+            guard.finish().unwrap();
+        }
+        done
+    }
+
+    /// CPU seconds of others since the start.
+    fn others(&self) -> f64 {
+        let ours = |cgroup: &Cgroup| cgroup.cpu_seconds().ok().flatten();
+        let ours = self.cgroup.as_ref().and_then(ours);
+        ours.map_or(0.0, |ours| busy() - ours)
+    }
+
+    /// How long `work` takes by this clock, and by that of the wall.
+    pub fn time(&self, work: impl FnOnce()) -> [Duration; 2] {
+        let (from, others) = (Instant::now(), self.others());
+        work();
+        let (took, others) = (from.elapsed(), self.others() - others);
+        let lost = Duration::from_secs_f64(others.max(0.0) / self.cpus);
+        [took.saturating_sub(lost), took]
+    }
 }
 
 /// Bytes that a tree of processes uses at one moment, by what `deckle` has charged and by what

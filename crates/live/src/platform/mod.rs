@@ -26,7 +26,7 @@ use std::sync::Mutex;
 
 use deckle_mm::platform::{Flush, PlatformError, Prot, Stop};
 use deckle_mm::{BlockNr, FrameRun, PageMask, PageRun, Pfn, SpaceId, Vpn};
-use deckle_uffd::{Pagemap, Uffd};
+use deckle_uffd::{Categories, Errno, Pagemap, PagemapScan, Uffd};
 
 pub use caps::{Capabilities, Capability};
 pub use error::LiveError;
@@ -193,6 +193,21 @@ impl LivePlatform {
     /// The page map of this process.
     pub(crate) fn pagemap(&self) -> &Pagemap {
         &self.pagemap
+    }
+
+    /// Bytes between two addresses that the program's memory has pages of its own for: they are
+    /// there or swapped out by the system, and not the page of zeros.
+    ///
+    /// # Errors
+    /// See [`Pagemap::scan`].
+    pub fn touched(&self, start: usize, end: usize) -> Result<usize, Errno> {
+        let there = Categories::PRESENT | Categories::SWAPPED;
+        let mut query = PagemapScan::any(start, end, there);
+        query.inverted = Categories::PFNZERO;
+        query.required = Categories::PFNZERO;
+        let mut bytes = 0;
+        self.pagemap.each(query, |found| bytes += found.bytes())?;
+        Ok(bytes)
     }
 
     /// Wakes who waits for a fault on the pages: needed when a fault turns out to have been

@@ -1,0 +1,170 @@
+//! `deckle top` on a terminal, beside `deckle stat`.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::accept::{compile, turn};
+use crate::cli_terminal::Terminal;
+use crate::common::{kill, state, until};
+use crate::look::*;
+
+/// Where a screen begins.
+const HOME: &str = "\x1b[1;1H";
+
+/// The lines of what was drawn, without styles.
+fn lines(drawn: &str) -> Vec<String> {
+    // ESC [ ... letter: an H begins a line, the others are styles, and what clears the rest.
+    let mut parts = drawn.split("\x1b[");
+    let mut all = vec![parts.next().unwrap_or("").to_owned()];
+    for part in parts {
+        let end = part.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(0);
+        let (letter, text) = part[end..].split_at(1);
+        if letter == "H" {
+            all.push(String::new());
+        }
+        *all.last_mut().unwrap() += text;
+    }
+    all
+}
+
+/// Bytes of a number as it is shown.
+fn bytes(text: &str) -> f64 {
+    let text = text.trim_end_matches([',', ';']);
+    let unit = |c| ["K", "M", "G"].iter().position(|u| text.ends_with(*u) && c);
+    match unit(true) {
+        Some(n) => text[..text.len() - 1].parse::<f64>().unwrap() * 1024f64.powi(n as i32 + 1),
+        None => text.parse().unwrap_or_else(|_| panic!("no size: {text}")),
+    }
+}
+
+/// What a screen says: of the tree, and the sums of its rows. Charged, resident, stored.
+struct Screen {
+    processes: usize,
+    whole: [f64; 3],
+    rows: usize,
+    sums: [f64; 3],
+}
+
+impl Screen {
+    fn read(drawn: &str) -> Screen {
+        let lines = lines(drawn);
+        let after = |line: &str, word: &str| {
+            let (_, rest) = line.split_once(word).expect(word);
+            rest.split_whitespace().next().unwrap().to_owned()
+        };
+        let processes = after(&lines[0], ", ").parse().unwrap();
+        let whole = [
+            after(&lines[1], "charged "),
+            after(&lines[2], "resident "),
+            after(&lines[2], "stored "),
+        ];
+        let (mut rows, mut sums) = (0, [0.0; 3]);
+        assert!(lines[5].contains(">charged"), "{lines:#?}");
+        for line in &lines[6..] {
+            let cells: Vec<&str> = line.split_whitespace().collect();
+            if !cells.last().is_some_and(|name| name.starts_with("forest")) {
+                continue;
+            }
+            rows += 1;
+            for (sum, cell) in sums.iter_mut().zip(&cells[1..4]) {
+                *sum += bytes(cell);
+            }
+        }
+        let whole = whole.map(|text| bytes(&text));
+        Screen {
+            processes,
+            whole,
+            rows,
+            sums,
+        }
+    }
+}
+
+/// The next screen of which all was drawn, and looked at, from now on.
+fn next(t: &mut Terminal) -> Screen {
+    // What was drawn before waits to be read, and what is being drawn may be of then.
+    t.forget();
+    for _ in 0..4 {
+        t.wait_for(HOME);
+    }
+    Screen::read(t.wait_for(HOME).strip_suffix(HOME).unwrap())
+}
+
+/// Stops all processes of a tree that are managed, whoever of them forks meanwhile; which.
+fn stop(name: &str) -> Vec<u32> {
+    let mut before = Vec::new();
+    loop {
+        let all = stat(name)["processes"].clone();
+        let pids = all
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|p| number(p, "/pid") as u32);
+        let mut pids: Vec<u32> = pids.collect();
+        pids.sort_unstable();
+        let stopped = pids
+            .iter()
+            .all(|pid| matches!(state(*pid), 'T' | 'Z' | '-'));
+        if stopped && pids == before {
+            return pids;
+        }
+        pids.iter().for_each(|pid| kill(*pid, libc::SIGSTOP));
+        // A child that has just begun is listed after a moment, and each tells ten times a second
+        // how it is.
+        std::thread::sleep(Duration::from_millis(500));
+        before = pids;
+    }
+}
+
+#[test]
+fn top_shows_of_fifty_processes_that_fork_and_exit_what_stat_tells() {
+    const OFF: f64 = 0.02;
+    let near = |a: f64, b: f64| (a - b).abs() <= OFF * b;
+    let _turn = turn();
+    let forest = compile("forest", &[]);
+    let name = unique("many");
+    let mut run = start(&name, "--memory-max 180M", &[&forest, "50", "4", "churn"]);
+    let pid = filled(&mut run);
+    let joined = || number(&stat(&name), "/programs_managed");
+    let mut t = Terminal::start();
+    t.wait_for("prompt$ ");
+    t.type_in("stty cols 100 rows 150\n");
+    t.wait_for("prompt$ ");
+    let deckle = env!("CARGO_BIN_EXE_deckle");
+    t.type_in(&format!(
+        "{deckle} top {name} --interval 0.1; echo status-$?-\n"
+    ));
+    for _ in 0..3 {
+        let before = joined();
+        // While they fork and exit no look is like the one before it: all on a screen is of one.
+        for _ in 0..5 {
+            let screen = next(&mut t);
+            assert!(screen.rows >= 50 && screen.rows == screen.processes);
+            for (sum, whole) in screen.sums.into_iter().zip(screen.whole) {
+                assert!(near(sum, whole), "{sum} of {whole}");
+            }
+        }
+        until("some have come", || joined() > before + 5);
+        let stopped = stop(&name);
+        let screen = next(&mut t);
+        let all: Value = stat(&name);
+        assert_eq!(screen.rows as u64, number(&all, "/processes_now"));
+        for (of, (sum, whole)) in ["memory", "resident", "swapped"]
+            .iter()
+            .zip(screen.sums.into_iter().zip(screen.whole))
+        {
+            let told = number(&all, &format!("/current/{of}_bytes")) as f64;
+            eprintln!("{of}: {sum:.0} {whole:.0} {told}");
+            assert!(
+                near(sum, told) && near(whole, told),
+                "{of}: {sum} {whole} {told}"
+            );
+        }
+        stopped.iter().for_each(|pid| kill(*pid, libc::SIGCONT));
+    }
+    t.type_in("q");
+    t.wait_for("\x1b[?1049l");
+    t.wait_for("status-0-");
+    end_well(run, pid);
+}
