@@ -60,6 +60,9 @@ fn a_record_agrees_with_the_statistics_of_the_run() {
         stats["peak"]["memory_bytes"].as_u64().unwrap(),
     );
     assert!(most <= peak && most > peak / 2, "{most} of {peak}");
+    let outside = *column("unmanaged_anon_bytes").last().unwrap();
+    assert!(outside > 0, "stacks, at least");
+    assert_eq!(stats["peak"]["unmanaged_anon_bytes"], outside);
     let marks: Vec<(&str, &str)> = (lines.iter().filter(|line| line["mark"].is_string()))
         .map(|m| {
             (

@@ -151,8 +151,8 @@ fn what_is_told_of_fifty_processes_is_what_the_system_says() {
         assert_eq!(sum, number(&seen, all), "{of}");
     }
     assert!(number(&seen, "/current/swapped_bytes") > 50 * MIB);
-    // 250 MiB are in the program's hands, resident or in swap, and what malloc has besides: less than
-    // a MiB each, of which the kernel may fill holes.
+    // 250 MiB are in the program's hands, resident or in swap, and what malloc has besides: less
+    // than a MiB each, of which the kernel may fill holes.
     let has: u64 = (processes.iter())
         .flat_map(|p| {
             ["resident_bytes", "inactive_bytes", "swapped_bytes"]

@@ -436,10 +436,10 @@ impl Process {
         }
     }
 
-    /// Pages that deckle itself takes of this memory: its tables, which are what the heap has beside
-    /// the segments of the store, and what never changes much. Of a small heap those pages count
-    /// that were touched, since a table of all memory that there can be is room for the most part;
-    /// to look at them takes microseconds.
+    /// Pages that deckle itself takes of this memory: its tables, which are what the heap has
+    /// beside the segments of the store, and what never changes much. Of a small heap those pages
+    /// count that were touched, since a table of all memory that there can be is room for the most
+    /// part; to look at them takes microseconds.
     fn own_pages(&self) -> u64 {
         use deckle_mm::Store;
         /// Data and stacks of this image and data of the program's side, measured: 288 KiB.

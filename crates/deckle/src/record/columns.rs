@@ -44,8 +44,9 @@ const COLUMNS: [Column; 18] = [
     ("stored_bytes", Gauge, |s| bytes(s.gauges.stored_pages)),
     ("swapped_bytes", Gauge, |s| bytes(s.gauges.swapped)),
     ("file_bytes", Gauge, |s| bytes(s.gauges.file_pages)),
+    // The most so far: no process tells its own.
     ("unmanaged_anon_bytes", Gauge, |s| {
-        bytes(s.gauges.unmanaged_anon)
+        bytes(s.group.peak_gauges().unmanaged_anon)
     }),
     ("processes", Gauge, |s| s.processes),
     ("pgfault", Counter, |s| s.group.counter(Item::Pgfault)),
