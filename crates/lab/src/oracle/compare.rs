@@ -41,7 +41,7 @@ pub struct Difference {
     pub kind: Kind,
     /// What: in which call, and after a comma how much.
     pub what: String,
-    /// What explains it, of [`CAUSES`].
+    /// What explains it, of [`CAUSES`](super::CAUSES).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cause: Option<&'static str>,
 }
