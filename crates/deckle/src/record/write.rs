@@ -231,6 +231,8 @@ mod tests {
         // Full once, and then with every half of it.
         assert_eq!(recorder.every, EVERY * 32);
         recorder.end(&group, 3, None).unwrap();
+        let size = fs::metadata(&path).unwrap().len();
+        assert!(size < 2 << 20, "{size}");
         let record = Record::read(&path).unwrap();
         fs::remove_file(&path).unwrap();
         assert!(record.samples.len() <= SAMPLES && record.samples.len() > SAMPLES / 4);
