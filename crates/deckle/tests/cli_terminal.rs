@@ -127,13 +127,19 @@ fn ctrl_z_and_ctrl_c_work_as_without_deckle() {
     t.wait_for("status-130-");
 }
 
-#[test]
-fn top_shows_a_tree_in_80_columns_and_leaves_the_terminal_as_it_was() {
+/// A terminal of that size, and its settings as `stty -g` tells them.
+fn in_80_columns() -> (Terminal, String) {
     let mut t = Terminal::start();
     t.wait_for("prompt$ ");
     t.type_in("stty cols 80 rows 24; stty -g\n");
     t.wait_for("stty -g\r\n");
     let before = t.wait_for("\r\n");
+    (t, before)
+}
+
+#[test]
+fn top_shows_a_tree_in_80_columns_and_leaves_the_terminal_as_it_was() {
+    let (mut t, before) = in_80_columns();
     let deckle = env!("CARGO_BIN_EXE_deckle");
     let name = format!("top-{}", std::process::id());
     let program = "lab program walk 16 uniform 1 --seconds 60";
@@ -172,11 +178,7 @@ fn top_shows_a_tree_in_80_columns_and_leaves_the_terminal_as_it_was() {
 
 #[test]
 fn top_is_stopped_by_ctrl_z_and_goes_on() {
-    let mut t = Terminal::start();
-    t.wait_for("prompt$ ");
-    t.type_in("stty cols 80 rows 24; stty -g\n");
-    t.wait_for("stty -g\r\n");
-    let before = t.wait_for("\r\n");
+    let (mut t, before) = in_80_columns();
     let deckle = env!("CARGO_BIN_EXE_deckle");
     t.wait_for("prompt$ ");
     t.type_in(&format!("{deckle} top --interval 0.1\n"));
