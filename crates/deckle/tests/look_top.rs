@@ -63,9 +63,12 @@ impl Screen {
         assert!(lines[5].contains(">charged"), "{lines:#?}");
         for line in &lines[6..] {
             let cells: Vec<&str> = line.split_whitespace().collect();
-            if !cells.last().is_some_and(|name| name.starts_with("forest")) {
+            // A row begins with a pid. Who has ended since the look has no name any more.
+            if !cells.first().is_some_and(|pid| pid.parse::<u32>().is_ok()) {
                 continue;
             }
+            let name = cells.last().unwrap();
+            assert!(name.starts_with("forest") || *name == "-", "{line}");
             rows += 1;
             for (sum, cell) in sums.iter_mut().zip(&cells[1..4]) {
                 *sum += bytes(cell);
