@@ -65,6 +65,9 @@ fn stress(value: &str) {
 #[test]
 fn programs_outside_are_told_counted_and_refused_with_strict() {
     let _turn = turn();
+    if !root("programs_outside_are_told_counted_and_refused_with_strict") {
+        return;
+    }
     // One that becomes another user by its file's mode.
     let outside = format!("{}-outside", compile("start", &[]));
     common::copy(Path::new(&compile("start", &[])), Path::new(&outside));

@@ -374,6 +374,13 @@ static void serve(int side)
 	serve_on(command[side][0], answer[side][1]);
 }
 
+static void hang_up(int side)
+{
+	close(command[side][1]);
+	close(answer[side][0]);
+	command[side][1] = answer[side][0] = -1;
+}
+
 static void tell(int side, char op)
 {
 	char ok = 0;
@@ -385,8 +392,7 @@ static void tell(int side, char op)
 			fail(op, "a side has ended");
 	} else {
 		alive[side] = 0;
-		close(command[side][1]);
-		close(answer[side][0]);
+		hang_up(side);
 		int status = 0;
 		if (side != G)
 			CHECK(waitpid(pid[side], &status, 0) == pid[side] && status == 0);
@@ -422,6 +428,9 @@ static void run(void)
 	for (int side = SIDES - 1; side > P; side--)
 		if (alive[side])
 			tell(side, 'z');
+	/* Those of a child's child that never was. */
+	if (command[G][1] >= 0)
+		hang_up(G);
 	ring_leave(&ring);
 	look();
 	gone(0, ALL);
@@ -441,6 +450,7 @@ int main(int argc, char **argv)
 		return 0;
 	}
 	ring_leave(&ring);
+	memset(command, -1, sizeof command);
 	const char *const *acts = pins ? PINS : ACTS;
 	size_t n = pins ? sizeof PINS / sizeof *PINS : sizeof ACTS / sizeof *ACTS;
 	for (size_t s = 0; s < sizeof STATES / sizeof *STATES; s++) {

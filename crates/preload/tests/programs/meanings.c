@@ -1,13 +1,10 @@
 /* Calls on managed memory whose meaning must be the kernel's. Prints "meanings right". The
    argument is the limit in MiB; what is called "evicted" has been paged out on request. */
 #include "check.h"
-#include <fcntl.h>
-#include <linux/userfaultfd.h>
+#include "rights.h"
 #include <pthread.h>
 #include <stdint.h>
 #include <string.h>
-#include <sys/ioctl.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 
 #ifndef MADV_GUARD_INSTALL
@@ -129,9 +126,7 @@ static void *resolve(void *arg)
 
 static void the_programs_own_userfaultfd(void)
 {
-	int fd = (int)syscall(SYS_userfaultfd, O_CLOEXEC);
-	struct uffdio_api api = {.api = UFFD_API};
-	CHECK(fd >= 0 && ioctl(fd, UFFDIO_API, &api) == 0);
+	int fd = own_userfaultfd(0);
 	unsigned char *p = evicted(4 * MIB);
 	CHECK(madvise(p + 2 * MIB, MIB, MADV_DONTNEED) == 0);
 	struct uffdio_register reg = {.range = {.start = (uintptr_t)p + MIB, .len = 2 * MIB}, .mode = UFFDIO_REGISTER_MODE_MISSING};

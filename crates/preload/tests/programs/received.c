@@ -4,14 +4,11 @@
    serve that on demand. Prints "received right", also without the library where there are huge
    pages. */
 #include "check.h"
-#include <fcntl.h>
-#include <linux/userfaultfd.h>
+#include "rights.h"
 #include <poll.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <string.h>
-#include <sys/ioctl.h>
-#include <sys/syscall.h>
 
 #define BLOCK 512ul
 #define PAGES (8 * BLOCK)
@@ -83,9 +80,7 @@ int main(void)
 			CHECK(madvise(base + i * PAGE, 8 * PAGE, MADV_DONTNEED) == 0);
 	/* A block of them is the kernel's already. */
 	CHECK(madvise(base + 6 * MIB, 2 * MIB, MADV_DONTFORK) == 0);
-	fd = (int)syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK);
-	struct uffdio_api api = {.api = UFFD_API};
-	CHECK(fd >= 0 && ioctl(fd, UFFDIO_API, &api) == 0);
+	fd = own_userfaultfd(O_NONBLOCK);
 	struct uffdio_register reg = {.range = {.start = (uintptr_t)base, .len = bytes}, .mode = UFFDIO_REGISTER_MODE_MISSING};
 	CHECK(ioctl(fd, UFFDIO_REGISTER, &reg) == 0);
 	pthread_t thread;
