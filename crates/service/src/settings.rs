@@ -15,14 +15,15 @@ const LOOKS: u32 = 100;
 const PAUSE: Duration = Duration::from_millis(10);
 
 impl Process {
-    /// Follows what has been changed since the last look, if anything. Who starts has it all.
+    /// Follows what has been changed since the last look, if anything. Who starts has it all, and
+    /// may be the only one that is left to ask: whoever started it may have ended since.
     pub fn follow_settings(&self, followed: &mut Option<u32>) {
         let group = self.account.group();
         let changes = group.changes();
         if *followed == Some(changes) {
             return;
         }
-        let first = followed.replace(changes).is_none();
+        *followed = Some(changes);
         let mm = self.pager.mm();
         let before = mm.tunables();
         // What a page holds that nobody of us wrote is left alone.
@@ -39,7 +40,7 @@ impl Process {
         if usage > limits.high {
             mm.machine().kick(Work::Reclaim);
         }
-        if usage > limits.max && !first {
+        if usage > limits.max {
             let _ = group.ask_below_max(self.account.line());
         }
     }
