@@ -177,6 +177,27 @@ fn top_shows_a_tree_in_80_columns_and_leaves_the_terminal_as_it_was() {
 }
 
 #[test]
+fn top_ends_by_a_signal_where_nobody_reads_its_terminal() {
+    let (mut t, before) = in_80_columns();
+    let deckle = env!("CARGO_BIN_EXE_deckle");
+    t.wait_for("prompt$ ");
+    t.type_in(&format!("{deckle} top --interval 0.01; echo status-$?-\n"));
+    t.wait_for("q quit");
+    let pid = deckle_top(&t);
+    until("it sleeps in a write", || {
+        let call = std::fs::read_to_string(format!("/proc/{pid}/syscall"));
+        call.is_ok_and(|call| call.starts_with(&format!("{} ", libc::SYS_write)))
+    });
+    kill(pid, libc::SIGTERM);
+    until("it has ended", || matches!(state(pid), 'Z' | '-'));
+    t.wait_for("status-143-");
+    t.wait_for("prompt$ ");
+    t.type_in("stty -g\n");
+    t.wait_for("stty -g\r\n");
+    assert_eq!(t.wait_for("\r\n"), before);
+}
+
+#[test]
 fn top_is_stopped_by_ctrl_z_and_goes_on() {
     let (mut t, before) = in_80_columns();
     let deckle = env!("CARGO_BIN_EXE_deckle");

@@ -1,9 +1,12 @@
 //! `deckle top`: a tree on the terminal, until it is told to quit.
 
 mod draw;
+mod stuck;
 mod view;
 
 use std::io::{self, IsTerminal, Write, stdin, stdout};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use crossterm::cursor::{Hide, MoveTo, Show};
@@ -45,7 +48,9 @@ pub fn top(args: &TopArgs) -> Result<i32, Fail> {
     let [a, b, c] = ENDS;
     let signals = Signals::open(&[a, b, c, libc::SIGTSTP]);
     let signals = signals.map_err(|e| Fail::own(format!("signals cannot be received: {e}")))?;
-    let shown = Screen::open().and_then(|screen| run(screen, &mut trees, every, &signals));
+    let (signals, looks) = (Arc::new(signals), Arc::new(AtomicU32::new(0)));
+    stuck::watch(&signals, &looks, &ENDS);
+    let shown = Screen::open().and_then(|screen| run(screen, &mut trees, every, &signals, &looks));
     shown.map_err(|e| Fail::own(format!("top: the terminal: {}", plain(&e))))
 }
 
@@ -73,6 +78,7 @@ fn run(
     trees: &mut Trees,
     every: Duration,
     signals: &Signals,
+    looks: &AtomicU32,
 ) -> io::Result<i32> {
     let (mut view, mut chosen, mut next) = (View::new(), 0, Instant::now());
     loop {
@@ -97,6 +103,7 @@ fn run(
                 return Ok(0);
             }
         }
+        looks.fetch_add(1, Relaxed);
         while let Some(signal) = signals.take() {
             if ENDS.contains(&signal.number) {
                 return Ok(128 + signal.number);
