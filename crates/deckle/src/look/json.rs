@@ -3,10 +3,10 @@
 //! What is told of processes is written as it is read. As values it would be an allocation for each
 //! of a hundred names and numbers, of each process at each look.
 
-use std::fmt::Write;
 use std::sync::LazyLock;
 
 use deckle_mm::Item;
+use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::{Value, json};
 
 use super::stat::{Process, Seen};
@@ -14,108 +14,87 @@ use super::stat::{Process, Seen};
 /// Where processes are in what is told of a tree.
 const PROCESSES: &str = "processes";
 
-/// Counters and gauges in the order of their names, which stand before them: `"pgfault":`.
-static COUNTERS: LazyLock<Vec<(String, Item)>> = LazyLock::new(|| {
-    let named = |item: &Item| (format!("\"{}\":", item.name()), *item);
-    let mut all: Vec<_> = Item::ALL.iter().map(named).collect();
-    all.sort_by_key(|(_, item)| item.name());
+/// Counters and gauges in the order of their names.
+static ITEMS: LazyLock<Vec<Item>> = LazyLock::new(|| {
+    let mut all = Item::ALL.to_vec();
+    all.sort_by_key(|item| item.name());
     all
 });
 
+/// What is told of trees.
+#[derive(serde::Serialize)]
+struct Document<'a> {
+    schema: u32,
+    trees: &'a [Seen],
+}
+
 /// Trees in one line.
 pub fn line(trees: &[Seen]) -> String {
-    let mut out = String::from("{\"schema\":1,\"trees\":");
-    list(&mut out, trees, tree);
-    out.push('}');
-    out
+    serde_json::to_string(&Document { schema: 1, trees }).unwrap_or_default()
 }
 
 /// The same in many lines.
 pub fn lines(trees: &[Seen]) -> String {
-    let whole = |seen: &Seen| {
-        let (mut all, mut text) = (members(seen), String::new());
-        list(&mut text, &seen.processes, process);
-        all[PROCESSES] = serde_json::from_str(&text).unwrap_or_default();
-        all
-    };
-    let trees: Vec<_> = trees.iter().map(whole).collect();
-    format!("{:#}", json!({ "schema": 1, "trees": trees }))
+    serde_json::to_string_pretty(&Document { schema: 1, trees }).unwrap_or_default()
 }
 
-/// `[A,B]`.
-fn list<T>(out: &mut String, all: &[T], write: impl Fn(&mut String, &T)) {
-    out.push('[');
-    for (i, one) in all.iter().enumerate() {
-        if i > 0 {
-            out.push(',');
+impl Serialize for Seen {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let mut members = self.report.json();
+        // How it ends is not known here.
+        for none in ["exit_status", "signal", "wall_s"] {
+            let _ = members.as_object_mut().map(|all| all.remove(none));
         }
-        write(out, one);
-    }
-    out.push(']');
-}
-
-/// What is told of a tree, but for its processes.
-fn members(seen: &Seen) -> Value {
-    let mut all = seen.report.json();
-    // How it ends is not known here.
-    for none in ["exit_status", "signal", "wall_s"] {
-        let _ = all.as_object_mut().map(|all| all.remove(none));
-    }
-    let unnamed = seen.called == seen.pid.to_string();
-    all["name"] = json!((!unnamed).then_some(&seen.called));
-    all["pid"] = json!(seen.pid);
-    all["supervisor_pid"] = json!(seen.supervisor);
-    all["age_s"] = json!(seen.report.wall_s);
-    all[PROCESSES] = Value::Null;
-    all
-}
-
-fn tree(out: &mut String, seen: &Seen) {
-    let all = members(seen);
-    let mut before = '{';
-    for (name, value) in all.as_object().into_iter().flatten() {
-        let _ = write!(out, "{before}\"{name}\":");
-        before = ',';
-        match name.as_str() {
-            PROCESSES => list(out, &seen.processes, process),
-            _ => out.push_str(&value.to_string()),
+        let unnamed = self.called == self.pid.to_string();
+        members["name"] = json!((!unnamed).then_some(&self.called));
+        members["pid"] = json!(self.pid);
+        members["supervisor_pid"] = json!(self.supervisor);
+        members["age_s"] = json!(self.report.wall_s);
+        members[PROCESSES] = Value::Null;
+        let mut all = to.serialize_map(None)?;
+        for (name, value) in members.as_object().into_iter().flatten() {
+            match name.as_str() {
+                PROCESSES => all.serialize_entry(name, &self.processes)?,
+                _ => all.serialize_entry(name, value)?,
+            }
         }
+        all.end()
     }
-    out.push('}');
 }
 
-fn process(out: &mut String, p: &Process) {
-    out.push_str("{\"command\":");
-    out.push_str(&json!(p.command).to_string());
-    let mut before = ",\"counters\":{";
-    for (name, item) in COUNTERS.iter() {
-        out.push_str(before);
-        out.push_str(name);
-        number(out, p.counter(*item));
-        before = ",";
+impl Serialize for Process {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let mut all = to.serialize_map(None)?;
+        all.serialize_entry("command", &self.command)?;
+        all.serialize_entry("counters", &Counters(self))?;
+        for (name, n) in [
+            ("file_bytes", self.filed[1]),
+            ("filed_bytes", self.filed[0]),
+            ("inactive_bytes", self.inactive),
+            ("memory_bytes", self.charged),
+            ("pid", self.pid.into()),
+            ("resident_bytes", self.resident),
+            ("service_pid", self.service.into()),
+            ("store_memory_bytes", self.store),
+            ("stored_bytes", self.stored),
+            ("swapped_bytes", self.swapped),
+        ] {
+            all.serialize_entry(name, &n)?;
+        }
+        all.end()
     }
-    before = "},";
-    for (name, n) in [
-        ("file_bytes", p.filed[1]),
-        ("filed_bytes", p.filed[0]),
-        ("inactive_bytes", p.inactive),
-        ("memory_bytes", p.charged),
-        ("pid", p.pid.into()),
-        ("resident_bytes", p.resident),
-        ("service_pid", p.service.into()),
-        ("store_memory_bytes", p.store),
-        ("stored_bytes", p.stored),
-        ("swapped_bytes", p.swapped),
-    ] {
-        let _ = write!(out, "{before}\"{name}\":");
-        number(out, n);
-        before = ",";
-    }
-    out.push('}');
 }
 
-fn number(out: &mut String, n: u64) {
-    let _ = write!(out, "{n}");
+struct Counters<'a>(&'a Process);
+
+impl Serialize for Counters<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_map(
+            ITEMS
+                .iter()
+                .map(|item| (item.name(), self.0.counter(*item))),
+        )
+    }
 }
 
 #[cfg(test)]
@@ -149,12 +128,9 @@ mod tests {
 
     #[test]
     fn a_process_is_told_with_all_its_members() {
-        let (mut text, found) = (String::new(), |of: &Value, at: &str| of[at].as_u64());
-        process(
-            &mut text,
-            &Process::plain(deckle_group::LineId::NONE, 7, "web", 5, 9),
-        );
-        let read: Value = serde_json::from_str(&text).unwrap();
+        let found = |of: &Value, at: &str| of[at].as_u64();
+        let one = Process::plain(deckle_group::LineId::NONE, 7, "web", 5, 9);
+        let read = serde_json::to_value(one).unwrap();
         assert_eq!(
             (found(&read, "pid"), found(&read, "memory_bytes")),
             (Some(7), Some(5))
