@@ -64,10 +64,10 @@ impl Screen {
         for line in &lines[6..] {
             let cells: Vec<&str> = line.split_whitespace().collect();
             // A row begins with a pid. Who has ended since the look has no name any more.
-            if !cells.first().is_some_and(|pid| pid.parse::<u32>().is_ok()) {
+            let pid = cells.first().is_some_and(|pid| pid.parse::<u32>().is_ok());
+            let Some(name) = cells.last().filter(|_| pid) else {
                 continue;
-            }
-            let name = cells.last().unwrap();
+            };
             assert!(name.starts_with("forest") || *name == "-", "{line}");
             rows += 1;
             for (sum, cell) in sums.iter_mut().zip(&cells[1..4]) {
