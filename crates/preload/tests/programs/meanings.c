@@ -268,8 +268,10 @@ int main(int argc, char **argv)
 	advice_of_the_kernel();
 	code();
 	moves();
-	if (argc > 1)
-		locks((size_t)atoi(argv[1]));
+	/* All of the limit, and more. */
+	size_t limit = argc > 1 ? (size_t)atoi(argv[1]) : 0;
+	if (limit && may_lock(limit * MIB))
+		locks(limit);
 	puts("meanings right");
 	return 0;
 }
