@@ -6,9 +6,15 @@ use std::path::Path;
 
 use deckle_mm::Tunables;
 use deckle_mm::knob::Kind;
+use strsim::jaro;
 use toml::de::{DeTable, DeValue};
 
 use crate::fail::{Fail, read_text};
+
+/// What may be given besides knobs, most often.
+const LIMITS: [&str; 4] = ["memory.max", "memory.high", "memory.swap.max", "swap"];
+/// How near to each other two keys are of which one may be meant by the other, from 0 to 1.
+const ALIKE: f64 = 0.8;
 
 /// A setting that is given.
 pub struct Setting {
@@ -42,8 +48,22 @@ impl Setting {
 
     /// Sets the knob of this name.
     pub fn put(&self, t: &mut Tunables) -> Result<(), Fail> {
-        let set = t.set(&self.key, &self.text);
-        set.map(|_| ()).map_err(|e| self.refuse(e.why))
+        let known = Tunables::KNOBS.iter().any(|knob| knob.key == self.key);
+        t.set(&self.key, &self.text).map(|_| ()).map_err(|e| {
+            let told = known || e.why.ends_with('?');
+            let hint = if told { String::new() } else { self.alike() };
+            self.refuse(e.why + &hint)
+        })
+    }
+
+    /// What else is written much as this key, or where to look.
+    fn alike(&self) -> String {
+        let knobs = Tunables::KNOBS.iter().map(|knob| knob.key);
+        let all = knobs.chain(LIMITS).map(|key| (jaro(&self.key, key), key));
+        match all.max_by(|a, b| a.0.total_cmp(&b.0)) {
+            Some((near, key)) if near > ALIKE => format!(": did you mean `{key}`?"),
+            _ => "; `deckle run --help` lists them all".to_owned(),
+        }
     }
 
     /// The same, if it is a size or a word for one, also if it is overruled.

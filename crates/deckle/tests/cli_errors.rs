@@ -115,9 +115,10 @@ fn knobs_out_of_range() {
             "page-cluster=3",
             ["no such setting", "did you mean `vm.page-cluster`"],
         ),
+        ("memory.mx=1G", ["--set memory.mx", "mean `memory.max`"]),
         (
             "split_mode=shatter",
-            ["--set split_mode", "no such setting"],
+            ["--set split_mode", "such setting; `deckle run --help`"],
         ),
         ("memory.max=2M", ["--set memory.max", "too small"]),
         ("strict=maybe", ["--set strict", "true, false, on, off"]),
