@@ -1,5 +1,8 @@
 //! Packets and the descriptors in them.
 
+use std::time::Duration;
+
+use deckle_sys::poll::is_ready;
 use deckle_sys::socket::{self, Address, receive, send};
 use deckle_sys::{Errno, file};
 
@@ -23,6 +26,8 @@ fn a_packet_brings_its_descriptors_and_its_sender() {
     send(&other, &[b"x"], &[]).unwrap();
     drop((a, other));
     assert_eq!(receive(&b, &mut room).unwrap().packet, b"x");
+    // Children that other tests fork have the other end, too, until they end.
+    assert!(is_ready(b.raw(), Duration::from_secs(60)));
     assert_eq!(receive(&b, &mut room).unwrap().packet, b"");
 }
 
