@@ -15,15 +15,14 @@ const LOOKS: u32 = 100;
 const PAUSE: Duration = Duration::from_millis(10);
 
 impl Process {
-    /// Follows what has been changed since the last look, if anything. Who starts has it all, and
-    /// may be the only one that is left to ask: whoever started it may have ended since.
+    /// Follows what has been changed since the last look, if anything. Who starts has it all.
     pub fn follow_settings(&self, followed: &mut Option<u32>) {
         let group = self.account.group();
         let changes = group.changes();
         if *followed == Some(changes) {
             return;
         }
-        *followed = Some(changes);
+        let first = followed.replace(changes).is_none();
         let mm = self.pager.mm();
         let before = mm.tunables();
         // What a page holds that nobody of us wrote is left alone.
@@ -40,7 +39,7 @@ impl Process {
         if usage > limits.high {
             mm.machine().kick(Work::Reclaim);
         }
-        if usage > limits.max {
+        if usage > limits.max && !first {
             let _ = group.ask_below_max(self.account.line());
         }
     }
