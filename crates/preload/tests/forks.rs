@@ -194,3 +194,21 @@ fn p10_signal_handlers_that_fault_map_and_fork_do_not_hang() {
     let ran = run(&["--memory-max", "64M"], &[program, "5"]);
     expect(&ran, "timer right");
 }
+
+/// A fork charged the process with all that it shared with a parent of its own: a chain of forks
+/// was 40 MiB above its limit. Above it may be what the store needs for a copy of the 88 MiB, of
+/// whose pages a tenth is no zeros, and what a child is charged for itself.
+#[test]
+fn what_is_shared_is_charged_once_in_a_chain_of_forks() {
+    let program = compile("d24_chain", &[]);
+    let program = program.to_str().expect("path");
+    let ran = run(&["--memory-max", "64M"], &[program, "eperm", "managed"]);
+    expect(&ran, "d24 right");
+    let peak = ran.err.split("deckle: memory   peak ").nth(1);
+    let peak = peak
+        .and_then(|rest| rest.split_once(" MiB"))
+        .expect("a peak")
+        .0;
+    let peak: f64 = peak.parse().expect("a number");
+    assert!(peak <= f64::from(64 + 9 + 2), "{}", ran.err);
+}

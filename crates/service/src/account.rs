@@ -119,6 +119,14 @@ impl Account {
         self.role.load(Acquire) == role::BORROWER
     }
 
+    /// Pages that a parent pays for, of what is resident and at most of the store.
+    pub fn borrows(&self, mm: &Manager) -> u64 {
+        match self.is_borrowing() {
+            true => mm.stats().get(Item::NrShared) + self.borrowed.load(Relaxed),
+            false => 0,
+        }
+    }
+
     /// Pays for what is borrowed, if its lender is gone or `now`.
     pub fn stop_borrowing(&self, mm: &Manager, now: bool) {
         if !self.is_borrowing() || !now && self.group.is_sponsored(self.line()) {

@@ -112,17 +112,22 @@ impl Process {
 
     /// What both sides of a fork share can be reclaimed by neither until it is over, while each
     /// page that either writes takes memory: so that they need not wait for each other at once,
-    /// there is room for the first of them below `memory.high`, and for the child's metadata,
-    /// with which it is charged whatever there is.
+    /// there is room for the first of them below `memory.high`, for the child's metadata, with
+    /// which it is charged whatever there is, and for what this process borrows itself: a child
+    /// borrows from its parent alone, so that this is charged here before the fork. What there is
+    /// no room for is taken over and reclaimed before that.
     fn make_room_for_fork(&self) {
         let mm = self.pager.mm();
         let resident = [Item::NrAnon, Item::NrOpen, Item::NrInactive].map(|i| mm.stats().get(i));
         let resident: u64 = resident.iter().sum();
         let first = (resident / 8).min(ROOM) + self.account.own();
-        let want = self.account.usage() + first;
-        let over = want.saturating_sub(self.account.high());
-        if over > 0 {
-            mm.reclaim(over);
+        let over = |more: u64| (self.account.usage() + more).saturating_sub(self.account.high());
+        if over(first) > 0 {
+            mm.reclaim(over(first));
+        }
+        let lacks = over(first + self.account.borrows(mm));
+        if lacks > 0 {
+            self.account.give_up_shared(mm, lacks);
         }
     }
 
