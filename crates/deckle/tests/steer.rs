@@ -113,6 +113,25 @@ fn an_idle_process_comes_below_a_lowered_limit_by_itself() {
     assert!(out.contains("all right"), "{out}");
 }
 
+/// What a process shares with its child can go nowhere before the child has given up the last page,
+/// and until then nothing is gained: the parent was killed when that took more than a second.
+#[test]
+fn a_limit_lowered_on_what_a_fork_shares_has_nobody_killed() {
+    let _turn = turn();
+    let keeper = compile("keeper", &[]);
+    let name = unique("shared");
+    let mut run = start(&name, "--memory-max 2G", &[&keeper, "768", "forked"]);
+    let pid = filled(&mut run);
+    // It may say that they go on giving back.
+    assert_eq!(output(&["set", &name, "memory.max=640M"]).0, 0);
+    until("it holds", || charged(&name) <= 640 * MIB);
+    assert_eq!(number(&stat(&name), "/oom_kills"), 0);
+    kill(pid, libc::SIGUSR1);
+    let (code, out, err) = run.end();
+    assert_eq!(code, 0, "{err}");
+    assert!(out.contains("all right"), "{out}");
+}
+
 #[test]
 fn where_nothing_can_go_a_lowered_limit_has_the_largest_killed() {
     let _turn = turn();

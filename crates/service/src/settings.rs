@@ -63,8 +63,10 @@ impl Process {
             if gave {
                 self.publish();
             }
-            // What was given may have gone to somebody else: usage tells.
-            let now = group.usage();
+            // What was given may have gone to somebody else: usage tells. What is shared is given
+            // up at no gain until nothing is: then its owner can give it.
+            let shared: u64 = group.processes().map(|p| p.shared).sum();
+            let now = group.usage() + shared;
             idle = if now < least { 0 } else { idle + 1 };
             least = least.min(now);
             if gave && idle == 0 {

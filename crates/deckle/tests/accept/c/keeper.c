@@ -1,5 +1,6 @@
 // keeper MIB MODE: fills MIB with content of about 4:1, says so, and then, by MODE:
-// check: checks it and ends; ten: ten times; loop: again and again; wait: until SIGUSR1, then checks.
+// check: checks it and ends; ten: ten times; loop: again and again; wait: until SIGUSR1, then checks;
+// forked: the same with a child that has all of it, too, and checks it after it.
 // SIGTERM and SIGINT are told and end it after a last check; SIGCONT is told.
 #define _GNU_SOURCE
 #include <signal.h>
@@ -7,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 static uint64_t *m;
 static long pages;
@@ -35,10 +37,14 @@ int main(int argc, char **argv) {
     pages = atol(argv[1]) * 256;
     m = malloc(pages * 4096);
     for (long p = 0; p < pages; p++) for (int w = 0; w < 512; w++) m[p * 512 + w] = word(p, w);
-    printf("filled %d\n", getpid());
-    if (!strcmp(argv[2], "wait")) while (!go) usleep(1000);
+    int forked = !strcmp(argv[2], "forked"), status = 0;
+    pid_t child = forked ? fork() : -1;
+    if (child) printf("filled %d\n", getpid());
+    if (forked || !strcmp(argv[2], "wait")) while (!go) usleep(1000);
     int left = !strcmp(argv[2], "ten") ? 9 : 0;
     do check(); while ((!strcmp(argv[2], "loop") || left-- > 0) && !end);
-    puts("all right");
-    return 0;
+    if (child == 0) return 0;
+    if (child > 0) { kill(child, SIGUSR1); waitpid(child, &status, 0); }
+    puts(status ? "the child is wrong" : "all right");
+    return status != 0;
 }
