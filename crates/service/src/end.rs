@@ -3,13 +3,14 @@
 //! Always by SIGKILL, with one report: wrong bytes are worse than a crash, a hang worse than
 //! both.
 
+use crate::account::DONATION;
 use crate::process::{Process, process};
 use crate::sys::{self, exit_all};
 use core::fmt::Display;
 use core::time::Duration;
 use deckle_group::{Group, Members, Remedies};
 use deckle_live::{Hooks, pager::Fault};
-use deckle_mm::FaultError;
+use deckle_mm::{Charge, FaultError};
 use deckle_uffd::Errno;
 
 /// Pause before a fault is tried again while somebody else is being killed for it.
@@ -34,8 +35,13 @@ impl Hooks for Last {
                 );
             }
             FaultError::Oom(report) => {
-                let cause = format!("fault in process {}", process.pid);
-                out_of_memory(process, report, &cause, Group::has_room);
+                let kills = process.account.group().oom_kills();
+                // What several shared when each was asked may be one's own since.
+                if is_out(process, Group::has_room) && !process.account.reclaim_elsewhere(DONATION)
+                {
+                    let cause = format!("fault in process {}", process.pid);
+                    kill_largest(process, report, &cause, kills);
+                }
             }
             error => {
                 let at = fault.page.addr();
@@ -56,31 +62,35 @@ impl Hooks for Last {
 /// Memory is out since the limit was lowered.
 pub fn lowered(process: &Process, report: &dyn Display) {
     let holds = |group: &Group| group.usage() <= group.limits().max;
-    out_of_memory(process, report, "memory.max was lowered", holds);
+    let kills = process.account.group().oom_kills();
+    if is_out(process, holds) {
+        kill_largest(process, report, "memory.max was lowered", kills);
+    }
 }
 
-fn out_of_memory(
-    process: &Process,
-    report: &dyn Display,
-    cause: &str,
-    enough: impl Fn(&Group) -> bool,
-) {
+/// Whether memory is out still after a while.
+fn is_out(process: &Process, enough: impl Fn(&Group) -> bool) -> bool {
     process.end_if_lost();
     let group = process.account.group();
     if group.fold_stale() > 0 || process.account.stop_lending(process.pager.mm()) {
-        return;
+        return false;
     }
     // Others may have given something back since the fault was refused, or are about to: a
     // forked child often ends at once.
     for _ in 0..LOOKS {
         group.fold_stale();
         if enough(group) {
-            return;
+            return false;
         }
         sleep(PAUSE);
     }
+    true
+}
+
+/// Has the largest process of the group killed, if nobody was since there were so many `kills`.
+fn kill_largest(process: &Process, report: &dyn Display, cause: &str, kills: u64) {
     process.publish();
-    let kills = group.oom_kills();
+    let group = process.account.group();
     let Some(victim) = group.choose_victim() else {
         return;
     };
