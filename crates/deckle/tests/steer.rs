@@ -113,23 +113,49 @@ fn an_idle_process_comes_below_a_lowered_limit_by_itself() {
     assert!(out.contains("all right"), "{out}");
 }
 
-/// What a process shares with its child can go nowhere before the child has given up the last page,
-/// and until then nothing is gained: the parent was killed when that took more than a second.
-#[test]
-fn a_limit_lowered_on_what_a_fork_shares_has_nobody_killed() {
+/// Lowers the limit of a process that shares what it has with a child, or, `early`, while that is
+/// being forked.
+fn lower_what_is_shared(early: bool) {
     let _turn = turn();
     let keeper = compile("keeper", &[]);
     let name = unique("shared");
-    let mut run = start(&name, "--memory-max 2G", &[&keeper, "768", "forked"]);
+    let (mode, fault) = if early {
+        ("late", "late")
+    } else {
+        ("forked", "")
+    };
+    let mut c = command(&name, "--memory-max 2G", &[&keeper, "768", mode]);
+    let mut run = Running::spawn(c.env("DECKLE_FAULT", fault));
     let pid = filled(&mut run);
+    if early {
+        kill(pid, libc::SIGUSR1);
+        let children = format!("/proc/{pid}/task/{pid}/children");
+        until("it forks", || {
+            std::fs::read_to_string(&children).is_ok_and(|pids| !pids.is_empty())
+        });
+    }
     // It may say that they go on giving back.
-    assert_eq!(output(&["set", &name, "memory.max=640M"]).0, 0);
+    let args = ["set", &name, "memory.max=640M", "memory.high=max"];
+    assert_eq!(output(&args).0, 0);
     until("it holds", || charged(&name) <= 640 * MIB);
     assert_eq!(number(&stat(&name), "/oom_kills"), 0);
     kill(pid, libc::SIGUSR1);
     let (code, out, err) = run.end();
     assert_eq!(code, 0, "{err}");
     assert!(out.contains("all right"), "{out}");
+}
+
+/// What a process shares with its child can go nowhere before the child has given up the last page,
+/// and until then nothing is gained: the parent was killed when that took more than a second.
+#[test]
+fn a_limit_lowered_on_what_a_fork_shares_has_nobody_killed() {
+    lower_what_is_shared(false);
+}
+
+/// The child was not asked, and gave up nothing.
+#[test]
+fn a_limit_lowered_within_a_fork_has_nobody_killed() {
+    lower_what_is_shared(true);
 }
 
 #[test]
@@ -223,7 +249,9 @@ fn change_at_random(times: u32) {
         let mut args = vec!["set", &name];
         args.extend(settings.iter().map(String::as_str));
         let (code, out, err) = output(&args);
-        assert_eq!(code, 0, "seed {seed}, {time}: {settings:?}: {err}");
+        if code != 0 {
+            panic!("seed {seed}, {time}: {settings:?}: {err}{:?}", run.end());
+        }
         assert!(out.lines().count() >= settings.len(), "{out}");
         std::thread::sleep(Duration::from_millis(roll() % 100));
     }
@@ -289,6 +317,10 @@ fn memory_is_reclaimed_on_request_and_told_how_much() {
     let name = unique("reclaim");
     let mut run = start(&name, "--memory-max 256M", &[&keeper, "64", "wait"]);
     let pid = filled(&mut run);
+    // What it takes itself is charged before its pages are told.
+    until("it tells of its pages", || {
+        number(&stat(&name), "/current/resident_bytes") >= 64 * MIB
+    });
     let before = charged(&name);
     let (code, out, err) = output(&["reclaim", &name, "24M"]);
     assert_eq!((code, err.as_str()), (0, ""));

@@ -15,6 +15,7 @@ use crate::swapfile::Files;
 use crate::{heap, sys, tasks};
 use core::sync::atomic::Ordering::{Relaxed, Release};
 use core::sync::atomic::{AtomicBool, AtomicU32};
+use core::time::Duration;
 use deckle_door::Door;
 use deckle_live::Place;
 use deckle_mm::table::vma::OnFork;
@@ -176,8 +177,10 @@ pub fn is_rebuilding() -> bool {
 }
 
 fn rebuild(process: &mut Process, door: &Door) -> Result<(), String> {
-    if door.fault.get() == b"child" {
-        panic!("as DECKLE_FAULT asks");
+    match door.fault.get() {
+        b"child" => panic!("as DECKLE_FAULT asks"),
+        b"late" => crate::end::sleep(Duration::from_secs(1)),
+        _ => {}
     }
     let platform = process.pager.platform();
     platform.reserve_after_fork().map_err(|e| e.to_string())?;

@@ -46,8 +46,8 @@ impl Process {
 
     /// Brings usage below the limit after that was lowered: those that have most reclaim, as many
     /// as it takes, and somebody is killed where nobody gets on any more. Not all of them a little:
-    /// stores grow by whole segments. Asks nobody: who asks may be asked meanwhile, and would wait
-    /// for itself.
+    /// stores grow by whole segments. Waits for nobody's answer: who asks may be asked meanwhile,
+    /// and would wait for itself.
     pub fn come_below_max(&self) {
         let group = self.account.group();
         let (mut least, mut idle) = (u64::MAX, 0);
@@ -71,6 +71,13 @@ impl Process {
             least = least.min(now);
             if gave && idle == 0 {
                 continue;
+            }
+            if idle == LOOKS / 4 {
+                // Who was forked since does not know of it, and may share what nobody can give.
+                let me = self.account.line();
+                for other in group.processes().filter(|p| p.line != me) {
+                    let _ = group.ask_below_max(other.line);
+                }
             }
             if idle > LOOKS {
                 let (usage, max) = (usage * 4, max * 4);
