@@ -5,16 +5,30 @@ use std::fmt::Display;
 use std::path::Path;
 
 use deckle_mm::Tunables;
-use deckle_mm::knob::Kind;
+use deckle_mm::knob::{Kind, When};
 use strsim::jaro;
 use toml::de::{DeTable, DeValue};
 
 use crate::fail::{Fail, read_text};
 
-/// What may be given besides knobs, most often.
-const LIMITS: [&str; 4] = ["memory.max", "memory.high", "memory.swap.max", "swap"];
+/// What may be given besides knobs.
+const BESIDES: [(&str, When); 7] = [
+    ("memory.max", When::Live),
+    ("memory.high", When::Live),
+    ("memory.swap.max", When::Live),
+    ("swap", When::Start),
+    ("zswap.max_pool_percent", When::Start),
+    ("strict", When::Start),
+    ("transparent_hugepage.align_mappings", When::Start),
+];
 /// How near to each other two keys are of which one may be meant by the other, from 0 to 1.
 const ALIKE: f64 = 0.8;
+
+/// All that may be given, and when it may change.
+fn all() -> impl DoubleEndedIterator<Item = (&'static str, When)> {
+    let knobs = Tunables::KNOBS.iter().map(|knob| (knob.key, knob.when));
+    knobs.chain(BESIDES)
+}
 
 /// A setting that is given.
 pub struct Setting {
@@ -46,20 +60,30 @@ impl Setting {
         kind.parse(&self.text).map_err(|why| self.refuse(why))
     }
 
+    /// When it may change; `None`: there is no such setting.
+    pub fn when(&self) -> Option<When> {
+        all()
+            .find(|(key, _)| *key == self.key)
+            .map(|(_, when)| when)
+    }
+
     /// Sets the knob of this name.
     pub fn put(&self, t: &mut Tunables) -> Result<(), Fail> {
-        let known = Tunables::KNOBS.iter().any(|knob| knob.key == self.key);
         t.set(&self.key, &self.text).map(|_| ()).map_err(|e| {
-            let told = known || e.why.ends_with('?');
-            let hint = if told { String::new() } else { self.alike() };
+            let hint = self.when().map_or_else(|| self.alike(), |_| String::new());
             self.refuse(e.why + &hint)
         })
     }
 
-    /// What else is written much as this key, or where to look.
+    /// What else may be meant by this key, or where to look.
     fn alike(&self) -> String {
-        let knobs = Tunables::KNOBS.iter().map(|knob| knob.key);
-        let all = knobs.chain(LIMITS).map(|key| (jaro(&self.key, key), key));
+        let last = |key: &str| key.rsplit(['.', '/']).next().map(str::to_owned);
+        let near = |key: &'static str| {
+            let part = last(key) == last(&self.key) || key.starts_with(&self.key);
+            (if part { 1.0 } else { jaro(&self.key, key) }, key)
+        };
+        // Of equals the first.
+        let all = all().rev().map(|(key, _)| near(key));
         match all.max_by(|a, b| a.0.total_cmp(&b.0)) {
             Some((near, key)) if near > ALIKE => format!(": did you mean `{key}`?"),
             _ => "; `deckle run --help` lists them all".to_owned(),

@@ -148,21 +148,6 @@ impl Knob {
     pub fn value(&self, of: &Tunables) -> Value {
         self.kind.show((self.get)(of))
     }
-
-    /// The knob of this key, or what to say where there is none.
-    pub(crate) fn find(key: &str) -> Result<&'static Knob, String> {
-        let mut all = Tunables::KNOBS.iter();
-        if let Some(knob) = all.clone().find(|knob| knob.key == key) {
-            return Ok(knob);
-        }
-        let last = |key: &str| key.rsplit(['.', '/']).next().unwrap_or("").to_owned();
-        let like = |known: &&Knob| last(known.key) == last(key) || known.key.starts_with(key);
-        let why = "there is no such setting".to_owned();
-        Err(match all.find(like) {
-            Some(knob) => format!("{why}: did you mean `{}`?", knob.key),
-            None => why,
-        })
-    }
 }
 
 /// Why a knob is not set.

@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::time::{Duration, Instant};
 
 use deckle_group::{AttachError, Group, Limits, Locked};
-use deckle_mm::knob::{Knob, When};
+use deckle_mm::knob::When;
 use deckle_mm::{PAGE_SIZE, Profile, Tunables};
 use deckle_sys::Errno;
 
@@ -20,14 +20,6 @@ const PAGE: u64 = PAGE_SIZE as u64;
 const LOCK_TRIES: u32 = 5000;
 /// How long a smaller limit is waited for.
 const PATIENCE: Duration = Duration::from_secs(2);
-
-/// What is decided when a tree starts, beside knobs of that kind.
-const AT_START: [&str; 4] = [
-    "swap",
-    "strict",
-    "zswap.max_pool_percent",
-    "transparent_hugepage.align_mappings",
-];
 
 /// Limits and knobs of a tree.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -168,8 +160,7 @@ impl Now {
 
 /// Sets a knob, if it may change now.
 fn put(setting: &Setting, knobs: &mut Tunables) -> Result<(), Fail> {
-    let late = |knob: &Knob| knob.key == setting.key && knob.when == When::Start;
-    if Tunables::KNOBS.iter().any(late) || AT_START.contains(&setting.key.as_str()) {
+    if setting.when() == Some(When::Start) {
         return Err(setting.refuse(format_args!(
             "cannot change while the tree runs, since what it has done so far would be wrong: \
              start it anew with `deckle run --set {}={}`",
