@@ -126,9 +126,12 @@ impl Process {
         if over(first) > 0 {
             mm.reclaim(over(first));
         }
-        let lacks = over(first + self.account.borrows(mm));
-        if lacks > 0 {
-            self.account.give_up_shared(mm, lacks);
+        // Again and again: others may take meanwhile what room there was.
+        loop {
+            let lacks = over(first + self.account.borrows(mm));
+            if lacks == 0 || self.account.give_up_shared(mm, lacks) == 0 {
+                break;
+            }
         }
     }
 
