@@ -5,7 +5,7 @@ use std::fmt::Display;
 use std::path::Path;
 
 use deckle_mm::Tunables;
-use deckle_mm::knob::{Kind, When};
+use deckle_mm::knob::{Kind, Knob, When};
 use strsim::jaro;
 use toml::de::{DeTable, DeValue};
 
@@ -25,7 +25,7 @@ const BESIDES: [(&str, When); 7] = [
 const ALIKE: f64 = 0.8;
 
 /// All that may be given, and when it may change.
-fn all() -> impl DoubleEndedIterator<Item = (&'static str, When)> {
+fn all() -> impl Iterator<Item = (&'static str, When)> {
     let knobs = Tunables::KNOBS.iter().map(|knob| (knob.key, knob.when));
     knobs.chain(BESIDES)
 }
@@ -70,20 +70,15 @@ impl Setting {
     /// Sets the knob of this name.
     pub fn put(&self, t: &mut Tunables) -> Result<(), Fail> {
         t.set(&self.key, &self.text).map(|_| ()).map_err(|e| {
-            let hint = self.when().map_or_else(|| self.alike(), |_| String::new());
+            let told = self.when().is_some() || Knob::like(&self.key).is_some();
+            let hint = if told { String::new() } else { self.alike() };
             self.refuse(e.why + &hint)
         })
     }
 
-    /// What else may be meant by this key, or where to look.
+    /// What else is written much as this key, or where to look.
     fn alike(&self) -> String {
-        let last = |key: &str| key.rsplit(['.', '/']).next().map(str::to_owned);
-        let near = |key: &'static str| {
-            let part = last(key) == last(&self.key) || key.starts_with(&self.key);
-            (if part { 1.0 } else { jaro(&self.key, key) }, key)
-        };
-        // Of equals the first.
-        let all = all().rev().map(|(key, _)| near(key));
+        let all = all().map(|(key, _)| (jaro(&self.key, key), key));
         match all.max_by(|a, b| a.0.total_cmp(&b.0)) {
             Some((near, key)) if near > ALIKE => format!(": did you mean `{key}`?"),
             _ => "; `deckle run --help` lists them all".to_owned(),

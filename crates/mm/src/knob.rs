@@ -148,6 +148,26 @@ impl Knob {
     pub fn value(&self, of: &Tunables) -> Value {
         self.kind.show((self.get)(of))
     }
+
+    /// The knob that is meant by a key that is none: one whose last part is the same, or that
+    /// begins with it.
+    pub fn like(key: &str) -> Option<&'static Knob> {
+        let last = |key: &str| key.rsplit(['.', '/']).next().unwrap_or("").to_owned();
+        let like = |known: &&Knob| last(known.key) == last(key) || known.key.starts_with(key);
+        Tunables::KNOBS.iter().find(like)
+    }
+
+    /// The knob of this key, or what to say where there is none.
+    pub(crate) fn find(key: &str) -> Result<&'static Knob, String> {
+        if let Some(knob) = Tunables::KNOBS.iter().find(|knob| knob.key == key) {
+            return Ok(knob);
+        }
+        let why = "there is no such setting".to_owned();
+        Err(match Knob::like(key) {
+            Some(knob) => format!("{why}: did you mean `{}`?", knob.key),
+            None => why,
+        })
+    }
 }
 
 /// Why a knob is not set.

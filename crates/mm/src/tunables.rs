@@ -217,8 +217,7 @@ impl Tunables {
     /// There is no such knob for users, or it cannot be that; nothing has changed then.
     pub fn set(&mut self, key: &str, text: &str) -> Result<Value, TunableError> {
         let refuse = |why| TunableError::new(key, why);
-        let knob = Tunables::KNOBS.iter().find(|knob| knob.key == key);
-        let knob = knob.ok_or_else(|| refuse("there is no such setting".into()))?;
+        let knob = Knob::find(key).map_err(refuse)?;
         let (old, new) = (knob.value(self), knob.kind.parse(text).map_err(refuse)?);
         (knob.put)(self, new);
         Ok(old)
@@ -343,7 +342,12 @@ mod tests {
                 "`yes` is not one of true, false, on, off",
             ),
             ("profile", "bsd", "`bsd` is not one of deckle, linux"),
-            ("page-cluster", "1", "there is no such setting"),
+            (
+                "page-cluster",
+                "1",
+                "there is no such setting: did you mean `vm.page-cluster`?",
+            ),
+            ("split_mode", "auto", "there is no such setting"),
         ] {
             assert_eq!(t.set(key, text).unwrap_err().why, why);
         }
