@@ -250,7 +250,8 @@ fn change_at_random(times: u32) {
         args.extend(settings.iter().map(String::as_str));
         let (code, out, err) = output(&args);
         if code != 0 {
-            panic!("seed {seed}, {time}: {settings:?}: {err}{:?}", run.end());
+            eprintln!("seed {seed}, {time}: {settings:?}: {err}");
+            panic!("what ran: {:?}", run.end());
         }
         assert!(out.lines().count() >= settings.len(), "{out}");
         std::thread::sleep(Duration::from_millis(roll() % 100));

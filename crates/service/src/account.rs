@@ -119,12 +119,17 @@ impl Account {
         self.role.load(Acquire) == role::BORROWER
     }
 
-    /// Pages that a parent pays for, of what is resident and at most of the store.
-    pub fn borrows(&self, mm: &Manager) -> u64 {
+    /// Resident pages that a parent pays for.
+    pub fn borrows_resident(&self, mm: &Manager) -> u64 {
         match self.is_borrowing() {
-            true => mm.stats().get(Item::NrShared) + self.borrowed.load(Relaxed),
+            true => mm.stats().get(Item::NrShared),
             false => 0,
         }
+    }
+
+    /// The same, and of the store what was borrowed at the fork.
+    pub fn borrows(&self, mm: &Manager) -> u64 {
+        self.borrows_resident(mm) + self.borrowed.load(Relaxed)
     }
 
     /// Pays for what is borrowed, if its lender is gone or `now`.

@@ -123,8 +123,9 @@ impl Process {
         let resident: u64 = resident.iter().sum();
         let first = (resident / 8).min(ROOM) + self.account.own();
         let over = |more: u64| (self.account.usage() + more).saturating_sub(self.account.high());
-        if over(first) > 0 {
-            mm.reclaim(over(first));
+        let lacks = over(first);
+        if lacks > 0 {
+            mm.reclaim(lacks);
         }
         // Again and again: others may take meanwhile what room there was.
         loop {

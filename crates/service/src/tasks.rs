@@ -378,11 +378,7 @@ impl Process {
         let mm = self.pager.mm();
         let stats = mm.stats();
         self.note_away();
-        // What its parent pays for.
-        let borrowed = match self.account.is_borrowing() {
-            true => stats.get(Item::NrShared),
-            false => 0,
-        };
+        let borrowed = self.account.borrows_resident(mm);
         let counts = mm.store().ram(|ram| ram.counts());
         stats.add(Item::SwpinFile, mm.store().ram(|ram| ram.take_file_reads()));
         let mut history = self.history.lock();
