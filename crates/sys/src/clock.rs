@@ -6,6 +6,8 @@
 pub enum Clock {
     /// Time, the same for all processes.
     Monotonic = libc::CLOCK_MONOTONIC,
+    /// Time since boot, by which /proc tells when processes started.
+    Boot = libc::CLOCK_BOOTTIME,
     /// CPU time of the calling process.
     Process = libc::CLOCK_PROCESS_CPUTIME_ID,
     /// CPU time of the calling thread.

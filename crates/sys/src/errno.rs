@@ -31,6 +31,7 @@ impl fmt::Display for Errno {
             libc::ENOENT => "no such file or directory",
             libc::ENOMEM => "out of memory",
             libc::ENOSPC => "no space left",
+            libc::EFBIG => "file too large",
             libc::EEXIST => "exists already",
             libc::EMFILE | libc::ENFILE => "too many open files",
             libc::ECONNREFUSED => "connection refused",

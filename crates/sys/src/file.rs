@@ -32,6 +32,38 @@ pub fn may_execute(path: &CStr) -> Result<(), Errno> {
     Errno::check(unsafe { libc::faccessat(libc::AT_FDCWD, at, libc::X_OK, how) })
 }
 
+/// Whether the caller's effective user may make files in the directory at `path`.
+/// Errors: EACCES; EROFS: it cannot be written by anybody; or why that cannot be told.
+pub fn may_create_in(path: &CStr) -> Result<(), Errno> {
+    let (at, what) = (path.as_ptr(), libc::W_OK | libc::X_OK);
+    // SAFETY: a path that ends in NUL.
+    Errno::check(unsafe { libc::faccessat(libc::AT_FDCWD, at, what, libc::AT_EACCESS) })
+}
+
+/// What a file system has left.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Room {
+    /// Bytes for a user without privilege; `u64::MAX`: there is no limit.
+    pub bytes: u64,
+    /// Files; `u64::MAX`: there is no limit.
+    pub files: u64,
+}
+
+/// What the file system at `path` has left.
+pub fn room_at(path: &CStr) -> Result<Room, Errno> {
+    let mut told = MaybeUninit::<libc::statvfs>::zeroed();
+    // SAFETY: a path that ends in NUL, and room for the answer.
+    Errno::check(unsafe { libc::statvfs(path.as_ptr(), told.as_mut_ptr()) })?;
+    // SAFETY: the call has written it; and it is plain data, of which zeros are a value, too.
+    let told = unsafe { told.assume_init() };
+    // A tmpfs without a limit says that it has none of them at all.
+    let left = |all: u64, left: u64| if all == 0 { u64::MAX } else { left };
+    Ok(Room {
+        bytes: left(told.f_blocks, told.f_bavail.saturating_mul(told.f_frsize)),
+        files: left(told.f_files, told.f_favail),
+    })
+}
+
 /// Whether an open file has an extended attribute of this name, and something in it.
 pub fn has_attribute(file: &Fd, name: &CStr) -> bool {
     let nowhere = core::ptr::null_mut();
@@ -43,6 +75,39 @@ pub fn has_attribute(file: &Fd, name: &CStr) -> bool {
 pub fn make_fifo(path: &CStr, mode: u32) -> Result<(), Errno> {
     // SAFETY: a path that ends in NUL.
     Errno::check(unsafe { libc::mkfifo(path.as_ptr(), mode) })
+}
+
+/// Makes the file `size` bytes long, with room for its first `bytes` bytes: a task that maps these
+/// does not get SIGBUS where the file system is full later. Of the limits on the size of files only
+/// the hard one holds.
+/// Errors: ENOSPC: there is no room. EFBIG: that limit.
+pub fn allocate(file: &Fd, bytes: u64, size: u64) -> Result<(), Errno> {
+    let limits = |new: Option<&libc::rlimit>| {
+        let mut old = libc::rlimit {
+            rlim_cur: libc::RLIM_INFINITY,
+            rlim_max: libc::RLIM_INFINITY,
+        };
+        let new = new.map_or(core::ptr::null(), core::ptr::from_ref);
+        // SAFETY: reads a live structure, or none, and writes another.
+        let done = unsafe { libc::prlimit(0, libc::RLIMIT_FSIZE, new, &mut old) };
+        Errno::check(done).map(|()| old)
+    };
+    let before = limits(None)?;
+    let lifted = libc::rlimit {
+        rlim_cur: before.rlim_max,
+        ..before
+    };
+    limits(Some(&lifted))?;
+    let done = loop {
+        // SAFETY: a call on numbers.
+        match unsafe { libc::posix_fallocate(file.raw(), 0, bytes as i64) } {
+            0 => break file.set_len(size.max(bytes)),
+            libc::EINTR => {}
+            errno => break Err(Errno(errno)),
+        }
+    };
+    limits(Some(&before))?;
+    done
 }
 
 /// Makes a file in memory, without a name, close-on-exec. `name` is for who looks at /proc.

@@ -2,6 +2,7 @@
 //!
 //! A service and its program have the same memory, so private futexes work between them.
 
+use crate::Errno;
 use crate::call::{call, timespec};
 use core::ffi::c_int;
 use core::sync::atomic::AtomicU32;
@@ -53,4 +54,39 @@ pub fn wait_in(scope: Scope, word: &AtomicU32, expected: u32, timeout: Option<Du
     // SAFETY: the word is alive for the call; the time is null or a timespec on this stack.
     let done = unsafe { call(libc::SYS_futex, [at, op, expected as usize, time]) };
     done != Err(libc::ETIMEDOUT)
+}
+
+/// A word, whose wake-ups are waited for, and the value that it has.
+pub type Awaited<'a> = (Scope, &'a AtomicU32, u32);
+
+/// Waits while each of these words has the value beside it, without a limit in time. As after
+/// [`wait`] all are to be looked at again.
+///
+/// # Errors
+/// The system has no such call (Linux 5.16), or a filter refuses it.
+pub fn wait_any<const N: usize>(words: [Awaited<'_>; N]) -> Result<(), Errno> {
+    /// The kernel's `struct futex_waitv`.
+    #[repr(C)]
+    struct Waiter {
+        value: u64,
+        at: u64,
+        flags: u32,
+        reserved: u32,
+    }
+    const SIZE_32: u32 = 2;
+    let waiters = words.map(|(scope, word, expected)| Waiter {
+        value: expected.into(),
+        at: word.as_ptr() as u64,
+        flags: match scope {
+            Scope::Private => SIZE_32 | libc::FUTEX_PRIVATE_FLAG as u32,
+            Scope::Shared => SIZE_32,
+        },
+        reserved: 0,
+    });
+    let args = [waiters.as_ptr() as usize, N, 0, 0, 0];
+    // SAFETY: so many waiters on this stack, whose words are alive for the call; no time.
+    match unsafe { call(libc::SYS_futex_waitv, args) } {
+        Ok(_) | Err(libc::EAGAIN | libc::EINTR) => Ok(()),
+        Err(errno) => Err(Errno(errno)),
+    }
 }

@@ -5,6 +5,7 @@ use crate::call::call;
 use crate::signal::Before;
 use crate::trace::trace_me;
 use core::mem::MaybeUninit;
+use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io::{PipeWriter, Write};
 use std::os::unix::process::CommandExt;
@@ -48,6 +49,22 @@ pub fn address_space_limit() -> Option<u64> {
     // SAFETY: writes two words.
     let _ = unsafe { call(libc::SYS_prlimit64, args) };
     (limit[0] != libc::RLIM_INFINITY).then_some(limit[0])
+}
+
+/// Raises the soft limit on this process's descriptors to the hard one: the limits before, soft
+/// and hard.
+/// Errors: what prlimit says.
+pub fn raise_file_limit() -> Result<[u64; 2], Errno> {
+    let mut before = [0_u64; 2];
+    let what = libc::RLIMIT_NOFILE as usize;
+    // SAFETY: writes two words, then reads two.
+    let done = unsafe {
+        call(libc::SYS_prlimit64, [0, what, 0, before.as_mut_ptr() as usize]).and_then(|_| {
+            let all = [before[1]; 2];
+            call(libc::SYS_prlimit64, [0, what, all.as_ptr() as usize, 0])
+        })
+    };
+    done.map(|_| before).map_err(Errno)
 }
 
 /// Whether two processes have one memory. Where the kernel does not say, they have not.
@@ -179,6 +196,31 @@ pub unsafe fn in_child(work: impl FnOnce() -> bool) -> Result<i32, Errno> {
     }
 }
 
+/// Executes the file at `path` in the place of this program: as the C library does, or by the
+/// `kernel`'s own call, which no preloaded library sees. Comes back with an error only.
+pub fn execute(path: &CStr, args: &[CString], env: &[CString], kernel: bool) -> Errno {
+    let list = |all: &[CString]| {
+        let strings = all.iter().map(|text| text.as_ptr());
+        strings.chain([core::ptr::null()]).collect::<Vec<_>>()
+    };
+    let (args, env) = (list(args), list(env));
+    // SAFETY: strings, and lists of strings with a null pointer behind them, which live on if the
+    // call comes back. Rust ignores SIGPIPE in this program alone.
+    unsafe {
+        let before = libc::signal(libc::SIGPIPE, libc::SIG_DFL);
+        let words = [path.as_ptr() as usize, args.as_ptr() as usize, env.as_ptr() as usize];
+        let errno = match kernel {
+            true => call(libc::SYS_execve, words).err().map_or(Errno(0), Errno),
+            false => {
+                libc::execve(path.as_ptr(), args.as_ptr(), env.as_ptr());
+                Errno::last()
+            }
+        };
+        libc::signal(libc::SIGPIPE, before);
+        errno
+    }
+}
+
 /// What a child does before it executes its program.
 #[derive(Default)]
 pub struct Start {
@@ -188,6 +230,8 @@ pub struct Start {
     pub signals: Option<Before>,
     /// It is traced from then on; a byte tells whether that is so.
     pub traced: Option<PipeWriter>,
+    /// Its limits on descriptors, soft and hard.
+    pub files: Option<[u64; 2]>,
 }
 
 /// Has the child of `command` do that. It is killed when the calling thread ends, and ends by 125
@@ -204,6 +248,11 @@ pub fn at_start(command: &mut Command, start: Start) {
             }
             if let Some(before) = &start.signals {
                 before.restore();
+            }
+            if let Some(files) = &start.files {
+                let what = libc::RLIMIT_NOFILE as usize;
+                call(libc::SYS_prlimit64, [0, what, files.as_ptr() as usize, 0])
+                    .map_err(std::io::Error::from_raw_os_error)?;
             }
             if let Some(mut tell) = start.traced.as_ref() {
                 tell.write_all(&[u8::from(trace_me())])?;

@@ -20,6 +20,7 @@ pub struct Signal {
 pub struct Before {
     mask: libc::sigset_t,
     children: libc::sigaction,
+    files: libc::sigaction,
 }
 
 impl Before {
@@ -29,6 +30,7 @@ impl Before {
         // SAFETY: live values that the kernel gave; a handler among them was this program's.
         unsafe {
             libc::sigaction(libc::SIGCHLD, &self.children, core::ptr::null_mut());
+            libc::sigaction(libc::SIGXFSZ, &self.files, core::ptr::null_mut());
             libc::sigprocmask(libc::SIG_SETMASK, &self.mask, core::ptr::null_mut());
         }
     }
@@ -41,7 +43,8 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Blocks SIGCHLD and `others`, and opens the descriptor.
+    /// Blocks SIGCHLD and `others`, and opens the descriptor. A write past the limit on the size of
+    /// files is an error from now on, and no signal.
     /// Errors: the system has no descriptor.
     pub fn open(others: &[i32]) -> Result<Signals, Errno> {
         let (mut set, mut before) = (MaybeUninit::uninit(), MaybeUninit::<Before>::zeroed());
@@ -55,8 +58,10 @@ impl Signals {
             let was = before.assume_init_mut();
             libc::sigprocmask(libc::SIG_BLOCK, set.as_ptr(), &mut was.mask);
             // Where it is ignored, children end without a status.
-            let default = was.children;
-            libc::sigaction(libc::SIGCHLD, &default, &mut was.children);
+            let mut action = was.children;
+            libc::sigaction(libc::SIGCHLD, &action, &mut was.children);
+            action.sa_sigaction = libc::SIG_IGN;
+            libc::sigaction(libc::SIGXFSZ, &action, &mut was.files);
             let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
             (libc::signalfd(-1, set.as_ptr(), flags), *was)
         };

@@ -65,6 +65,12 @@ pub fn connect(to: &Address) -> Result<Fd, Errno> {
     to.call(libc::SYS_connect, &fd).map(|()| fd)
 }
 
+/// Whether no process listens there any more; never waits.
+pub fn is_refused(at: &Address) -> bool {
+    let connected = new(libc::SOCK_NONBLOCK).and_then(|fd| at.call(libc::SYS_connect, &fd));
+    connected == Err(Errno(libc::ECONNREFUSED))
+}
+
 /// Listens there, and [tells senders](tell_senders); accepting never waits.
 /// Errors: EADDRINUSE: somebody listens there already.
 pub fn listen(at: &Address, backlog: i32) -> Result<Fd, Errno> {

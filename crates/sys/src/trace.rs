@@ -21,6 +21,12 @@ pub fn trace_me() -> bool {
     unsafe { ptrace(libc::PTRACE_TRACEME as usize, 0, 0, 0) }.is_ok()
 }
 
+/// Whether a child may have itself traced by this process, which must have one thread.
+pub fn may_trace_children() -> bool {
+    // SAFETY: a request without addresses makes no thread.
+    unsafe { crate::process::in_child(trace_me) == Ok(0) }
+}
+
 /// What a request without addresses does to a process that is traced, or will be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(usize)]

@@ -95,12 +95,21 @@ deckle_sys::shared! {
 }
 
 #[test]
+fn what_has_no_memory_is_an_error_and_no_signal() {
+    let file = deckle_sys::file::in_memory(c"short").unwrap();
+    let empty: &Two = shared::map(&file).unwrap();
+    assert!(shared::populate(empty).is_err());
+}
+
+#[test]
 fn a_shared_file_is_one_memory() {
     let file = deckle_sys::file::in_memory(c"two").unwrap();
     file.set_len(size_of::<Two>() as u64).unwrap();
     let (a, b): (&Two, &Two) = (shared::map(&file).unwrap(), shared::map(&file).unwrap());
     a.words[1].store(5, Relaxed);
     assert!(!core::ptr::eq(a, b) && b.words[1].load(Relaxed) == 5);
+    shared::populate(a).unwrap();
+    assert_eq!(b.words[1].load(Relaxed), 5);
     let closed = Fd::from(OwnedFd::from(std::fs::File::open("/dev/null").unwrap()));
     assert!(shared::map::<Two>(&closed).is_err());
 }
