@@ -29,6 +29,9 @@ pub enum State {
     Failed = 2,
 }
 
+/// Why there is no service: the system has no task for it, which a program knows how to take.
+pub const NO_TASK: &str = "the system refuses a task for its service";
+
 /// A string of at most `N` bytes that one side writes and the other reads after.
 #[repr(C)]
 pub struct Text<const N: usize> {
@@ -96,7 +99,7 @@ pub struct Door {
     pub left: AtomicUsize,
     /// A descriptor that the service shall keep: its connection to `deckle run`; -1: none.
     pub link: AtomicI32,
-    /// In a child: the number of the parent's fork that it comes from.
+    /// In a child: the number of the parent's fork that it comes from, not 0.
     pub fork: AtomicU32,
     /// Address of a word in memory that parent and child share, where the child's service
     /// stores the number of the fork once the parent may go on.

@@ -30,7 +30,7 @@ mod places;
 pub mod request;
 mod spin;
 
-pub use door::{Door, Mode, State, Text};
+pub use door::{Door, Mode, NO_TASK, State, Text};
 pub use lock::{Guard, Lock};
 pub use places::Places;
 pub use request::Op;
