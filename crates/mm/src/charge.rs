@@ -71,6 +71,15 @@ pub trait Charge: Send + Sync {
         let _ = (pages, refaults);
         false
     }
+    /// Pages charged for the manager's own tables.
+    fn own(&self) -> u64 {
+        0
+    }
+    /// Tables were freed: brings their charge up to date; returns by how many pages it fell. No
+    /// lock is held.
+    fn settle_tables(&self) -> u64 {
+        0
+    }
     /// What the whole group uses now (may lag by the per-CPU batches).
     fn usage(&self) -> u64;
     /// `memory.max`; `u64::MAX` for none.

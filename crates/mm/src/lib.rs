@@ -121,6 +121,7 @@ pub use mm::Mm;
 pub use platform::{Content, Done, Flush, Platform, PlatformError, Prot, Stop, Zones};
 pub use reclaim::contig::Placement;
 pub use reclaim::oom::OomReport;
+pub use reclaim::shared::GivenUp;
 pub use sharing::core::CoreCow;
 pub use sharing::kernel::KernelCow;
 pub use shrink::trim::Trimmed;

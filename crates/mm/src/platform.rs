@@ -258,6 +258,23 @@ pub trait Platform: Send + Sync {
     /// Pre: the run was mapped with these frames and `prot`. A frame that another translation
     /// reaches still is not at rest before that one is gone, too.
     fn unmap(&self, at: PageRun, frames: Pfn, prot: Prot) -> Result<(Done, Flush), PlatformError>;
+    /// Copies the bytes of mapped pages to `to`, which is as long as the run; stops at the first
+    /// page that is not there. Called only where the kernel copies on write.
+    ///
+    /// Pre: the pages are write-protected and flushed, so that no CPU can write to them.
+    fn read_mapped(&self, at: PageRun, to: &mut [u8]) -> Done {
+        let _ = (at, to);
+        Done { pages: 0 }
+    }
+    /// Drops the translations of mapped pages whose bytes the caller has stored, and remembers
+    /// the pages; stops at the first page that is not there. Other processes keep the pages
+    /// that they share. Called only where the kernel copies on write.
+    ///
+    /// Pre: as [`read_mapped`](Platform::read_mapped).
+    fn drop_stored(&self, at: PageRun) -> (Done, Flush) {
+        let _ = at;
+        (Done { pages: 0 }, Flush { pending: None })
+    }
     /// Drops translations and bytes of the run, zero mappings included; what is not there is
     /// ignored. The frames behind hold nothing after. Where the core copies on write they keep
     /// their bytes until `release`: another translation, a copy in progress or a pin may need

@@ -8,9 +8,13 @@ type Elsewhere = Box<dyn Fn(u64) -> bool + Send + Sync>;
 /// Who gives pages to a manager of whose evicted pages so many per cent come back.
 type Colder = Box<dyn Fn(u64, u32) -> bool + Send + Sync>;
 
-/// The other managers of the group.
+/// What the manager's own tables take, in pages.
+type Tables = Box<dyn Fn() -> u64 + Send + Sync>;
+
+/// What the account asks: the other managers of the group, and the tables.
 #[derive(Default)]
 struct Others {
+    tables: OnceLock<Tables>,
     elsewhere: OnceLock<Elsewhere>,
     colder: OnceLock<Colder>,
 }
@@ -33,6 +37,8 @@ struct Account {
     underflow: u64,
     /// Calls that returned pages.
     uncharges: u64,
+    /// Pages charged for tables.
+    own: u64,
     /// Whether nobody else holds anything.
     alone: bool,
 }
@@ -89,6 +95,11 @@ impl ModelCharge {
     /// Only the first call has an effect.
     pub fn set_colder(&self, ask: impl Fn(u64, u32) -> bool + Send + Sync + 'static) {
         let _ = self.1.colder.set(Box::new(ask));
+    }
+    /// What the manager's own tables take, in pages: charged from now on, whenever the manager or
+    /// the test says so ([`Charge::settle_tables`]). Only the first call has an effect.
+    pub fn set_tables(&self, pages: impl Fn() -> u64 + Send + Sync + 'static) {
+        let _ = self.1.tables.set(Box::new(pages));
     }
     /// Pages of swap charged now.
     pub fn swap_usage(&self) -> u64 {
@@ -188,6 +199,20 @@ impl Charge for ModelCharge {
     }
     fn is_alone(&self) -> bool {
         self.lock().alone
+    }
+    fn own(&self) -> u64 {
+        self.lock().own
+    }
+    fn settle_tables(&self) -> u64 {
+        let Some(tables) = self.1.tables.get() else {
+            return 0;
+        };
+        let now = tables();
+        let mut a = self.lock();
+        let before = std::mem::replace(&mut a.own, now);
+        a.usage = a.usage.saturating_sub(before);
+        a.add(now);
+        before.saturating_sub(now)
     }
     fn try_charge_swap(&self, pages: u64) -> Result<(), OverLimit> {
         let mut a = self.lock();

@@ -231,6 +231,14 @@ impl<P: Profile> Platform for Model<P> {
         self.turn("unmap");
         self.lock().unmap(at, frames, prot)
     }
+    fn read_mapped(&self, at: PageRun, to: &mut [u8]) -> Done {
+        self.turn("read_mapped");
+        self.lock().read_mapped(at, to)
+    }
+    fn drop_stored(&self, at: PageRun) -> (Done, Flush) {
+        self.turn("drop_stored");
+        self.lock().drop_stored(at)
+    }
     fn discard(&self, at: PageRun) -> Flush {
         self.turn("discard");
         self.lock().discard(at, Self::CORE)

@@ -5,7 +5,8 @@ use crate::table::{Pte, Target};
 use crate::translate::{INVALID, stop};
 use crate::violation::Broken;
 use deckle_mm::{
-    BLOCK_ORDER, BLOCK_PAGES, Done, FrameRun, PageRun, Pfn, PlatformError, Prot, Stop,
+    BLOCK_ORDER, BLOCK_PAGES, Done, Flush, FrameRun, PAGE_SIZE, PageRun, Pfn, PlatformError, Prot,
+    SpaceId, Stop, Vpn,
 };
 
 impl State {
@@ -61,6 +62,53 @@ impl State {
             self.counters.mapped_huge += 1;
         }
         Ok(Done { pages: at.pages })
+    }
+}
+
+impl State {
+    /// The frame of a mapped page, which no CPU can write; a page that the program has discarded
+    /// has none.
+    fn read_only(&mut self, op: &'static str, space: SpaceId, vpn: Vpn) -> Option<Pfn> {
+        let (pte, _) = self.lookup(space, vpn)?;
+        match pte.target {
+            Target::Frame(pfn) if self.check_unwritable(op, pfn).is_ok() => Some(pfn),
+            _ => None,
+        }
+    }
+
+    pub fn read_mapped(&mut self, at: PageRun, to: &mut [u8]) -> Done {
+        let op = "read_mapped";
+        let mut pages = 0;
+        if self.check_run(op, at) && self.check_space(op, at.space) {
+            for page in to.chunks_exact_mut(PAGE_SIZE).take(at.pages as usize) {
+                let vpn = at.start.add(u64::from(pages));
+                let Some(pfn) = self.read_only(op, at.space, vpn) else {
+                    break;
+                };
+                page.copy_from_slice(self.frames.content(pfn));
+                pages += 1;
+            }
+        }
+        Done { pages }
+    }
+
+    pub fn drop_stored(&mut self, at: PageRun) -> (Done, Flush) {
+        let op = "drop_stored";
+        let mut pages = 0;
+        if self.check_run(op, at) && self.check_space(op, at.space) {
+            let here = |n: u32| at.start.add(u64::from(n));
+            while pages < at.pages && self.read_only(op, at.space, here(pages)).is_some() {
+                pages += 1;
+            }
+        }
+        if pages == 0 {
+            return (Done { pages }, Flush { pending: None });
+        }
+        let run = at.part(0, pages);
+        let token = self.discard(run, false);
+        let remembered = (0..pages).map(|n| (at.space, at.start.add(u64::from(n))));
+        self.remembered.extend(remembered);
+        (Done { pages }, token)
     }
 }
 

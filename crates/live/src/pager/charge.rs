@@ -121,6 +121,12 @@ impl<C: Charge> Charge for Shared<C> {
     fn reclaim_colder(&self, pages: u64, refaults: u32) -> bool {
         self.0.reclaim_colder(pages, refaults)
     }
+    fn own(&self) -> u64 {
+        self.0.own()
+    }
+    fn settle_tables(&self) -> u64 {
+        self.0.settle_tables()
+    }
     fn usage(&self) -> u64 {
         self.0.usage()
     }

@@ -1,6 +1,7 @@
 //! The four loops.
 
 use std::os::fd::AsRawFd;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use deckle_mm::platform::Stop;
@@ -28,7 +29,8 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
         let mut msg = [Msg::empty()];
         loop {
             match self.read_one(&mut msg) {
-                Ok(true) | Err(Errno(libc::EINTR)) => {}
+                Ok(true) => self.hooks.worked(),
+                Err(Errno(libc::EINTR)) => {}
                 Ok(false) => {
                     if !self.wait_for_messages() {
                         return;
@@ -60,13 +62,20 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
     /// Sleeps until there is a message; false: told to stop.
     fn wait_for_messages(&self) -> bool {
         let uffd = self.platform().program_uffd().as_raw_fd();
-        let mut fds = [uffd, self.stop.as_raw_fd()].map(to_read);
+        let watched = self.watched.load(Relaxed);
+        let mut fds = [uffd, self.stop.as_raw_fd(), watched].map(to_read);
+        // Its end alone, of which every poll tells.
+        fds[2].events = 0;
         let _traced = stage(Stage::Message);
         // A failure (EINTR) means another round.
         let _ = poll(&mut fds, -1);
         if fds[0].revents & libc::POLLNVAL != 0 {
             self.hooks.lost(Errno(libc::EBADF));
             return false;
+        }
+        if fds[2].revents != 0 {
+            self.watched.store(-1, Relaxed);
+            self.hooks.hung_up();
         }
         fds[1].revents == 0
     }
@@ -185,6 +194,7 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
                 self.platform().wake(fault.page, 1);
             }
             self.mm.stall_end();
+            self.hooks.worked();
         }
     }
 
@@ -221,6 +231,7 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
                 }
             }
             drop(inside);
+            self.hooks.worked();
         }
     }
 
@@ -243,6 +254,7 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
                 nursery.drain();
             }
             while self.fill_one() {}
+            self.hooks.worked();
         }
     }
 

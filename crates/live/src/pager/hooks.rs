@@ -13,6 +13,10 @@ pub trait Hooks: Send + Sync {
     /// The descriptor that faults are read from is lost: the process must end before anybody
     /// reads zeros.
     fn lost(&self, errno: Errno);
+    /// Something was done for the program, by whatever thread: counters may have changed.
+    fn worked(&self) {}
+    /// The other end of the descriptor that is [watched](super::Pager::watch) is gone.
+    fn hung_up(&self) {}
 }
 
 /// One line on standard error, then SIGKILL, as the kernel does it.

@@ -31,6 +31,8 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::AtomicI32;
+use std::sync::atomic::Ordering::Relaxed;
 
 use deckle_mm::{Charge, Env, MapError, Mm, SpaceId, Store, TunableError, Tunables, Vpn};
 use deckle_uffd::Errno;
@@ -104,6 +106,8 @@ pub struct Pager<C: Charge + 'static, S: Store + 'static> {
     stop: OwnedFd,
     gate: gate::Gate,
     forcing: Option<Forcing>,
+    /// -1: none.
+    watched: AtomicI32,
 }
 
 impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
@@ -142,6 +146,7 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
             throttle: Throttle::default(),
             share: share::Share::default(),
             hooks,
+            watched: AtomicI32::new(-1),
             stop,
             gate: gate::Gate::new(),
             forcing: None,
@@ -167,6 +172,11 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
         self.mm.set_tunables(t)?;
         self.mm.machine().work.raise(machine::KNOBS);
         Ok(())
+    }
+
+    /// From now on it is told ([`Hooks::hung_up`]), once, when the other end of `fd` is gone.
+    pub fn watch(&self, fd: i32) {
+        self.watched.store(fd, Relaxed);
     }
 
     /// Has the background loop force what `forcing` says, in this process and its children.

@@ -147,6 +147,23 @@ impl Platform for LiveMemory {
         Ok((self.take_out(src, dst, len, prot)?, FLUSHED))
     }
 
+    fn read_mapped(&self, at: PageRun, to: &mut [u8]) -> Done {
+        let pages = match self.run(at) {
+            Ok((start, len)) if to.len() >= len => self.read_shared(start, &mut to[..len]),
+            _ => 0,
+        };
+        Done { pages }
+    }
+
+    fn drop_stored(&self, at: PageRun) -> (Done, Flush) {
+        let pages = match self.run(at) {
+            // SAFETY: the caller has stored the bytes, which no CPU can write.
+            Ok((start, len)) => unsafe { self.drop_shared(start, len) },
+            Err(_) => 0,
+        };
+        (Done { pages }, FLUSHED)
+    }
+
     fn discard(&self, at: PageRun) -> Flush {
         if let Ok((start, len)) = self.run(at) {
             // SAFETY: the caller gives the bytes of the run up; the range stays registered.

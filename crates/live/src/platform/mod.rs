@@ -6,6 +6,7 @@ mod fork;
 mod gather;
 mod kernel;
 mod managed;
+mod mapped;
 mod memory;
 mod note;
 mod nursery;

@@ -5,12 +5,9 @@
 //! road: out by reading through `/proc/self/mem` under write-protection and giving the page
 //! back, in by `UFFDIO_COPY`, which fills holes of any rights.
 
-use std::os::fd::AsRawFd;
-
 use deckle_mm::{Done, PlatformError, Prot, Stop, Vpn};
 use deckle_uffd::{
-    Categories, CopyMode, Errno, MoveMode, PageEntry, Partial, ProtectMode, Uffd, WakeMode, Why,
-    finish,
+    Categories, CopyMode, MoveMode, PageEntry, Partial, ProtectMode, Uffd, WakeMode, Why, finish,
 };
 
 use super::error::{half_done, refused, stop};
@@ -403,7 +400,8 @@ impl LivePlatform {
                     why: stop(why),
                 })?;
         }
-        let (read, error) = self.read_program(src, dst, len);
+        // SAFETY: the frames at dst are the caller's, hold nothing, and are as long.
+        let (read, error) = unsafe { self.read_program(src, dst as *mut u8, len) };
         // What the program has discarded since it was read is not there any more.
         let copied = self.kept_from(src, read);
         let mut result = Ok(done(len));
@@ -455,34 +453,13 @@ impl LivePlatform {
 
     /// Bytes from `start` on that were not discarded since they were read, without a gap. The
     /// system may have swapped them out since, protected or not.
-    fn kept_from(&self, start: usize, len: usize) -> usize {
+    pub(super) fn kept_from(&self, start: usize, len: usize) -> usize {
         let mut entries = [PageEntry::default(); BLOCK / PAGE];
         let entries = &mut entries[..(len / PAGE).min(BLOCK / PAGE)];
         match self.pagemap.entries(start, entries) {
             Ok(()) => entries.iter().take_while(|e| !e.is_hole()).count() * PAGE,
             Err(_) => 0,
         }
-    }
-
-    /// Reads the program's pages whatever their rights; never waits for a missing page. Returns
-    /// whole pages read, in bytes, and why it stopped if short.
-    fn read_program(&self, src: usize, dst: usize, len: usize) -> (usize, Stop) {
-        let Some(mem) = &self.memory else {
-            return (0, Stop::Busy);
-        };
-        let mut at = 0;
-        while at < len {
-            let to = (dst + at) as *mut libc::c_void;
-            // SAFETY: the frames at dst are the caller's, hold nothing, and are as long.
-            let got = unsafe { libc::pread64(mem.as_raw_fd(), to, len - at, (src + at) as i64) };
-            match got {
-                n if n > 0 => at += n as usize,
-                -1 if Errno::last() == Errno(libc::EINTR) => {}
-                // The page is not there: given back by the program behind our back.
-                _ => return (at / PAGE * PAGE, Stop::Gone),
-            }
-        }
-        (len, Stop::Gone)
     }
 }
 

@@ -330,8 +330,8 @@ fn beside(table: &Table, first: u32, n: u32) -> u32 {
 
 /// Runs of open entries.
 pub(crate) fn runs(table: &Table) -> u32 {
-    let begins = |k: &usize| table.0[*k].is_open() && (*k == 0 || !table.0[*k - 1].is_open());
-    (0..BLOCK_PAGES as usize).filter(begins).count() as u32
+    let begins = |k: &u32| table.get(*k).is_open() && (*k == 0 || !table.get(*k - 1).is_open());
+    (0..BLOCK_PAGES).filter(begins).count() as u32
 }
 
 /// The runs of open entries among `first..first + n`, each of the same rights and so, as a rule,
@@ -363,7 +363,7 @@ pub(crate) fn those(table: &Table, first: u32, n: u32, is: impl Fn(&Entry) -> bo
 /// How far around page `i` what has no gap is served ahead of need: in its window of 64 KiB, or
 /// where many of the block's pages are `served` already, in all of it.
 pub(crate) fn ahead(table: &Table, i: u32, served: impl Fn(&Entry) -> bool) -> Range<u32> {
-    let many = table.0.iter().filter(|e| served(e)).count() as u32 >= MANY;
+    let many = table.present().filter(|e| served(e)).count() as u32 >= MANY;
     let pages = match many {
         true => BLOCK_PAGES,
         false => order_pages(OPEN_ORDER),

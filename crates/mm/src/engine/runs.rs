@@ -291,6 +291,20 @@ impl<E: Env> Engine<E> {
         self.memory().flush(&mut core::iter::once(token));
     }
 
+    /// Copies the bytes of mapped, write-protected pages to `to`; how many pages there were.
+    /// The pages are busy, and the caller's.
+    pub(crate) fn read_mapped(&self, run: PageRun, to: &mut [u8]) -> u32 {
+        self.memory().read_mapped(run, to).pages
+    }
+
+    /// Drops the translations of pages whose bytes are stored; how many pages were still there.
+    /// The pages are busy, and the caller's.
+    pub(crate) fn drop_stored(&self, run: PageRun) -> u32 {
+        let (done, token) = self.memory().drop_stored(run);
+        self.memory().flush(&mut core::iter::once(token));
+        done.pages
+    }
+
     /// Takes mapped zero pages of a block away, by index. Block locked.
     pub(crate) fn drop_zero_pages(&self, space: SpaceId, nr: BlockNr, pages: &PageMask) {
         for (k, n) in pages.runs(BLOCK_PAGES) {

@@ -10,15 +10,14 @@ use crate::table::block::Block;
 use crate::table::vma::{Vma, VmaTree};
 use crate::table::walk::Jumps;
 use crate::units::{BLOCK_PAGES, BlockNr, SpaceId, Vpn};
-use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Blocks in a leaf of the block directory: 1 GiB of addresses.
-const LEAF_BLOCKS: u64 = 512;
+/// Blocks in a leaf of the block directory: 16 MiB of addresses.
+const LEAF_BLOCKS: u64 = 8;
 
 /// Why a call on a mapping failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -55,7 +54,7 @@ impl fmt::Display for MapError {
 
 impl core::error::Error for MapError {}
 
-type Leaf = Box<[Block]>;
+type Leaf = [Block; LEAF_BLOCKS as usize];
 
 /// One address space.
 pub struct Space {
@@ -166,12 +165,7 @@ impl Space {
         let mut leaves = self.leaves.lock(mm.machine());
         let leaf = leaves.entry(key).or_insert_with(|| {
             let first = key * LEAF_BLOCKS;
-            Arc::new(
-                (first..first + LEAF_BLOCKS)
-                    .map(Block::new)
-                    .collect::<Vec<_>>()
-                    .into(),
-            )
+            Arc::new(core::array::from_fn(|n| Block::new(first + n as u64)))
         });
         BlockRef {
             leaf: leaf.clone(),
@@ -197,6 +191,26 @@ impl Space {
         let leaves = self.leaves.lock(mm.machine());
         let (key, _) = leaves.range(nr.0 / LEAF_BLOCKS + 1..).next()?;
         Some(BlockNr(key * LEAF_BLOCKS).start())
+    }
+
+    /// Frees the leaves of a range whose blocks are all empty and held by no task.
+    pub(crate) fn free_leaves<E: Env>(&self, mm: &Engine<E>, start: Vpn, pages: u64) {
+        if pages == 0 {
+            return;
+        }
+        let key = |page: Vpn| page.block().0 / LEAF_BLOCKS;
+        let mut leaves = self.leaves.lock(mm.machine());
+        let range = key(start)..=key(start.add(pages - 1));
+        let is_free = |leaf: &mut Arc<Leaf>| match Arc::get_mut(leaf) {
+            Some(leaf) => leaf.iter_mut().all(Block::is_empty),
+            None => false,
+        };
+        let free = leaves
+            .range_mut(range)
+            .filter_map(|(key, leaf)| is_free(leaf).then_some(*key));
+        for key in free.collect::<Vec<_>>() {
+            leaves.remove(&key);
+        }
     }
 
     /// The parts `(block, first page, pages)` of a range that lie in blocks which exist,
@@ -277,6 +291,17 @@ impl<E: Env> Engine<E> {
                 .count() as u64
         };
         space.parts(self, space.base, space.pages).map(count).sum()
+    }
+
+    /// Bytes of all block directories and tables, found by a walk over them.
+    pub fn table_bytes(&self) -> u64 {
+        let bytes = |space: Arc<Space>| {
+            let leaves = space.leaves.lock(self.machine()).clone();
+            let blocks = leaves.values().flat_map(|leaf| leaf.iter());
+            let tables = blocks.map(|block| block.lock(self).heap_bytes());
+            (leaves.len() * size_of::<Leaf>() + tables.sum::<usize>()) as u64
+        };
+        self.all_spaces().into_iter().map(bytes).sum()
     }
 
     /// The space of this number.

@@ -48,6 +48,6 @@ pub enum Step {
     Copy(Vma, u64),
     /// A write to a huge page that others share: it is to be taken apart first.
     Break,
-    /// A write to a page that others share, which the limit refuses.
+    /// The limit refuses a write to a page that others share, or is passed.
     Over(OverLimit),
 }

@@ -30,10 +30,13 @@ impl<E: Env> Engine<E> {
         for (block, first, n) in space.parts(self, start, pages) {
             self.zap_part(space, &block, first, n);
             // It goes, whatever the system thinks of it.
-            if let BlockState::Table(table) = &mut *block.lock(self) {
+            let mut state = block.lock(self);
+            if let BlockState::Table(table) = &mut *state {
                 self.forget_open(table, first.index(), n);
+                state.tidy();
             }
         }
+        space.free_leaves(self, start, pages);
         self.settle_store();
     }
 

@@ -14,7 +14,7 @@ mod readahead;
 mod swapin;
 
 use crate::beyond::Beyond;
-use crate::charge::Charge;
+use crate::charge::{Charge, OverLimit};
 use crate::engine::folio::{AllocError, order_of};
 use crate::engine::lru::Which;
 use crate::engine::sharing::Sharing;
@@ -293,6 +293,12 @@ impl<E: Env> Mm<E> {
         let t = &self.tunables();
         if fresh && let Some(n) = self.try_open(f, state, vma, t) {
             return Ok(Step::Done(Served::Mapped(n)));
+        }
+        // It costs an entry, and what tables took is charged afterwards.
+        let (usage, max) = (self.charge().usage(), self.charge().max());
+        if fresh && usage > max {
+            let asked = 1;
+            return Ok(Step::Over(OverLimit { asked, max, usage }));
         }
         let empty = matches!(state, BlockState::Empty);
         let whole = order::huge_zero(t, vma, page).filter(|_| empty);

@@ -1,10 +1,11 @@
 //! Direct and background reclaim.
 //!
 //! A round first closes what is open (`engine/open.rs`), since what of it was never touched costs
-//! nobody anything. It then runs the shrinker over underused huge pages (cheap, and what it frees
-//! was never used), then takes folios from the inactive list. Where no accessed bit can be read,
-//! the inactive list is kept stocked by unmapping folios from the old end of the active one:
-//! what is touched before reclaim reaches it comes back by a fault.
+//! nobody anything, and frees tables of zeros (`zeros.rs`) if tables are large. It then runs the
+//! shrinker over underused huge pages (cheap, and what it frees was never used), then takes folios
+//! from the inactive list. Where no accessed bit can be read, the inactive list is kept stocked by
+//! unmapping folios from the old end of the active one: what is touched before reclaim reaches it
+//! comes back by a fault.
 
 use crate::beyond::Beyond;
 use crate::charge::Charge;
@@ -98,6 +99,9 @@ impl<E: Env> Mm<E> {
             self.machine().preempt(Site::ReclaimRound);
             self.machine().park(&self.reclaim.rounds, seq);
         }
+        if self.forget_all_zeros(target) {
+            return Ok(());
+        }
         if self.tunables().oom_zero_drop && self.oom_drop_zeros(target) > 0 {
             return Ok(());
         }
@@ -157,6 +161,9 @@ impl<E: Env> Mm<E> {
         if freed == 0 && self.offer_again() {
             freed = self.reclaim_round(pages, Who::Direct);
         }
+        if freed == 0 && self.forget_all_zeros(pages) {
+            freed = 1;
+        }
         if freed == 0 && self.tunables().oom_zero_drop {
             freed = self.oom_drop_zeros(pages);
         }
@@ -183,6 +190,9 @@ impl<E: Env> Mm<E> {
     /// One round; returns the pages freed, less what the store grew by meanwhile.
     pub(super) fn reclaim_round(&self, target: u64, who: Who) -> u64 {
         let mut freed = self.close_some(target);
+        if freed < target {
+            freed += self.forget_some_zeros(target - freed);
+        }
         if freed < target {
             freed += self.shrink_for(who, target - freed);
         }

@@ -9,11 +9,13 @@ pub mod oom;
 pub mod pageout;
 pub mod refault;
 mod rejected;
-mod shared;
+pub mod shared;
 mod writeback;
+mod zeros;
 
 use core::sync::atomic::{AtomicU32, AtomicU64};
 use refault::Refault;
+use zeros::Zeros;
 
 /// What reclaim remembers.
 pub(crate) struct Reclaim {
@@ -22,6 +24,7 @@ pub(crate) struct Reclaim {
     rounds: AtomicU32,
     /// Usage when reclaim above `memory.high` last found nothing; `u64::MAX`: it found some.
     barren_high: AtomicU64,
+    zeros: Zeros,
 }
 
 impl Reclaim {
@@ -30,6 +33,7 @@ impl Reclaim {
             refault: Refault::new(),
             rounds: AtomicU32::new(0),
             barren_high: AtomicU64::new(u64::MAX),
+            zeros: Zeros::new(),
         }
     }
 }

@@ -267,10 +267,10 @@ impl<E: Env> Engine<E> {
 
 impl BlockState {
     /// Pages that others may hold too.
-    fn shared_pages(&self) -> u32 {
+    pub(crate) fn shared_pages(&self) -> u32 {
         match self {
             BlockState::Huge(h) if h.shared() => BLOCK_PAGES,
-            BlockState::Table(table) => table.0.iter().filter(|e| e.shared()).count() as u32,
+            BlockState::Table(table) => table.present().filter(|e| e.shared()).count() as u32,
             _ => 0,
         }
     }

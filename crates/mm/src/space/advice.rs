@@ -102,11 +102,8 @@ impl<E: Env> Mm<E> {
     fn cut_huge_zero(&self, space: &Space, ends: [Vpn; 2]) {
         for end in ends.into_iter().filter(|end| end.index() > 0) {
             let goes_on = space.vma(self, end).0.is_some_and(|vma| vma.start < end);
-            if !goes_on {
-                space
-                    .block(self, end.block())
-                    .huge_zero
-                    .store(false, Relaxed);
+            if !goes_on && let Some(block) = space.block_if_any(self, end.block()) {
+                block.huge_zero.store(false, Relaxed);
             }
         }
     }

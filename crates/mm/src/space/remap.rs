@@ -284,7 +284,7 @@ impl<E: Env> Mm<E> {
             if whole {
                 let moved = core::mem::take(&mut *state);
                 if let BlockState::Table(table) = &moved {
-                    self.rehome(space, table.0.iter().copied(), to);
+                    self.rehome(space, table.entries(), to);
                 }
                 drop(state);
                 let dest = space.block(self, to.block());
@@ -386,7 +386,7 @@ fn is_mapped(state: &BlockState, first: u32, n: u32) -> bool {
 /// A block as it is at its new place, where all of it is dirty.
 fn dirtied(mut state: BlockState) -> BlockState {
     match &mut state {
-        BlockState::Table(table) => table.0.iter_mut().for_each(|e| *e = e.dirtied()),
+        BlockState::Table(table) => table.present_mut().for_each(|e| *e = e.dirtied()),
         BlockState::Huge(h) => h.marks = h.marks.dirtied(),
         BlockState::HugeSwapped(s) => s.marks = s.marks.dirtied(),
         BlockState::Empty | BlockState::Busy => {}

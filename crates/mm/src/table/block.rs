@@ -96,28 +96,89 @@ impl HugeSwap {
     }
 }
 
-/// A table of 512 entries.
-#[derive(Clone)]
-pub struct Table(pub [Entry; BLOCK_PAGES as usize]);
+/// Entries of a piece of a table.
+const PIECE: usize = 32;
+/// Pieces of a table.
+const PIECES: usize = BLOCK_PAGES as usize / PIECE;
+
+type Piece = Box<[Entry; PIECE]>;
+
+/// A table of 512 entries, in pieces: a program that uses a page here and there pays for those
+/// alone. `None` is a piece of holes.
+#[derive(Clone, Default)]
+pub struct Table([Option<Piece>; PIECES]);
 
 impl Table {
     /// A table of holes.
     pub fn new() -> Box<Table> {
-        Box::new(Table([Entry::NONE; BLOCK_PAGES as usize]))
+        Box::default()
     }
     /// Entry `i`; none beyond the end.
     pub fn get(&self, i: u32) -> Entry {
-        self.0.get(i as usize).copied().unwrap_or(Entry::NONE)
+        let i = i as usize;
+        match self.0.get(i / PIECE) {
+            Some(Some(piece)) => piece[i % PIECE],
+            _ => Entry::NONE,
+        }
     }
     /// Sets entry `i`; ignored beyond the end.
     pub fn set(&mut self, i: u32, e: Entry) {
-        if let Some(slot) = self.0.get_mut(i as usize) {
-            *slot = e;
+        let i = i as usize;
+        match self.0.get_mut(i / PIECE) {
+            Some(Some(piece)) => piece[i % PIECE] = e,
+            Some(none) if !e.is_none() => {
+                none.insert(Box::new([Entry::NONE; PIECE]))[i % PIECE] = e;
+            }
+            _ => {}
         }
     }
-    /// Whether all entries are holes.
-    pub fn is_empty(&self) -> bool {
-        self.0.iter().all(|e| e.is_none())
+    /// All entries but those of pieces of holes.
+    pub fn present(&self) -> impl Iterator<Item = Entry> + '_ {
+        self.0
+            .iter()
+            .flatten()
+            .flat_map(|piece| piece.iter().copied())
+    }
+    /// The same, to be changed.
+    pub fn present_mut(&mut self) -> impl Iterator<Item = &mut Entry> + '_ {
+        self.0
+            .iter_mut()
+            .flatten()
+            .flat_map(|piece| piece.iter_mut())
+    }
+    /// All entries.
+    pub fn entries(&self) -> impl Iterator<Item = Entry> + '_ {
+        (0..BLOCK_PAGES).map(|i| self.get(i))
+    }
+    /// The entries that are `such`, of pieces in which there are only holes beside them.
+    pub(crate) fn alone(&self, such: impl Fn(Entry) -> bool) -> PageMask {
+        let mut alone = PageMask::EMPTY;
+        for (n, piece) in self.0.iter().enumerate() {
+            let Some(piece) = piece else { continue };
+            if piece.iter().all(|&e| e.is_none() || such(e)) {
+                let there = (0..PIECE).filter(|&k| !piece[k].is_none());
+                there.for_each(|k| alone.set((n * PIECE + k) as u32));
+            }
+        }
+        alone
+    }
+    /// Frees the pieces of holes; whether there is nothing else.
+    fn tidy(&mut self) -> bool {
+        let mut is_empty = true;
+        for place in &mut self.0 {
+            if place
+                .as_ref()
+                .is_some_and(|p| p.iter().all(|e| e.is_none()))
+            {
+                *place = None;
+            }
+            is_empty &= place.is_none();
+        }
+        is_empty
+    }
+    /// Bytes on the heap, its own included.
+    fn heap_bytes(&self) -> usize {
+        size_of::<Table>() + self.0.iter().flatten().count() * size_of::<[Entry; PIECE]>()
     }
     /// Whether any entry of `first..first + pages` is busy.
     pub fn busy_in(&self, first: u32, pages: u32) -> bool {
@@ -196,13 +257,24 @@ impl BlockState {
 
     /// Whether every page is a page of zeros that a read has left, mapped or moved since.
     pub(crate) fn is_zeros(&self) -> bool {
-        let is_zero = |e: &Entry| matches!(e.kind(), Kind::Zero { dropped: false, .. });
-        matches!(self, BlockState::Table(t) if t.0.iter().all(is_zero))
+        let is_zero = |e: Entry| matches!(e.kind(), Kind::Zero { dropped: false, .. });
+        matches!(self, BlockState::Table(t) if t.entries().all(is_zero))
     }
 
-    /// Turns a table of holes back into an empty block.
+    /// Bytes on the heap.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        match self {
+            BlockState::HugeSwapped(_) => size_of::<HugeSwap>(),
+            BlockState::Table(t) => t.heap_bytes(),
+            _ => 0,
+        }
+    }
+
+    /// Frees what of a table is holes; a table of holes becomes an empty block.
     pub fn tidy(&mut self) {
-        if matches!(self, BlockState::Table(t) if t.is_empty()) {
+        if let BlockState::Table(t) = self
+            && t.tidy()
+        {
             *self = BlockState::Empty;
         }
     }
@@ -238,6 +310,11 @@ impl Block {
             back: AtomicU32::new(0),
             huge_zero: AtomicBool::new(false),
         }
+    }
+
+    /// Whether the block is empty. The caller has it alone, so this takes no lock.
+    pub(crate) fn is_empty(&mut self) -> bool {
+        matches!(self.state.get_mut(), BlockState::Empty)
     }
 
     /// Whether it is Linux's huge page of zeros; its state is locked.

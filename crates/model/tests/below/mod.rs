@@ -41,7 +41,7 @@ fn who_finds_nothing_of_its_own_gives_up_what_is_shared() {
     assert_eq!(rig.stat(Item::NrShared), 64 + BLOCK);
     assert!(rig.mm.is_crowded());
     // A portion at a time: what was asked for, and not the huge page as well.
-    assert_eq!(rig.mm.reclaim_shared(40), 64);
+    assert_eq!(rig.mm.reclaim_shared(40).pages(), 64);
     assert_eq!(rig.stat(Item::NrShared), BLOCK);
     // As much of its own is no crowd, in use or not.
     let own = rig.mmap(2 * BLOCK, BLOCK);
@@ -53,9 +53,10 @@ fn who_finds_nothing_of_its_own_gives_up_what_is_shared() {
     rig.munmap(own, 1);
     assert!(rig.mm.is_crowded());
     rig.munmap(own, BLOCK);
-    assert_eq!(rig.mm.reclaim_shared(40), BLOCK);
+    assert_eq!(rig.mm.reclaim_shared(40).pages(), 64);
+    assert_eq!(rig.mm.reclaim_shared(BLOCK - 64).pages(), BLOCK - 64);
     assert_eq!((rig.stat(Item::NrShared), rig.resident()), (0, 0));
-    assert_eq!(rig.mm.reclaim_shared(40), 0);
+    assert_eq!(rig.mm.reclaim_shared(40).pages(), 0);
     // Nothing is shared, and there is nothing else: that is no crowd.
     assert!(!rig.mm.is_crowded());
     rig.verify(&"given up");
@@ -65,7 +66,7 @@ fn who_finds_nothing_of_its_own_gives_up_what_is_shared() {
 
 #[test]
 #[cfg(feature = "huge-pages")]
-fn a_folio_stays_while_others_hold_a_part_of_it() {
+fn a_large_folio_is_given_up_a_portion_at_a_time() {
     let t = Tunables {
         thp: ThpMode::Never,
         sizes: Sizes::NEVER.with(8, SizeMode::Always),
@@ -79,16 +80,84 @@ fn a_folio_stays_while_others_hold_a_part_of_it() {
         assert_eq!(rig.folio(start).order, 8);
         assert!(rig.fork());
         for left in [192, 128, 64] {
-            assert_eq!(rig.mm.reclaim_shared(1), 64);
-            assert_eq!(
-                (rig.stat(Item::NrShared), rig.resident()),
-                (left, BLOCK / 2)
-            );
-            assert_eq!(rig.folio(start).order, 8);
+            assert_eq!(rig.mm.reclaim_shared(1).pages(), 64);
+            assert_eq!((rig.stat(Item::NrShared), rig.resident()), (left, left));
             rig.verify(&left);
         }
-        assert_eq!((rig.mm.reclaim_shared(1), rig.resident()), (64, 0));
+        assert_eq!((rig.mm.reclaim_shared(1).pages(), rig.resident()), (64, 0));
         rig.verify(&at);
         (0..BLOCK / 2).for_each(|i| assert!(rig.holds(start.add(i), byte_of(i))));
     }
+}
+
+#[test]
+fn p20_what_the_store_refuses_stays_shared_is_offered_once_and_costs_nothing() {
+    /// The test's store refuses pages that begin so.
+    const REFUSED: u8 = 0xEE;
+    let rig = Rig::new(64, 1, 1, true, tunables(409));
+    let start = rig.mmap(0, 200);
+    rig.advise(start, 200, Advice::NoHugePage);
+    let byte = |i: u64| match i {
+        150.. => 0,
+        _ if i % 10 == 3 => REFUSED,
+        _ => byte_of(i),
+    };
+    (0..200).for_each(|i| rig.write(start.add(i), 1));
+    (0..200).for_each(|i| rig.write(start.add(i), byte(i)));
+    assert!(rig.fork());
+    assert_eq!(rig.mm.reclaim_shared(1000).pages(), 185);
+    let stats = [Item::NrShared, Item::StoreReject, Item::NrZero];
+    assert_eq!(stats.map(|item| rig.stat(item)), [15, 15, 50]);
+    assert_eq!(rig.resident(), 15);
+    rig.verify(&"given up");
+    assert_eq!(rig.mm.reclaim_shared(1000).pages(), 0);
+    assert_eq!(rig.stat(Item::StoreReject), 15, "offered again");
+    // They are this manager's own if it asks for it.
+    assert_eq!(
+        (rig.mm.take_over_shared(), rig.stat(Item::NrShared)),
+        (15, 0)
+    );
+    rig.verify(&"taken over");
+    (0..200).for_each(|i| assert!(rig.holds(start.add(i), byte(i))));
+}
+
+#[test]
+fn p20_where_nothing_can_be_stored_and_what_is_locked_stays_shared() {
+    for swap in [false, true] {
+        let rig = Rig::new(64, 1, 1, swap, tunables(409));
+        let start = rig.mmap(0, 64);
+        rig.advise(start, 64, Advice::NoHugePage);
+        (0..64).for_each(|i| rig.write(start.add(i), byte_of(i)));
+        rig.mm.mlock(rig.space, start, 32).unwrap();
+        assert!(rig.fork());
+        let given = if swap { 32 } else { 0 };
+        assert_eq!(rig.mm.reclaim_shared(1000).pages(), given);
+        assert_eq!(rig.stat(Item::NrShared), 64 - given);
+        rig.verify(&swap);
+        (0..64).for_each(|i| assert!(rig.holds(start.add(i), byte_of(i))));
+    }
+}
+
+#[test]
+fn p20_a_sample_of_what_is_shared_takes_some_pages_of_several_places() {
+    let rig = Rig::new(64, 1, 1, true, tunables(409));
+    let start = rig.mmap(0, 8 * BLOCK);
+    rig.advise(start, 8 * BLOCK, Advice::NoHugePage);
+    let mine = |k: &u64| k % BLOCK < 40;
+    (0..8 * BLOCK)
+        .filter(mine)
+        .for_each(|i| rig.write(start.add(i), byte_of(i)));
+    assert_eq!(
+        rig.mm.reclaim_shared_sample().pages(),
+        0,
+        "nothing is shared"
+    );
+    assert!(rig.fork());
+    let done = rig.mm.reclaim_shared_sample();
+    assert_eq!((done.zeros, done.stored, done.refused), (0, 8 * 4, 0));
+    assert_eq!(rig.stat(Item::NrShared), 8 * 36);
+    rig.verify(&"sampled");
+    (0..8 * BLOCK)
+        .filter(mine)
+        .for_each(|i| assert!(rig.holds(start.add(i), byte_of(i))));
 }

@@ -367,7 +367,7 @@ impl<'a> Program<'a> {
             23 => format!("others are gone: {}", rig.others_are_gone()),
             24 => {
                 let n = 1 + self.below(300);
-                format!("reclaim {n} shared: {}", mm.reclaim_shared(n))
+                format!("reclaim {n} shared: {:?}", mm.reclaim_shared(n))
             }
             25 => self.guard_again(),
             _ => {

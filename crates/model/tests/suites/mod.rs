@@ -38,6 +38,8 @@ mod split_matrix;
 mod stops;
 mod swap;
 #[cfg(feature = "huge-pages")]
+mod tables;
+#[cfg(feature = "huge-pages")]
 mod trim;
 #[cfg(feature = "huge-pages")]
 mod underused;
