@@ -141,6 +141,11 @@ impl<E: Tell> Report<E> {
     pub fn failed(&self) -> bool {
         E::failed(self)
     }
+
+    /// True if a target is missed.
+    pub fn misses(&self) -> bool {
+        self.targets().iter().any(|target| !target.holds)
+    }
 }
 
 /// An object of JSON that is being written, its fields in their order.

@@ -42,6 +42,7 @@ pub mod program;
 pub mod region;
 pub mod side;
 pub mod size;
+mod steps;
 mod table;
 pub mod underused;
 pub mod working_set;

@@ -12,8 +12,8 @@ use crate::host::cgroup::Cgroup;
 use crate::host::thp::Thp;
 use crate::host::{Guard, vmstat};
 use crate::model;
-use crate::program::fill::progress;
 use crate::size::BLOCK;
+use crate::steps::steps;
 use crate::table::Column::{self, Left, Right};
 use crate::table::{or_dash, table};
 use crate::{LabError, Side};
@@ -174,7 +174,7 @@ impl Tell for Oom {
 impl Experiment for Oom {
     fn measure(&self, lab: &Lab) -> Result<(Vec<OomRow>, ()), LabError> {
         something(1, &self.sides, &[])?;
-        let bar = progress((self.sides.len() * CASES.len()) as u64, "oom");
+        let bar = steps((self.sides.len() * CASES.len()) as u64, "oom");
         let mut rows = Vec::new();
         for &on in &self.sides {
             let mut guard = match on {

@@ -9,7 +9,7 @@ use crate::host::thp::set_sizes;
 use crate::machines::Machines;
 use crate::model::stages::StageRow;
 use crate::program::anon::Workload;
-use crate::program::fill::progress;
+use crate::steps::steps;
 use crate::{LabError, Side, model};
 
 mod measure;
@@ -121,8 +121,14 @@ impl Experiment for AnonFolio {
             .flat_map(|p| machines.sides.iter().map(|side| (*side, *p)))
             .filter(|(side, policy)| policy.is_on(*side))
             .collect();
-        let steps = self.workloads.len() * self.runs as usize * pairs.len();
-        let bar = progress(steps as u64, Self::NAME);
+        let modelled: &[Policy] = match self.sides.contains(&Side::Model) {
+            true => &self.policies,
+            false => &[],
+        };
+        // Timed ones, those that look for the peak, and those of the model, whose stages are one.
+        let each = (self.runs as usize + 1) * pairs.len() + modelled.len();
+        let all = self.workloads.len() * each + usize::from(!modelled.is_empty());
+        let bar = steps(all as u64, Self::NAME);
         let mut rows = Vec::new();
         for &workload in &self.workloads {
             let mut benches: Vec<(Bench, Vec<_>)> = Vec::new();
@@ -141,24 +147,22 @@ impl Experiment for AnonFolio {
             for (bench, runs) in benches {
                 bench.prepare(&mut machines)?;
                 let peak = bench.peak(&machines)?;
+                bar.inc(1);
                 rows.extend(AnonRow::new(bench.side, workload, bench.policy, runs, peak));
             }
-            for &policy in self
-                .policies
-                .iter()
-                .filter(|_| self.sides.contains(&Side::Model))
-            {
+            for &policy in modelled {
                 let run = model::anon::run(workload, policy.tunables())?;
                 rows.extend(AnonRow::new(Side::Model, workload, policy, vec![run], None));
+                bar.inc(1);
             }
         }
+        let stages = match modelled {
+            [] => Vec::new(),
+            _ => model::stages::run()?,
+        };
         bar.finish_and_clear();
         machines.finish()?;
         report::finish(&mut rows);
-        let stages = match self.sides.contains(&Side::Model) {
-            true => model::stages::run()?,
-            false => Vec::new(),
-        };
         Ok((rows, stages))
     }
 }

@@ -18,8 +18,8 @@ use deckle_mm::frame::CapturePolicy;
 
 use crate::experiment::{Experiment, Lab, Tell, bad, once};
 use crate::host;
-use crate::program::fill::progress;
 use crate::size::{self, PAGE, human};
+use crate::steps::steps;
 use crate::{LabError, model};
 
 mod builds;
@@ -120,7 +120,7 @@ impl Experiment for Capture {
     fn measure(&self, _: &Lab) -> Result<(Vec<CaptureRow>, More), LabError> {
         self.check()?;
         let jobs = self.jobs();
-        let bar = progress(jobs.len() as u64, Self::NAME);
+        let bar = steps(jobs.len() as u64, Self::NAME);
         let next = AtomicUsize::new(0);
         let done: Vec<Mutex<Option<Result<Outcome, LabError>>>> =
             jobs.iter().map(|_| Mutex::new(None)).collect();
@@ -140,7 +140,6 @@ impl Experiment for Capture {
                 });
             }
         });
-        bar.finish_and_clear();
         let mut all = Vec::new();
         for (job, slot) in jobs.into_iter().zip(done) {
             let none = || Err(LabError::Model("a run ended without a result".into()));
@@ -150,6 +149,7 @@ impl Experiment for Capture {
         if self.variants.contains(&Variant::On) && self.variants.contains(&Variant::Off) {
             more.builds = model::build::run()?;
         }
+        bar.finish_and_clear();
         Ok((rows, more))
     }
 }

@@ -8,9 +8,9 @@ use std::time::Duration;
 use crate::child::Running;
 use crate::experiment::{Experiment, Lab, Tell, runs, something};
 use crate::figures::median;
-use crate::program::fill::progress;
 use crate::program::walk::Pattern;
 use crate::program::walk::faults::{MOST_THREADS, Told};
+use crate::steps::steps;
 use crate::working_set::WorkingSet;
 use crate::{LabError, Side};
 
@@ -48,7 +48,7 @@ impl Experiment for Faults {
         let cases: Vec<(Pattern, usize)> = (self.patterns.iter())
             .flat_map(|p| self.threads.iter().map(move |t| (*p, *t)))
             .collect();
-        let bar = progress((cases.len() * self.runs as usize * 2) as u64, Self::NAME);
+        let bar = steps((cases.len() * self.runs as usize * 2) as u64, Self::NAME);
         let mut rows = Vec::new();
         for (pattern, threads) in cases {
             let (mut bare, mut timed) = (Vec::new(), Vec::new());

@@ -16,8 +16,8 @@ use crate::host::cgroup::Cgroup;
 use crate::host::thp::{Thp, set_sizes};
 use crate::host::{Guard, read, thp};
 use crate::live_stats::TempFile;
-use crate::program::fill::progress;
 use crate::program::oracle::plan::{Knobs, LIMIT, Plan, SIZES};
+use crate::steps::steps;
 use crate::{LabError, Side};
 
 mod compare;
@@ -156,7 +156,7 @@ impl Experiment for Oracle {
         if let Some(set) = self.set.iter().find(|set| !set.contains('=')) {
             return bad(format!("--set: `{set}` has no value: write KEY=VALUE"));
         }
-        let bar = progress(2 * self.seeds, Self::NAME);
+        let bar = steps(2 * self.seeds, Self::NAME);
         let (mut rows, mut totals) = (Vec::new(), Totals::default());
         let all: Vec<u64> = (self.first..self.first + self.seeds).collect();
         for batch in all.chunks(BATCH as usize) {

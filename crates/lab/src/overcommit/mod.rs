@@ -10,9 +10,9 @@ use serde::Serialize;
 use crate::experiment::{Experiment, Lab, Tell, bad, runs, something};
 use crate::host::thp;
 use crate::machines::Machines;
-use crate::program::fill::progress;
 use crate::program::walk::{LENGTHS, Pattern};
 use crate::size::human;
+use crate::steps::steps;
 use crate::working_set::WorkingSet;
 use crate::{LabError, Side, model};
 
@@ -110,7 +110,7 @@ impl Experiment for Overcommit {
         let machines = Machines::new(lab, Self::NAME, &self.sides, Some(swap as usize))?;
         let cases = self.cases();
         let each = machines.sides.len() * self.runs as usize + usize::from(machines.kernel);
-        let bar = progress((cases.len() * each) as u64, Self::NAME);
+        let bar = steps((cases.len() * each) as u64, Self::NAME);
         let mut rows = Vec::new();
         let mut limit = equal::resident(size, self.set.memory());
         for case in cases {
@@ -209,7 +209,7 @@ impl Overcommit {
             .into_iter()
             .map(|case| Case { threads: 1, ..case });
         let cases: BTreeSet<Case> = one.collect();
-        let bar = progress(cases.len() as u64, "overcommit on the model");
+        let bar = steps(cases.len() as u64, "overcommit on the model");
         let mut all = Vec::new();
         for case in cases {
             let (size, memory) = (self.set.size, self.set.memory());

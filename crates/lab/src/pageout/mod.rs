@@ -7,9 +7,9 @@ use crate::experiment::{Experiment, Lab, Tell, bad, something};
 use crate::host;
 use crate::host::thp::Thp;
 use crate::machines::Machines;
-use crate::program::fill::progress;
 use crate::program::pageout::Content;
 use crate::size::{self, BLOCK};
+use crate::steps::steps;
 use crate::{LabError, Side, floor, model};
 
 mod measure;
@@ -117,8 +117,8 @@ impl Experiment for Pageout {
             };
             thp.set(guard, "always")?;
         }
-        let steps = self.cases.len() * self.sides.len() * (self.runs as usize + 1);
-        let bar = progress(steps as u64, Self::NAME);
+        let all = self.cases.len() * self.sides.len() * (self.runs as usize + 1);
+        let bar = steps(all as u64, Self::NAME);
         let (mut rows, mut floors) = (Vec::new(), Vec::new());
         for &case in &self.cases {
             let bench = Bench {

@@ -81,7 +81,9 @@ fn measured(recipe: &Recipe, seed: u64, pages: u64) -> f64 {
 /// A bar on stderr; draws nothing where stderr is not a terminal.
 pub(crate) fn progress(length: u64, what: &'static str) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(length), ProgressDrawTarget::stderr());
-    if let Ok(style) = ProgressStyle::with_template("{msg:9} [{bar:40}] {percent:>3} % {eta}") {
+    if let Ok(style) =
+        ProgressStyle::with_template("{msg:9} [{bar:40}] {percent:>3} % {elapsed}, {eta} left")
+    {
         bar.set_style(style.progress_chars("=> "));
     }
     bar.set_message(what);

@@ -8,8 +8,8 @@ use serde::Serialize;
 
 use crate::experiment::{Experiment, Lab, Tell, runs, something};
 use crate::machines::Machines;
-use crate::program::fill::progress;
 use crate::program::underused::Program;
+use crate::steps::steps;
 use crate::{LabError, Side, model};
 
 mod measure;
@@ -79,7 +79,7 @@ impl Experiment for Underused {
             });
         }
         let on_model = self.sides.contains(&Side::Model);
-        let bar = progress(self.steps(programs.len(), &machines.sides), Self::NAME);
+        let bar = steps(self.steps(programs.len(), &machines.sides), Self::NAME);
         let mut rows = Vec::new();
         for program in programs {
             rows.extend(self.on_machines(program, &mut machines, &|| bar.inc(1))?);
