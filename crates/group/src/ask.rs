@@ -71,6 +71,16 @@ impl Group {
         self.ask(line, 0)
     }
 
+    /// Counts pages that were reclaimed because a user asked for it.
+    pub fn count_reclaimed_on_request(&self, pages: u64) {
+        self.page.reclaimed_on_request.fetch_add(pages, Relaxed);
+    }
+
+    /// Pages that were reclaimed because a user asked for it, ever.
+    pub fn reclaimed_on_request(&self) -> u64 {
+        self.page.reclaimed_on_request.load(Relaxed)
+    }
+
     /// Waits for the answer, at most so long.
     pub fn wait_answer(&self, ring: Ring, timeout: Duration) -> Answer {
         // Long enough to cost nothing, short enough to notice a death within a blink.

@@ -9,13 +9,15 @@ use std::os::unix::ffi::OsStrExt;
 use deckle_door::Text;
 use deckle_door::link::{Where, address};
 use deckle_mm::{Item, Tunables};
-use deckle_sys::file::stat_of;
+use deckle_sys::file::{allocate, stat_of};
 use deckle_sys::{Errno, Fd, clock, shared};
 
 use crate::knobs::{Limits, SwapKind};
 use crate::layout::{LINES, Line, MAGIC, Page, SLOTS, VERSION};
 
-pub(crate) const DIR: &[u8] = b"/dev/shm/deckle-";
+const DIR: &[u8] = b"/dev/shm/deckle-";
+/// Lines that are allocated with the page, so that a full /dev/shm is an error of its maker.
+const FIRST_LINES: usize = 16;
 /// Longest name of a group, bytes.
 const NAME_MAX: usize = 40;
 
@@ -164,13 +166,16 @@ impl Group {
             )
         });
         let fd = fd.map_err(|e| AttachError::Call("create /dev/shm/deckle-NAME", e))?;
-        let sized = fd.set_len(size_of::<Page>() as u64);
-        let sized = sized.map_err(|e| AttachError::Call("set size", e));
+        // Another user may fill /dev/shm at any time. Lines are allocated as they are taken.
+        let head = core::mem::offset_of!(Page, lines) + FIRST_LINES * size_of::<Line>();
+        let sized = allocate(&fd, head as u64, size_of::<Page>() as u64);
+        let sized = sized.map_err(|e| AttachError::Call("allocate", e));
         let group = sized.and_then(|()| Group::map(&fd, name));
         let group = group.inspect_err(|_| Group::unlink(name))?;
         let page = group.page;
         page.items.store(Item::COUNT as u32, Relaxed);
         page.bytes.store(size_of::<Page>() as u64, Relaxed);
+        page.lines_max.store(LINES as u32, Relaxed);
         page.slots.store(clock::cpus().min(SLOTS as u32), Relaxed);
         group.note_supervisor();
         group.set_limits(limits);
@@ -241,6 +246,16 @@ impl Group {
     /// Its name.
     pub fn name(&self) -> Name {
         self.name
+    }
+
+    /// Where its page is mapped: address and bytes.
+    pub fn range(&self) -> (usize, usize) {
+        ((&raw const *self.page).addr(), size_of::<Page>())
+    }
+
+    /// Bytes of the page that processes may have touched.
+    pub fn used_bytes(&self) -> usize {
+        core::mem::offset_of!(Page, lines) + size_of_val(self.lines())
     }
 
     /// The lines that were ever used.

@@ -63,6 +63,17 @@ pub(crate) fn spent_of(line: &Line) -> u64 {
     line.slots.iter().map(spent).sum::<i64>().max(0) as u64
 }
 
+/// Has a line that nobody charges any more charged `pages`; at no moment is it less than the
+/// smaller of that and what was charged.
+pub(crate) fn replace(line: &Line, pages: u64) {
+    let [first, rest @ ..] = &line.slots;
+    for slot in &line.slots {
+        change(&slot.word, |charged, _| (charged < 0).then_some((0, 0)));
+    }
+    first.word.store(pack(pages as i64, 0), SeqCst);
+    rest.iter().for_each(|slot| slot.word.store(0, SeqCst));
+}
+
 impl Group {
     fn slots(&self) -> usize {
         (self.page.slots.load(Relaxed) as usize).clamp(1, SLOTS)

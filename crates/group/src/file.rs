@@ -86,6 +86,14 @@ impl Group {
         fits
     }
 
+    /// Whether there are files, which may take `bytes` more.
+    pub fn has_file_room(&self, bytes: u64) -> bool {
+        match self.page.file_bytes.load(Relaxed) {
+            u64::MAX => true,
+            most => most > 0 && self.file_bytes().saturating_add(bytes) <= most,
+        }
+    }
+
     /// Gives so much of it back.
     pub fn uncharge_file(&self, line: LineId, bytes: u64) {
         if let Some(line) = self.line(line) {

@@ -85,7 +85,9 @@ impl Group {
         to.high.store(limits.high, Relaxed);
         to.swap_max.store(limits.swap_max, Relaxed);
         store(&to.knobs, knobs);
+        self.page.largest_max.fetch_max(limits.max, Relaxed);
         self.page.changes.store(next, Release);
+        self.tell_all();
     }
 
     /// Puts limits and knobs in force. Limits hold from the next charge on, and processes follow
@@ -106,6 +108,11 @@ impl Group {
             high: now.high.load(Relaxed),
             swap_max: now.swap_max.load(Relaxed),
         })
+    }
+
+    /// The largest `memory.max` that was ever in force, pages.
+    pub fn largest_max(&self) -> u64 {
+        self.page.largest_max.load(Relaxed)
     }
 
     /// Changes the knobs alone, and says where swapped pages go: for who makes the group.

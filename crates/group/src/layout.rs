@@ -11,9 +11,9 @@ use deckle_mm::{Item, SIZE_ORDERS, SizeItem, Tunables};
 /// "deckle" and the sort of file.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"deckleGP");
 /// Changed with every change of the layout; the number of knobs is in it.
-pub const VERSION: u32 = 16 << 8 | Tunables::WORDS as u32;
+pub const VERSION: u32 = 19 << 8 | Tunables::WORDS as u32;
 /// Processes of one group.
-pub const LINES: usize = 256;
+pub const LINES: usize = 10_000;
 /// Slots per line between which the CPUs of a process are spread.
 pub const SLOTS: usize = 8;
 /// Sizes of folios that are counted apart.
@@ -77,12 +77,16 @@ deckle_sys::shared! {
         pub(crate) sponsor: AtomicU64,
         /// Which of the sponsor's forks that was.
         pub(crate) fork: AtomicU64,
-        /// How much of its store that was at the fork, pages.
+        /// How much of its store it has still at its sponsor's charge, pages, see `lend`.
         pub(crate) borrowed: AtomicU64,
         /// Resident pages that it shares still at its sponsor's charge, see `lend`.
         pub(crate) shared: AtomicU64,
         /// Pages charged here that only those have who share them with it, see `lend`.
         pub(crate) unbacked: AtomicU64,
+        /// Pages that it had when it forked last, and so most that others have of it.
+        pub(crate) lent: AtomicU64,
+        /// Futex word: goes up when something has changed that this process may have to know.
+        pub(crate) news: AtomicU32,
         /// Published by the service.
         pub(crate) gauges: Words<{ Gauges::COUNT }>,
         /// Bytes of its file for swapped pages that are in use.
@@ -112,6 +116,10 @@ deckle_sys::shared! {
         /// changes them writes the others, and then this.
         pub(crate) changes: AtomicU32,
         pub(crate) settings: [Settings; 2],
+        /// The largest `memory.max` that was ever in force, pages.
+        pub(crate) largest_max: AtomicU64,
+        /// Pages that `deckle reclaim` has had reclaimed.
+        pub(crate) reclaimed_on_request: AtomicU64,
         pub(crate) swap_kind: AtomicU32,
         /// Most bytes of all files; 0: there are none.
         pub(crate) file_bytes: AtomicU64,
@@ -140,7 +148,9 @@ deckle_sys::shared! {
         pub(crate) alias: Words<{ crate::look::ALIAS_WORDS }>,
         /// Whether it is called so, or about to be.
         pub(crate) alias_state: AtomicU32,
-        /// Lines at and above this were never used.
+        /// As many lines may be used: the supervisor has descriptors for no more processes.
+        pub(crate) lines_max: AtomicU32,
+        /// Lines at and above this were never used, and may have no memory yet.
         pub(crate) lines_used: AtomicU32,
         // Peaks.
         pub(crate) peak: AtomicU64,
@@ -158,6 +168,9 @@ deckle_sys::shared! {
     }
 }
 
-// 256 lines of less than 2 KiB; the file is sparse, only used lines take memory.
-const _: () = assert!(size_of::<Page>() <= 512 * 1024);
+/// Bytes of address space that a group takes of a process.
+pub const BYTES: usize = size_of::<Page>();
+
+// The file is sparse, and only used lines take memory: see `claim`.
+const _: () = assert!(size_of::<Line>() <= 2048 && LINES < u16::MAX as usize);
 const _: () = assert!(size_of::<Slot>() == 64);

@@ -7,9 +7,15 @@
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+
+use deckle_door::link::{Where, address};
 use deckle_mm::Item;
-use deckle_sys::file::{stat_of, try_lock};
+use deckle_sys::file::{stat_at, stat_of, try_lock};
 use deckle_sys::process::effective_user;
+use deckle_sys::socket::is_refused;
 use deckle_sys::{Errno, Fd, shared, signal};
 
 use crate::attach::{AttachError, Group, Name, check};
@@ -288,14 +294,45 @@ impl Group {
 /// The groups that there are files of, by their names: who may look at them, and whether they are
 /// groups at all, says [`Look::open`].
 pub fn names() -> Vec<Name> {
+    names_behind(b"deckle-")
+}
+
+/// Groups by the names of files in /dev/shm that begin so.
+fn names_behind(prefix: &[u8]) -> Vec<Name> {
     let dir = std::fs::read_dir("/dev/shm").into_iter().flatten();
-    let prefix = crate::attach::DIR.strip_prefix(b"/dev/shm/").unwrap_or(b"");
     let name = |entry: std::fs::DirEntry| {
-        let file = entry.file_name();
-        let name = std::os::unix::ffi::OsStrExt::as_bytes(file.as_os_str()).strip_prefix(prefix)?;
-        Name::new(name).ok()
+        Name::new(entry.file_name().as_bytes().strip_prefix(prefix)?).ok()
     };
     dir.flatten().filter_map(name).collect()
+}
+
+/// Removes what `deckle run` has left that was killed with all of its tree: pages whose supervisor
+/// is gone, and sockets without a page on which no process listens. Those of the caller's user
+/// alone, unless that is root. A run makes its page before its socket, and names are used once: so
+/// none of a run that lives, or is about to, is taken.
+pub fn sweep() {
+    for name in names() {
+        if Look::open(name).is_ok_and(|look| !look.group().is_supervised()) {
+            Group::unlink(name);
+        }
+    }
+    for name in names_behind(b".deckle-") {
+        let (at, me) = (address(Where::File, name.as_bytes()), effective_user());
+        let path = std::path::Path::new(OsStr::from_bytes(at.path().to_bytes()));
+        let ours = std::fs::symlink_metadata(path)
+            .is_ok_and(|of| of.file_type().is_socket() && (me == 0 || of.uid() == me));
+        // Looked for last: the socket of a run that ends is without a page, and one that is
+        // refused may just be in the making.
+        let orphaned = || {
+            is_refused(&at) && {
+                let page = name.with_path(|path| stat_at(path).map(drop));
+                page == Err(Errno(libc::ENOENT))
+            }
+        };
+        if ours && orphaned() {
+            let _ = std::fs::remove_file(path);
+        }
+    }
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use core::fmt;
 use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 
 use crate::attach::Group;
+use crate::layout::LINES;
 use crate::line::{LineId, Process};
 
 /// The processes of a group and what each holds, the largest first: for the report of a kill.
@@ -13,19 +14,29 @@ pub struct Members<'a>(pub &'a Group);
 /// what they share.
 pub const THRASHING: u32 = 50;
 
+/// Words of a set of lines.
+const WORDS: usize = LINES.div_ceil(64);
+
 /// Who was asked for memory already, by number of line.
-#[derive(Default)]
-pub struct Asked([u64; 4]);
+pub struct Asked([u64; WORDS]);
+
+impl Default for Asked {
+    fn default() -> Asked {
+        Asked([0; WORDS])
+    }
+}
 
 impl Asked {
     fn has(&self, line: LineId) -> bool {
         let i = usize::from(line.index);
-        self.0[i / 64 % 4] >> (i % 64) & 1 != 0
+        self.0.get(i / 64).is_some_and(|w| w >> (i % 64) & 1 != 0)
     }
 
     fn note(&mut self, donor: Option<Process>) -> Option<Process> {
         let i = usize::from(donor?.line.index);
-        self.0[i / 64 % 4] |= 1 << (i % 64);
+        if let Some(word) = self.0.get_mut(i / 64) {
+            *word |= 1 << (i % 64);
+        }
         donor
     }
 }
@@ -77,7 +88,7 @@ impl Group {
     /// inactive and droppable pages, then with most resident ones. `None` when everybody was
     /// asked.
     pub fn choose_donor(&self, me: LineId, asked: &mut Asked) -> Option<Process> {
-        let others = self.processes().filter(|p| p.line != me);
+        let others = self.processes().filter(|p| p.line != me && p.service != 0);
         let donor = others.filter(|p| !asked.has(p.line)).max_by_key(|p| {
             let cold = p.gauges.inactive.saturating_add(p.gauges.droppable);
             (cold, p.gauges.resident, p.gauges.oldest_inactive)
@@ -111,13 +122,17 @@ impl Group {
         self.usage() + ROOM <= self.limits().max
     }
 
-    /// Whom to kill: the process that holds most. Resident plus stored, or what it has charged
-    /// if that is more (it may not have published yet). `None` in an empty group.
+    /// Pages that come free when a process ends: its size without what others share.
+    pub fn weight(&self, p: &Process) -> u64 {
+        p.size().saturating_sub(self.lent_by(p.line))
+    }
+
+    /// The process whose end frees most. What a `deckle run` within this one has reserved, a line
+    /// without a service, comes last. `None` in an empty group. `deckle run`, which kills, knows
+    /// more of each.
     pub fn choose_victim(&self) -> Option<Process> {
-        self.processes().max_by_key(|p| {
-            p.charged
-                .max(p.gauges.resident.saturating_add(p.gauges.stored_pages))
-        })
+        let all = self.processes();
+        all.max_by_key(|p| (p.service != 0, self.weight(p)))
     }
 
     /// Counts a process as killed at the limit; `deckle run` does so, which kills it. False if

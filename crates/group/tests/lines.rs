@@ -2,14 +2,14 @@
 
 use crate::common::*;
 use crate::skipped::skipped;
-use deckle_group::{Answer, Asked, Gauges, GroupCharge, proc};
+use deckle_group::{Answer, Asked, Full, Gauges, GroupCharge, LineId, layout, proc};
 use deckle_mm::{Charge, Item, Stats};
 use std::time::Duration;
 
 /// A child that joined and waits to be killed, with `resident` pages published.
 fn member(g: deckle_group::Group, resident: u64, inactive: u64) -> (u32, deckle_group::Process) {
     let child = spawn(|| {
-        let id = g.join(std::process::id(), 0).unwrap();
+        let id = g.join(std::process::id(), u32::MAX).unwrap();
         let stats = Stats::new();
         stats.add(Item::Pgfault, 5);
         stats.add(Item::NrAnon, 9);
@@ -111,6 +111,33 @@ fn lines_of_the_dead_are_used_again_when_all_are_taken() {
 }
 
 #[test]
+fn a_reserved_line_is_its_holders_child_s_or_free_again() {
+    let group = group(u64::MAX);
+    let g = group.0;
+    let me = std::process::id();
+    let mut all: Vec<_> = (0..layout::LINES).map(|_| g.reserve().unwrap()).collect();
+    let full = Full(layout::LINES as u32);
+    assert_eq!((g.reserve(), g.join(me, 0)), (Err(full), Err(full)));
+    assert_eq!((g.processes().count(), g.fold_stale()), (0, 0));
+    let child = all.pop().unwrap();
+    let id = g.join_reserved(child, me, 0).unwrap();
+    // Its holder has forgotten that the child has it.
+    g.cancel(child);
+    assert!(g.is_current(id) && g.reserve() == Err(full));
+    g.leave(id);
+    all.into_iter().for_each(|line| g.cancel(line));
+    // A holder that is killed leaves it to the next one, unless its child was faster.
+    let holder = spawn(|| {
+        (0..layout::LINES).for_each(|_| assert!(g.reserve().is_ok()));
+        0
+    });
+    assert_eq!(wait(holder), 0);
+    let last = g.reserve().unwrap();
+    assert_eq!(g.fold_stale(), 0, "folded to find that one");
+    assert!(g.is_current(g.join_reserved(last, me, 0).unwrap()));
+}
+
+#[test]
 fn a_request_is_answered_and_a_dead_or_stopped_process_is_not_waited_for_long() {
     let group = group(u64::MAX);
     let g = group.0;
@@ -175,6 +202,25 @@ fn the_one_with_most_cold_memory_is_asked_and_the_largest_is_killed_once() {
     assert_eq!(g.choose_victim().map(|p| p.line), Some(idle_line.line));
     kill(idle, libc::SIGKILL);
     wait(idle);
+}
+
+#[test]
+fn a_reservation_is_not_asked_for_memory_and_is_killed_last() {
+    let group = group(u64::MAX);
+    let g = group.0;
+    // Of a `deckle run` within this one: a line without a service.
+    let reserved = g.join(std::process::id(), 0).unwrap();
+    GroupCharge::new(g, reserved).try_charge(9000).unwrap();
+    let (child, p) = member(g, 10, 0);
+    let mut asked = Asked::default();
+    let donor = g.choose_donor(LineId::NONE, &mut asked).unwrap();
+    assert_eq!(donor.line, p.line);
+    assert!(g.choose_donor(LineId::NONE, &mut asked).is_none());
+    assert_eq!(g.choose_victim().unwrap().line, p.line);
+    kill(child, libc::SIGKILL);
+    wait(child);
+    assert_eq!(g.fold_stale(), 1);
+    assert_eq!(g.choose_victim().unwrap().line, reserved);
 }
 
 /// Start times are told by the clock of who asks.

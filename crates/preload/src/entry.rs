@@ -12,6 +12,7 @@
 mod parts {
     pub mod brk;
     pub mod caught;
+    pub mod child;
     pub mod data;
     pub mod filter;
     pub mod fork;

@@ -4,22 +4,19 @@
 //! forks by itself (`daemon`, `forkpty`), `clone`, and calls by number. It is caught by a
 //! [`window`] and made here, with everything standing still: the service is asked to, the call is
 //! made, and in the child, before any code of the program runs there, the image starts anew. The
-//! parent's service goes on when the child's has taken over, or the child is dead.
+//! parent's service goes on when the child's has taken over, and the thread that forks when the
+//! child runs. A child that cannot run ends, and the fork fails with EAGAIN.
 //!
 //! From the request on nothing of the program is touched but by the kernel: we run on a stack of
 //! our own, since in the child the thread's may be write-protected and served by nobody yet.
 
+use crate::child::{self, Child, Pending, STAGES, Stage};
 use crate::{DOOR, brk, gate, host, limits, load, rights, sys};
 use core::arch::asm;
 use core::cell::UnsafeCell;
-use core::sync::atomic::Ordering::{Acquire, Relaxed};
+use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicU32, AtomicUsize};
-use core::time::Duration;
-use deckle_door::{Lock, Mode, Op};
-use deckle_sys::futex::{self, Scope};
-
-/// How often it is asked whether the child lives still.
-const LOOK: Duration = Duration::from_millis(20);
+use deckle_door::{Lock, Mode, NO_TASK, Op};
 
 /// The kernel's `struct clone_args`, as far as Linux 5.7 knows it.
 type CloneArgs = [u64; 11];
@@ -88,6 +85,26 @@ impl Clone {
         flags & NEW as usize != 0
     }
 
+    /// The signal that the child's end sends; 0: none.
+    pub fn exit_signal(&self) -> u64 {
+        const SIGNAL: u64 = 0xff;
+        let signal = match self {
+            Clone::Old([flags, ..], _) => *flags as u64 & SIGNAL,
+            Clone::New(words, ..) => words[4],
+        };
+        if signal <= 64 { signal } else { 0 }
+    }
+
+    /// Where the kernel writes a descriptor of the child.
+    pub fn pidfd(&self) -> Option<*const i32> {
+        let (flags, word) = match self {
+            Clone::Old([flags, parent, ..], _) => (*flags, *parent),
+            Clone::New(words, ..) => (words[0] as usize, words[1] as usize),
+        };
+        let wanted = flags & libc::CLONE_PIDFD as usize != 0;
+        wanted.then_some(word as *const i32)
+    }
+
     /// # Safety
     /// The child goes on from here with a copy of everything.
     unsafe fn make(&self) -> Result<usize, i32> {
@@ -137,7 +154,8 @@ struct Work {
 /// 0, when its service runs. All signals are blocked.
 ///
 /// # Errors
-/// The errno of the call; ENOMEM if the limit has no room for a copy.
+/// The errno of the call; ENOMEM if the limit has no room for a copy; EAGAIN if the child cannot
+/// have a service.
 pub fn carry_out(call: Clone, by: host::Caller) -> Result<usize, i32> {
     if call.leaves() {
         rights::provide(false);
@@ -204,7 +222,8 @@ pub unsafe fn on_stack<T, const BYTES: usize>(
 extern "C" fn run(work: &mut Work) {
     // The work lies on the caller's stack: read before everything stands still, written after.
     let (call, by) = (work.call, work.by);
-    let number = NUMBER.fetch_add(1, Relaxed).wrapping_add(1).max(1);
+    let number = NUMBER.fetch_add(STAGES, Relaxed).wrapping_add(STAGES);
+    let number = number.max(STAGES);
     work.result = make(&call, by, work.managed.then_some(number));
 }
 
@@ -232,6 +251,7 @@ fn make(call: &Clone, by: host::Caller, number: Option<u32>) -> Result<usize, i3
             }
         }
     }
+    let pending = Pending::of(call);
     // SAFETY: the child comes back to this line on its copy of this stack, and finds all locks
     // of this library that it will need held by itself.
     let result = unsafe { call.make() };
@@ -242,17 +262,33 @@ fn make(call: &Clone, by: host::Caller, number: Option<u32>) -> Result<usize, i3
             if word.is_some() {
                 in_child(link.is_none());
             }
+            result
         }
         (result, Some((word, number))) => {
-            if let (Ok(pid), Some(_)) = (result, &link) {
-                wait_for(pid as i32, word, number);
+            let pid = result.ok().filter(|_| link.is_some());
+            let child = pid.map(|pid| Child {
+                pid: pid as i32,
+                word,
+                number,
+            });
+            if let Some(child) = &child {
+                child.wait_for(Stage::Apart);
             }
             let _ = gate::request(Op::ForkEnd, [0; 6]);
             host::let_go(None);
+            match child.filter(|child| child.wait_for(Stage::Runs) != Stage::Runs) {
+                None => result,
+                Some(child) => {
+                    child.bury(call, pending);
+                    Err(libc::EAGAIN)
+                }
+            }
         }
-        (_, None) => host::let_go(None),
+        (_, None) => {
+            host::let_go(None);
+            result
+        }
     }
-    result
 }
 
 /// The word by which a child's service tells its parent's thread that it has taken over.
@@ -276,51 +312,17 @@ fn in_child(alone: bool) {
     if alone {
         return gate::be_plain();
     }
-    if let Err(why) = load::start(Mode::Child) {
+    let started = load::start(Mode::Child);
+    if let Err(why) = started
+        && why != NO_TASK
+    {
         sys::say(&[
-            b"deckle: memory of a forked process cannot be managed: ",
+            b"deckle: a fork has failed: its child cannot be managed: ",
             why.as_bytes(),
         ]);
-        let me = sys::getpid() as usize;
-        let kill = libc::SIGKILL as usize;
-        // SAFETY: ends this process, whose memory is not all there.
-        let _ = unsafe { sys::call(libc::SYS_kill, [me, kill]) };
+    }
+    child::tell(started.is_ok());
+    if started.is_err() {
         sys::exit_all(1)
-    }
-}
-
-/// Waits until the child's service has taken over or the child is dead: as long as that takes,
-/// since a child may be stopped at any moment.
-fn wait_for(pid: i32, word: &AtomicU32, number: u32) {
-    loop {
-        let now = word.load(Acquire);
-        if now == number {
-            return;
-        }
-        futex::wait_in(Scope::Shared, word, now, Some(LOOK));
-        if word.load(Acquire) != number && is_dead(pid) {
-            return;
-        }
-    }
-}
-
-/// Whether a child has ended. It stays to be waited for.
-pub fn is_dead(pid: i32) -> bool {
-    let how = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT | libc::__WALL;
-    // SAFETY: plain data, for which zeros are a value.
-    let mut info: libc::siginfo_t = unsafe { core::mem::zeroed() };
-    let to = &raw mut info as usize;
-    let args = [libc::P_PID as usize, pid as usize, to, how as usize];
-    // SAFETY: writes one structure.
-    match unsafe { sys::call(libc::SYS_waitid, args) } {
-        // SAFETY: filled in by the call; zero if no child has ended.
-        Ok(_) => unsafe { info.si_pid() == pid },
-        // It is nobody we may wait for, or is gone.
-        Err(libc::ECHILD) => {
-            // SAFETY: signal 0 sends nothing.
-            let there = unsafe { sys::call(libc::SYS_kill, [pid as usize, 0]) };
-            there == Err(libc::ESRCH)
-        }
-        Err(_) => false,
     }
 }

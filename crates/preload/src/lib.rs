@@ -14,6 +14,7 @@ mod alloc;
 mod bare;
 mod brk;
 mod caught;
+mod child;
 mod config;
 mod data;
 mod exec;

@@ -10,14 +10,14 @@
 //! file's bytes again, and it finds what its parent knew by the [`Door`](deckle_door::Door).
 
 use crate::sys::{self, PAGE};
-use crate::{DOOR, config, fork, host};
+use crate::{DOOR, child, config, host};
 use core::arch::asm;
 use core::ffi::{CStr, c_int};
 use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::time::Duration;
 use deckle_door::request::set_mask;
-use deckle_door::{Mode, State};
+use deckle_door::{Mode, NO_TASK, State};
 use deckle_sys::Fd;
 use deckle_sys::futex;
 use libc::{Elf64_Ehdr, Elf64_Phdr};
@@ -220,7 +220,7 @@ pub fn start(mode: Mode) -> Result<(), &'static str> {
         clone_into(stack, base + elf.e_entry as usize)
     };
     set_mask(mask);
-    made.map_err(|_| "the system refuses a task for its service")?;
+    made.map_err(|_| NO_TASK)?;
     wait()
 }
 
@@ -244,7 +244,7 @@ fn wait() -> Result<(), &'static str> {
                 let in_time = futex::wait(&DOOR.state, State::Pending as u32, Some(time));
                 // The kernel does not clear its word for who is ended by a filter.
                 let task = DOOR.task.load(Acquire) as i32;
-                if !in_time && task != 0 && fork::is_dead(task) {
+                if !in_time && task != 0 && child::is_dead(task) {
                     DOOR.task.store(0, Release);
                 }
             }

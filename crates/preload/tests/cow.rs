@@ -18,6 +18,8 @@ const PARTS: [&str; 8] = [
     "zero-dropped",
     "forked-still",
 ];
+/// Most runs that are to meet what comes by force.
+const RUNS: u32 = 10;
 const PARTS_CASES: &str = "423 cases right";
 
 fn cow(arguments: &[&str]) -> common::Ran {
@@ -86,8 +88,12 @@ fn r79_r80_r98_forks_and_forced_splits_and_collapses_lose_no_byte() {
         (["forked", "base"], "188 cases right"),
     ] {
         let plain = counts("DECKLE_FAULT=", states, cases);
-        let forced = counts("DECKLE_FAULT=force:7:1", states, cases);
-        eprintln!("{states:?}: {plain:?}, by force {forced:?}");
-        assert!(forced[0] > plain[0] && forced[1] > plain[1], "no force");
+        // How often it is forced depends on how long the program takes: again until it was met.
+        let met = (1..=RUNS).find(|run| {
+            let forced = counts("DECKLE_FAULT=force:7:1", states, cases);
+            eprintln!("{states:?}: {plain:?}, by force {forced:?} in run {run}");
+            forced[0] > plain[0] && forced[1] > plain[1]
+        });
+        assert!(met.is_some(), "no force");
     }
 }

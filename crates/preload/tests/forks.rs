@@ -204,11 +204,46 @@ fn what_is_shared_is_charged_once_in_a_chain_of_forks() {
     let program = program.to_str().expect("path");
     let ran = run(&["--memory-max", "64M"], &[program, "eperm", "managed"]);
     expect(&ran, "d24 right");
-    let peak = ran.err.split("deckle: memory   peak ").nth(1);
-    let peak = peak
-        .and_then(|rest| rest.split_once(" MiB"))
-        .expect("a peak")
-        .0;
-    let peak: f64 = peak.parse().expect("a number");
-    assert!(peak <= f64::from(64 + 9 + 2), "{}", ran.err);
+    assert!(peak(&ran) <= f64::from(64 + 9 + 2), "{}", ran.err);
+}
+
+/// The most that was charged, in MiB.
+fn peak(ran: &common::Ran) -> f64 {
+    let rest = ran.err.split("deckle: memory   peak ").nth(1);
+    let number = rest.and_then(|rest| Some(rest.split_once(" MiB")?.0));
+    number.and_then(|n| n.parse().ok()).expect("a peak")
+}
+
+/// Every worker was made the owner of what it shares, where nothing of it could be stored: 284 MiB
+/// of 64, and the server was killed as well. Above the limit may be each process's own metadata,
+/// 0.6 MiB, and what replaces a huge page that is taken apart, 2 MiB for each of four tasks.
+#[test]
+fn p20_the_process_that_grows_is_killed_and_what_others_share_is_not_copied() {
+    let program = compile("prefork", &[]);
+    let program = program.to_str().expect("path");
+    // Workers without memory of their own; and such as have more each than the server has.
+    for (what, others) in [
+        (["20", "10", "0", "60"], 12.0),
+        (["4", "8", "5", "60"], 10.0),
+    ] {
+        let args: Vec<&str> = [program].into_iter().chain(what).collect();
+        let ran = run(&["--memory-max", "64M"], &args);
+        expect(&ran, "prefork right");
+        assert!(ran.err.contains("killed   one process"), "{}", ran.err);
+        assert!(
+            peak(&ran) <= 64.0 + 8.0 + 0.6 * others,
+            "{what:?}: {}",
+            ran.err
+        );
+    }
+}
+
+/// The largest process was killed, whatever is to be killed first.
+#[test]
+fn a_process_of_a_high_oom_score_adj_is_killed_before_a_larger_one() {
+    let program = compile("prefork", &[]);
+    let program = program.to_str().expect("path");
+    let args = [program, "1", "1", "60", "60", "500"];
+    let ran = run(&["--memory-max", "96M"], &args);
+    expect(&ran, "prefork right");
 }

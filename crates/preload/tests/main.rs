@@ -12,6 +12,7 @@ mod forks;
 mod host_swap;
 mod programs;
 mod real;
+mod refused_forks;
 mod second;
 #[path = "../../uffd/tests/common/skipped.rs"]
 mod skipped;

@@ -4,7 +4,7 @@ use crate::process::{self, Manager};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64};
 use core::time::Duration;
-use deckle_group::{Answer, Asked, Group, GroupCharge, LineId};
+use deckle_group::{Answer, Asked, Given, Group, GroupCharge, LineId};
 use deckle_mm::units::bytes_to_pages;
 use deckle_mm::{Charge, Item, OverLimit};
 use deckle_store::Ram;
@@ -40,7 +40,7 @@ pub struct Account {
     charge: AtomicPtr<GroupCharge>,
     /// Pages of our own metadata that are charged.
     own: AtomicU64,
-    /// Pages of the store that were borrowed from the parent at a fork; 0: nothing is.
+    /// Pages of the store that are borrowed from the parent since a fork; 0: nothing is.
     borrowed: AtomicU64,
     /// Whether children may share parts of the store.
     lending: AtomicBool,
@@ -52,6 +52,7 @@ pub struct Account {
     role: AtomicU8,
     /// Pages charged here that only children hold, at most.
     ghost: AtomicU64,
+    given: Given,
 }
 
 impl Account {
@@ -67,6 +68,7 @@ impl Account {
             unasked: AtomicU32::new(0),
             role: AtomicU8::new(role::NONE),
             ghost: AtomicU64::new(0),
+            given: Given::default(),
         }
     }
 
@@ -100,6 +102,7 @@ impl Account {
         let stored = bytes_to_pages(mm.store().ram(Ram::borrow_lent));
         let resident = mm.stats().get(Item::NrShared);
         self.ghost.store(0, Relaxed);
+        self.given.reset();
         self.lending.store(false, Relaxed);
         let lender = (sponsor, self.forks.load(Relaxed));
         let granted = self.group.borrow_from(line, lender, (stored, resident));
@@ -127,15 +130,19 @@ impl Account {
         }
     }
 
-    /// The same, and of the store what was borrowed at the fork.
+    /// The same, and of the store what is borrowed.
     pub fn borrows(&self, mm: &Manager) -> u64 {
         self.borrows_resident(mm) + self.borrowed.load(Relaxed)
     }
 
-    /// Pays for what is borrowed, if its lender is gone or `now`.
+    /// Pays for what is borrowed, if nobody else does any more or `now`; else tells what of the
+    /// store is borrowed still.
     pub fn stop_borrowing(&self, mm: &Manager, now: bool) {
-        if !self.is_borrowing() || !now && self.group.is_sponsored(self.line()) {
+        if !self.is_borrowing() {
             return;
+        }
+        if !now && self.group.is_sponsored(self.line()) {
+            return self.give_back(mm);
         }
         self.group.settle_shared(self.line());
         let pages = self.borrowed.swap(0, Relaxed);
@@ -149,6 +156,18 @@ impl Account {
         self.role.store(role::NONE, Release);
     }
 
+    fn give_back(&self, mm: &Manager) {
+        let before = self.borrowed.load(Relaxed);
+        let now = bytes_to_pages(mm.store().ram(Ram::borrowed));
+        if now < before {
+            self.borrowed.store(now, Relaxed);
+            if !self.group.give_back(self.line(), before - now) {
+                // Whoever returned the lender's charge has charged it.
+                self.charge().uncharge(before - now);
+            }
+        }
+    }
+
     /// Before a fork: the child will share the store and what is resident, at this process's
     /// charge.
     pub fn lend(&self, mm: &Manager) {
@@ -156,6 +175,13 @@ impl Account {
         self.forks.store(mm.store().ram(Ram::lend), Relaxed);
         self.lending.store(true, Relaxed);
         self.role.store(role::SPONSOR, Release);
+    }
+
+    /// The same, when all is marked that will be shared: says how much it is at most.
+    pub fn note_lent(&self, mm: &Manager) {
+        let stored = bytes_to_pages(deckle_mm::Store::charged_bytes(mm.store()));
+        let pages = mm.stats().get(Item::NrShared) + self.ghost.load(Acquire) + stored;
+        self.group.note_lent(self.line(), pages);
     }
 
     /// Stops paying for what only children had, as far as there are none any more who have it.
@@ -199,26 +225,15 @@ impl Account {
         });
     }
 
-    /// A borrower that finds nothing of its own to reclaim: takes about `pages` of what it
-    /// shares over and reclaims them. Its parent's can be reclaimed when nothing is shared any
-    /// more. Returns how many it shares less.
-    pub fn give_up_shared(&self, mm: &Manager, pages: u64) -> u64 {
-        match self.is_borrowing() {
-            true => mm.reclaim_shared(pages),
-            false => 0,
-        }
+    /// Whether nobody tells what this process waits for: that children have less of what it pays
+    /// for, or of its file.
+    pub fn has_to_look(&self, mm: &Manager) -> bool {
+        self.ghost.load(Relaxed) > 0 || mm.store().ram(|ram| ram.lends_file())
     }
 
-    /// The same before memory is out, for who would go on reading back what it has just evicted:
-    /// where what is shared is most of what is resident here, and copies of it in the store,
-    /// one for each borrower, take less than half of it.
-    pub fn relent(&self, mm: &Manager, pages: u64) -> u64 {
-        let (stored, swapped) = (mm.store_charged(), mm.stats().get(Item::NrSwapped));
-        let copies = self.group.shared_beside(self.line()) * stored;
-        match mm.is_crowded() && copies <= mm.stats().get(Item::NrShared) * swapped / 2 {
-            true => self.give_up_shared(mm, pages.max(DONATION)),
-            false => 0,
-        }
+    /// What it has given up of what it shares.
+    pub fn given(&self) -> &Given {
+        &self.given
     }
 
     /// Pages of our own metadata that are charged.
@@ -305,6 +320,17 @@ impl Charge for Account {
         }
         self.group.fold_stale();
         self.group.oldest_borrower(self.line()).is_none()
+    }
+
+    fn own(&self) -> u64 {
+        self.own.load(Relaxed)
+    }
+    fn settle_tables(&self) -> u64 {
+        let before = self.own();
+        if let Some(process) = process::process() {
+            process.settle_tables();
+        }
+        before.saturating_sub(self.own())
     }
 
     /// Asks the others, the one with most to give first, until one gives something. Twice: what a

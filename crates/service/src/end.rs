@@ -57,6 +57,16 @@ impl Hooks for Last {
             process.kill(&format!("the userfaultfd is lost: {errno}"));
         }
     }
+
+    fn worked(&self) {
+        if let Some(process) = process() {
+            process.rest.stir();
+        }
+    }
+
+    fn hung_up(&self) {
+        self.worked();
+    }
 }
 
 /// Memory is out since the limit was lowered.
@@ -87,7 +97,8 @@ fn is_out(process: &Process, enough: impl Fn(&Group) -> bool) -> bool {
     true
 }
 
-/// Has the largest process of the group killed, if nobody was since there were so many `kills`.
+/// Asks `deckle run` to kill a process of the group, if none was killed since there were so many
+/// `kills`. It chooses the victim, and says so before the text that it gets from here.
 fn kill_largest(process: &Process, report: &dyn Display, cause: &str, kills: u64) {
     process.publish();
     let group = process.account.group();
@@ -95,10 +106,7 @@ fn kill_largest(process: &Process, report: &dyn Display, cause: &str, kills: u64
         return;
     };
     let text = format!(
-        "deckle: out of memory: process {} killed (largest of the group: {} kB charged); \
-         {cause}\n{report}\n{}{}",
-        victim.pid,
-        victim.charged * 4,
+        "{cause}\n{report}\n{}{}",
         Members(group),
         Remedies {
             seen: group.seen(),

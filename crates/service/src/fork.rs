@@ -12,11 +12,14 @@
 
 use crate::process::{self, Process};
 use crate::swapfile::Files;
-use crate::{heap, sys, tasks};
+use crate::tasks::{self, Found};
+use crate::{heap, sys};
 use core::sync::atomic::Ordering::{Relaxed, Release};
 use core::sync::atomic::{AtomicBool, AtomicU32};
 use core::time::Duration;
 use deckle_door::Door;
+use deckle_group::LineId;
+use deckle_group::proto::Link;
 use deckle_live::Place;
 use deckle_mm::table::vma::OnFork;
 use deckle_mm::{Charge, Item, MapError};
@@ -27,9 +30,43 @@ impl Process {
     /// had in the child, which gets all of its memory at once and is outside of the limit;
     /// `refused` tells the call, plus one, that a filter of the program's refuses.
     pub fn fork_begin(&self, alone: bool, refused: usize) -> Result<usize, i32> {
-        if alone && self.account.group().strict() {
-            return Err(libc::EAGAIN);
+        match alone {
+            true if self.account.group().strict() => return Err(libc::EAGAIN),
+            true => {}
+            false => self.reserve_line()?,
         }
+        let begun = self.stand_still(alone, refused);
+        if begun.is_err() {
+            self.cancel_line();
+        }
+        begun
+    }
+
+    /// Keeps a line in the group for the child, before anything is done for it.
+    fn reserve_line(&self) -> Result<(), i32> {
+        static SAID: AtomicBool = AtomicBool::new(false);
+        match self.account.group().reserve() {
+            Ok(line) => {
+                *self.reserved.lock() = Some(line);
+                Ok(())
+            }
+            Err(full) => {
+                if !SAID.swap(true, Relaxed) {
+                    let text = format!("deckle: process {}: a fork has failed: {full}", self.pid);
+                    let _ = self.link.say(text.as_bytes());
+                }
+                Err(libc::EAGAIN)
+            }
+        }
+    }
+
+    fn cancel_line(&self) {
+        if let Some(line) = self.reserved.lock().take() {
+            self.account.group().cancel(line);
+        }
+    }
+
+    fn stand_still(&self, alone: bool, refused: usize) -> Result<usize, i32> {
         self.make_room_for_fork();
         let lend = || self.account.lend(self.pager.mm());
         let frozen = match alone {
@@ -39,6 +76,7 @@ impl Process {
         if frozen.is_err() {
             return Err(libc::ENOMEM);
         }
+        self.account.note_lent(self.pager.mm());
         if alone {
             let why = match refused {
                 0 => "its parent can make no connection to deckle run".to_owned(),
@@ -139,6 +177,7 @@ impl Process {
     /// After it, in the parent, when the child has a service of its own, or will never have one.
     pub fn fork_end(&self) -> Result<usize, i32> {
         heap::let_go();
+        self.cancel_line();
         if self.bequeath_nothing().is_err() {
             self.kill("after a fork: the kernel refuses to keep its memory to itself");
         }
@@ -198,7 +237,22 @@ fn rebuild(process: &mut Process, door: &Door) -> Result<(), String> {
         filled.map_err(|e| e.to_string())?;
     }
     let group = *process.account.group();
-    let (found, link, line) = tasks::announce(door, Some(group))?;
+    let reserved = process.reserved.lock().take();
+    let (found, link, line) = tasks::announce(door, Some(group), reserved)?;
+    let taken_over = take_over(process, door, (found, link, line));
+    if taken_over.is_err() {
+        group.leave(line);
+    }
+    taken_over
+}
+
+/// Makes the copied state that of the process that has joined the group by `line`.
+fn take_over(
+    process: &mut Process,
+    door: &Door,
+    (found, link, line): (Found, Link, LineId),
+) -> Result<(), String> {
+    let group = *process.account.group();
     let lender = process.account.line();
     // Before the parent may go on: from here on it pays for what both share, and its files are kept
     // while somebody has them.

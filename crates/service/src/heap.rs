@@ -6,6 +6,7 @@
 //!
 //! C code in the image (zstd, and what musl itself allocates) gets its memory here, too.
 
+use crate::slab::{self, Slabs};
 use crate::sys;
 use core::alloc::{GlobalAlloc, Layout};
 use core::ffi::{c_int, c_void};
@@ -57,9 +58,41 @@ unsafe impl dlmalloc::Allocator for Raw {
     }
 }
 
+/// What has the blocks below [`LARGE`].
+struct Small {
+    slabs: Slabs,
+    rest: Dlmalloc<Raw>,
+}
+
+impl Small {
+    fn malloc(&mut self, layout: Layout) -> *mut u8 {
+        let (size, align) = (layout.size(), layout.align());
+        match slab::takes(size, align) {
+            true => self
+                .slabs
+                .alloc(size, || map_aligned(slab::REGION, slab::REGION)),
+            // SAFETY: any size and alignment of a layout.
+            false => unsafe { self.rest.malloc(size, align) },
+        }
+    }
+
+    /// # Safety
+    /// A live block of this layout, which nobody uses any more.
+    unsafe fn free(&mut self, ptr: *mut u8, layout: Layout) {
+        let (size, align) = (layout.size(), layout.align());
+        // SAFETY: the caller's promise; a region in which there is no block is not used.
+        unsafe {
+            match slab::takes(size, align) {
+                true => (self.slabs).free(ptr, size, |at| give_back(at, slab::REGION)),
+                false => self.rest.free(ptr, size, align),
+            }
+        }
+    }
+}
+
 /// Where everything begins: the first bytes of the heap's first mapping.
 struct Root {
-    heap: Lock<Dlmalloc<Raw>>,
+    heap: Lock<Small>,
     /// Bytes that the heap has from the kernel.
     mapped: AtomicUsize,
     /// Where the next mapping shall lie.
@@ -106,7 +139,10 @@ pub fn attach(door: &Door) -> Result<(), i32> {
     // SAFETY: a new mapping with room for it, aligned to a page.
     unsafe {
         at.write(Root {
-            heap: Lock::new(Dlmalloc::new_with_allocator(Raw)),
+            heap: Lock::new(Small {
+                slabs: Slabs::new(),
+                rest: Dlmalloc::new_with_allocator(Raw),
+            }),
             mapped: AtomicUsize::new(sys::PAGE),
             next: AtomicUsize::new(first + sys::PAGE),
             kept: AtomicPtr::new(core::ptr::null_mut()),
@@ -228,16 +264,23 @@ unsafe impl GlobalAlloc for Internal {
         if layout.size() >= LARGE {
             return map_large(layout);
         }
-        // SAFETY: the caller's promises are the heap's.
-        unsafe { root().heap.lock().malloc(layout.size(), layout.align()) }
+        root().heap.lock().malloc(layout)
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         if layout.size() >= LARGE {
             return map_large(layout);
         }
-        // SAFETY: as above.
-        unsafe { root().heap.lock().calloc(layout.size(), layout.align()) }
+        if slab::takes(layout.size(), layout.align()) {
+            let block = root().heap.lock().malloc(layout);
+            if !block.is_null() {
+                // SAFETY: a new block of that size.
+                unsafe { block.write_bytes(0, layout.size()) };
+            }
+            return block;
+        }
+        // SAFETY: the caller's promises are the heap's.
+        unsafe { (root().heap.lock().rest).calloc(layout.size(), layout.align()) }
     }
 
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
@@ -247,13 +290,14 @@ unsafe impl GlobalAlloc for Internal {
                 give_back(ptr as usize, layout.size().next_multiple_of(sys::PAGE));
                 return;
             }
-            root().heap.lock().free(ptr, layout.size(), layout.align());
+            root().heap.lock().free(ptr, layout);
         }
     }
 
     unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new: usize) -> *mut u8 {
-        if layout.size() < LARGE && new < LARGE {
-            let mut heap = root().heap.lock();
+        let is_rest = |size| size < LARGE && !slab::takes(size, layout.align());
+        if is_rest(layout.size()) && is_rest(new) {
+            let heap = &mut root().heap.lock().rest;
             // SAFETY: as above.
             return unsafe { heap.realloc(ptr, layout.size(), layout.align(), new) };
         }
@@ -274,7 +318,7 @@ unsafe impl GlobalAlloc for Internal {
 #[unsafe(no_mangle)]
 extern "C" fn malloc(size: usize) -> *mut c_void {
     // SAFETY: any size; null if there is none.
-    unsafe { root().heap.lock().c_malloc(size).cast() }
+    unsafe { root().heap.lock().rest.c_malloc(size).cast() }
 }
 
 /// C's `calloc`.
@@ -284,7 +328,7 @@ extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
         return core::ptr::null_mut();
     };
     // SAFETY: any size; a block that is freed by `c_free` like any other.
-    unsafe { root().heap.lock().calloc(bytes, 16).cast() }
+    unsafe { root().heap.lock().rest.calloc(bytes, 16).cast() }
 }
 
 /// C's `free`.
@@ -294,7 +338,7 @@ extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn free(block: *mut c_void) {
     // SAFETY: the caller's promise.
-    unsafe { root().heap.lock().c_free(block.cast()) }
+    unsafe { root().heap.lock().rest.c_free(block.cast()) }
 }
 
 /// C's `realloc`.
@@ -304,7 +348,7 @@ unsafe extern "C" fn free(block: *mut c_void) {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void {
     // SAFETY: the caller's promise.
-    unsafe { root().heap.lock().c_realloc(block.cast(), size).cast() }
+    unsafe { root().heap.lock().rest.c_realloc(block.cast(), size).cast() }
 }
 
 /// POSIX's `posix_memalign`, for Rust's standard library where it passes our allocator by.
@@ -315,7 +359,7 @@ unsafe extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void {
 unsafe extern "C" fn posix_memalign(out: *mut *mut c_void, align: usize, size: usize) -> c_int {
     // SAFETY: any size; a block that is freed by `c_free` like any other; the caller's promise.
     unsafe {
-        let block = root().heap.lock().c_memalign(align, size);
+        let block = root().heap.lock().rest.c_memalign(align, size);
         if block.is_null() {
             return libc::ENOMEM;
         }

@@ -23,7 +23,8 @@ impl Process {
         let platform = self.pager.platform();
         let ranges = platform.parking().range().1 + platform.nursery().range().1;
         let image = door().image.load(Relaxed);
-        ranges + image + heap::mapped_bytes() + threads::stacks()
+        let group = deckle_group::layout::BYTES;
+        ranges + image + heap::mapped_bytes() + threads::stacks() + group
     }
 }
 

@@ -148,7 +148,7 @@ impl Calls {
         }
         let current = flags & libc::MCL_CURRENT != 0;
         let all = self.process.all_mapped();
-        let ours = self.process.pager.platform().never_locked();
+        let ours = self.never_locked();
         let ours = ours.iter().map(|r| r.1).sum();
         let others = || self.process.own.figure("VmSize:").saturating_sub(ours);
         if current && most != usize::MAX && bytes_of(&all) + others() > most {
@@ -208,9 +208,17 @@ impl Calls {
         raw(libc::SYS_munlockall, [0; 6])
     }
 
+    /// What mlockall leaves as it is: memory that is locked apart, and what the file of the group
+    /// has no blocks for.
+    fn never_locked(&self) -> Vec<(usize, usize)> {
+        let mut all = self.process.pager.platform().never_locked();
+        all.push(self.process.account.group().range());
+        all
+    }
+
     /// Mappings that are not managed and may be locked: start, bytes.
     fn outside(&self) -> Vec<(usize, usize)> {
-        let never = self.process.pager.platform().never_locked();
+        let never = self.never_locked();
         let apart = |from: usize, to: usize| {
             let mut never = never.iter();
             never.all(|(start, len)| to <= *start || start + len <= from)

@@ -1,6 +1,7 @@
 //! The managed process, as its service sees it.
 
 use crate::account::Account;
+use crate::look::Rest;
 use crate::own::Own;
 use crate::serve;
 use crate::swap::Swap;
@@ -8,6 +9,7 @@ use crate::watch::Watch;
 use core::sync::atomic::AtomicPtr;
 use core::sync::atomic::Ordering::{Acquire, Release};
 use deckle_door::Lock;
+use deckle_group::Reservation;
 use deckle_group::proto::Link;
 use deckle_live::{LiveEnv, Pager, Ranges};
 use deckle_mm::table::vma::Vma;
@@ -25,6 +27,10 @@ pub struct Process {
     pub account: Arc<Account>,
     pub link: Link,
     pub watch: Watch,
+    /// The line in the group that is kept for the child of the fork that is on its way.
+    pub reserved: Lock<Option<Reservation>>,
+    /// Whether who looks after it sleeps.
+    pub rest: Rest,
     /// Whether every large mapping lies on huge pages.
     pub align_mappings: bool,
     /// What the age of inactive memory is told from.

@@ -94,8 +94,9 @@ const SECOND: u32 = 24;
 const X86_64: u32 = 0xc000_003e;
 
 /// What works on memory, descriptors and threads that the service has already.
-const FREE: [libc::c_long; 45] = [
+const FREE: [libc::c_long; 46] = [
     libc::SYS_futex,
+    libc::SYS_futex_waitv,
     libc::SYS_ioctl,
     libc::SYS_poll,
     libc::SYS_ppoll,

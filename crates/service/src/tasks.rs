@@ -23,31 +23,17 @@ use core::sync::atomic::Ordering::Relaxed;
 use core::time::Duration;
 use deckle_door::{Door, Lock};
 use deckle_group::proto::Link;
-use deckle_group::{Group, LineId, Name, droppable};
+use deckle_group::{Group, LineId, Name, Reservation, droppable};
 use deckle_live::{Capabilities, Forcing, LiveConfig, Opened, Pager};
-use deckle_mm::Item;
 use deckle_store::Encrypted;
 use deckle_sys::Fd;
-use deckle_sys::poll::is_ready;
 use deckle_uffd::Uffd;
 use std::ffi::CString;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
+use crate::look::{self, Rest};
 use crate::{shed, threads};
-
-/// How often the program and `deckle run` are looked after when nothing wakes the service.
-const LOOK: Duration = Duration::from_millis(100);
-
-/// What tells that there is something to publish: of several ways of growing and shrinking each
-/// changes one.
-const CHANGES: [Item; 5] = [
-    Item::Pgfault,
-    Item::NrOpen,
-    Item::NrAnon,
-    Item::NrSwapped,
-    Item::NrThp,
-];
 
 /// The first task.
 pub fn main(door: &Door) -> ! {
@@ -74,16 +60,19 @@ pub fn run(process: &'static Process) -> ! {
         .and_then(|()| {
             // Threads have what the first task has.
             shed::capabilities();
+            process.pager.watch(process.link.fd().raw());
             threads::spawn_all(process)
         })
         .and_then(|()| shed::calls(process));
     match ready {
         Ok(()) => {
             crate::door().tell();
-            look_after(process)
+            look::after(process)
         }
         Err(why) => {
             process.account.group().leave(process.account.line());
+            // The program is told; this end is not news to `deckle run`.
+            let _ = process.link.bye();
             give_up(crate::door(), &why)
         }
     }
@@ -99,8 +88,13 @@ pub struct Found {
     pub opened: Opened,
 }
 
-/// Joins the group, which may be known already, and connects to `deckle run`.
-pub fn announce(door: &Door, group: Option<Group>) -> Result<(Found, Link, LineId), String> {
+/// Joins the group, which may be known already, by the line that is reserved, if one is, and
+/// connects to `deckle run`.
+pub fn announce(
+    door: &Door,
+    group: Option<Group>,
+    reserved: Option<Reservation>,
+) -> Result<(Found, Link, LineId), String> {
     let name = Name::new(door.group.get()).map_err(|e| e.to_string())?;
     let link = match door.link.load(Relaxed) {
         -1 => Link::connect(name.as_bytes())
@@ -114,8 +108,11 @@ pub fn announce(door: &Door, group: Option<Group>) -> Result<(Found, Link, LineI
         Some(found) => found,
         None => get(door, name, group, &link, free)?,
     };
-    let pid = door.pid.load(Relaxed);
-    let line = found.group.join(pid as u32, std::process::id());
+    let (pid, service) = (door.pid.load(Relaxed) as u32, std::process::id());
+    let line = match reserved {
+        Some(line) => found.group.join_reserved(line, pid, service),
+        None => found.group.join(pid, service),
+    };
     Ok((found, link, line.map_err(|e| e.to_string())?))
 }
 
@@ -200,7 +197,7 @@ fn hello(process: &Process) -> Result<(), String> {
 }
 
 fn set_up(door: &Door) -> Result<&'static Process, String> {
-    let (found, link, line) = announce(door, None)?;
+    let (found, link, line) = announce(door, None, None)?;
     let group = found.group;
     let made = manage(door, found, link, line);
     if made.is_err() {
@@ -237,8 +234,11 @@ fn manage(door: &Door, found: Found, link: Link, line: LineId) -> Result<&'stati
     let files = Encrypted::new(Files::none());
     Files::begin(&files, &group, &link, (&[], 0))?;
     let store = Swap::new(&group, files);
-    let mut pager = Pager::new(config, account.clone(), store, tunables, Box::new(Last))
-        .map_err(|e| e.to_string())?;
+    let pager = Pager::new(config, account.clone(), store, tunables, Box::new(Last));
+    let mut pager = pager.map_err(|e| match deckle_sys::process::address_space_limit() {
+        None => e.to_string(),
+        Some(_) => format!("{e}: raise the limit on its address space (RLIMIT_AS, ulimit -v)"),
+    })?;
     pager.set_forcing(forcing(door));
     pager.set_program(door.pid.load(Relaxed));
     let process = Box::leak(Box::new(Process {
@@ -247,6 +247,8 @@ fn manage(door: &Door, found: Found, link: Link, line: LineId) -> Result<&'stati
         account,
         link,
         watch,
+        reserved: Lock::new(None),
+        rest: Rest::default(),
         align_mappings,
         history: Lock::new(Default::default()),
         rooms: Lock::new(Default::default()),
@@ -256,53 +258,6 @@ fn manage(door: &Door, found: Found, link: Link, line: LineId) -> Result<&'stati
     }));
     process.settle();
     Ok(process)
-}
-
-fn look_after(process: &'static Process) -> ! {
-    let (mut published, mut followed) = (None, None);
-    loop {
-        let state = process.watch.wait(LOOK);
-        match state {
-            // Not past a closed gate: a program that is killed in the middle of a fork never
-            // opens it, and its end must be seen all the same.
-            Ok(State::Running) => {
-                process.end_if_lost();
-                if let Some(_inside) = process.pager.gate().try_enter() {
-                    process.follow_settings(&mut followed);
-                    process.settle();
-                    process.account.stop_borrowing(process.pager.mm(), false);
-                    process.account.stop_lending(process.pager.mm());
-                    process.account.stop_lending_file(process.pager.mm());
-                    process.note_away();
-                    let mm = process.pager.mm();
-                    let seen = CHANGES.map(|item| mm.stats().get(item));
-                    if crate::door().fault.get() == b"panic" && seen[0] > 1000 {
-                        panic!("as DECKLE_FAULT asks");
-                    }
-                    // To who does not fault nothing comes back.
-                    if published != Some(seen) || mm.forget_refaults() {
-                        process.publish();
-                        published = Some(seen);
-                    }
-                }
-            }
-            Ok(State::Execed | State::Ended) => {
-                process.publish();
-                process.account.group().leave(process.account.line());
-                let _ = process.link.bye();
-                sys::exit_all(0)
-            }
-            Err(why) => {
-                process.kill(&why.to_string());
-                sys::exit_all(1)
-            }
-        }
-        if is_ready(process.link.fd().raw(), Duration::ZERO) {
-            // `deckle run` has ended: nobody else is left to end the program.
-            end::destroy(process);
-            sys::exit_all(1)
-        }
-    }
 }
 
 /// `DECKLE_FAULT=force:SEED:MILLISECS`: what is done to huge pages at random.
@@ -318,7 +273,10 @@ fn forcing(door: &Door) -> Option<Forcing> {
 /// See the table.
 pub fn caller(process: &'static Process) {
     let mut calls = serve::Calls::new(process);
-    crate::door().requests.serve(|request| calls.serve(request))
+    crate::door().requests.serve(|request| {
+        calls.serve(request);
+        process.rest.stir();
+    })
 }
 
 /// See the table.
@@ -367,6 +325,7 @@ pub fn donor(process: &'static Process) {
             while relented > 0 {
                 relented = process.account.relent(mm, pages);
             }
+            process.rest.stir();
         }
     }
 }
@@ -410,26 +369,34 @@ impl Process {
     }
 
     /// Tells who dumps core what is missing there.
-    fn note_away(&self) {
+    pub fn note_away(&self) {
         use deckle_mm::Item::{NrInactive, NrSwapped};
         let stats = self.pager.mm().stats();
         let away = stats.get(NrSwapped) + stats.get(NrInactive);
         self.pager.platform().note_away(away);
     }
 
-    /// Brings up to date what our own metadata is charged, and what the program's side knows.
-    pub fn settle(&self) {
+    /// Brings up to date what our own metadata is charged, and what the program's side knows;
+    /// returns whether there is more to do of that.
+    pub fn settle(&self) -> bool {
         use deckle_mm::Store;
         let far = self.pager.mm().leaves_holes();
         crate::door().far.store(far, Relaxed);
         let store = self.pager.mm().store();
-        self.account.settle_own(self.own_pages());
+        self.settle_tables();
         self.account.group().note_settled(self.account.line());
         if self.pager.mm().stats().get(deckle_mm::Item::NrSwapped) > 0 {
             // What it gives back is not charged any more, though nobody faults.
-            store.compact(1 << 20);
+            let moved = store.compact(1 << 20);
             self.pager.mm().settle_store();
+            return moved > 0;
         }
+        false
+    }
+
+    /// Brings up to date what our own metadata is charged.
+    pub fn settle_tables(&self) {
+        self.account.settle_own(self.own_pages());
     }
 
     /// Pages that deckle itself takes of this memory: its tables, which are what the heap has
@@ -438,8 +405,8 @@ impl Process {
     /// part; to look at them takes microseconds.
     fn own_pages(&self) -> u64 {
         use deckle_mm::Store;
-        /// Data and stacks of this image and data of the program's side, measured: 288 KiB.
-        const REST: u64 = 72;
+        /// Data and stacks of this image and data of the program's side, measured: 304 KiB.
+        const REST: u64 = 76;
         const SMALL: usize = 16 << 20;
         let (mapped, far) = (heap::mapped_bytes(), heap::FAR);
         let touched = || self.pager.platform().touched(far.start, far.end).ok();

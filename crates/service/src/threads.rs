@@ -4,6 +4,7 @@ use crate::account::Account;
 use crate::process::Process;
 use crate::swap::Swap;
 use crate::tasks;
+use deckle_door::NO_TASK;
 use deckle_live::Pager;
 use std::thread::Builder;
 
@@ -59,8 +60,10 @@ fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), String>
         keep_apart();
         body();
     });
-    made.map(drop)
-        .map_err(|e| format!("no thread for its service: {e}"))
+    made.map(drop).map_err(|e| match e.raw_os_error() {
+        Some(libc::EAGAIN) => NO_TASK.to_owned(),
+        _ => format!("no thread for its service: {e}"),
+    })
 }
 
 /// Keeps the calling thread's stack out of forked children, which have no use for it, and of core

@@ -15,7 +15,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
 use deckle_group::proc::ProcStat;
 use deckle_sys::Fd;
-use deckle_sys::futex::{self, Scope};
+use deckle_sys::futex::{self, Awaited, Scope};
 use deckle_sys::poll::is_ready;
 
 const KCMP_VM: usize = 1;
@@ -124,16 +124,40 @@ impl Watch {
         match self.word {
             Some(word) if self.unchanged() => {
                 futex::wait_in(Scope::Shared, word, self.pid as u32, Some(timeout));
-                if !self.unchanged() {
-                    // The word is cleared a moment before the memory changes hands.
-                    self.poll(Duration::from_millis(2));
-                }
+                self.settled()
             }
             _ => {
                 self.poll(timeout);
+                self.state()
             }
         }
+    }
+
+    /// The state, after a wait for the word.
+    fn settled(&self) -> Result<State, Unknown> {
+        if !self.unchanged() {
+            // The word is cleared a moment before the memory changes hands.
+            self.poll(Duration::from_millis(2));
+        }
         self.state()
+    }
+
+    /// The same, without a limit in time, until one of these words has another value than the one
+    /// beside it or a wake-up comes for it; `timeout` counts where that cannot be waited for.
+    ///
+    /// # Errors
+    ///
+    /// [`Unknown`].
+    pub fn wait_with(&self, words: [Awaited<'_>; 2], timeout: Duration) -> Result<State, Unknown> {
+        let Some(word) = self.word.filter(|_| self.unchanged()) else {
+            return self.wait(timeout);
+        };
+        let [one, two] = words;
+        let all = [(Scope::Shared, word, self.pid as u32), one, two];
+        if !crate::door().may(libc::SYS_futex_waitv) || futex::wait_any(all).is_err() {
+            return self.wait(timeout);
+        }
+        self.settled()
     }
 
     /// The main thread has left the memory: how?

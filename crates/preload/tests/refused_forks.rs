@@ -1,0 +1,122 @@
+//! Forks for whose child there is no service: they fail, as the kernel's do that it has no task
+//! for, and no child is ever killed.
+
+use crate::common::{compile, expect, figure, run, run_behind};
+use crate::skipped::skipped;
+use deckle_group::layout::LINES;
+use deckle_group::{Group, Name};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+const LIMIT: [&str; 3] = ["--quiet", "--memory-max", "1G"];
+
+/// Checks that some forks were made and some were refused.
+fn both(ran: &crate::common::Ran, forks: u32) {
+    expect(ran, "all forks right");
+    let (made, refused) = (figure(&ran.out, "made "), figure(&ran.out, "refused "));
+    assert_eq!(made + refused, forks, "{}", ran.out);
+    assert!(made > 0 && refused > 0, "{}", ran.out);
+}
+
+#[test]
+fn d30_a_fork_beyond_the_lines_of_the_group_fails_and_no_child_is_killed() {
+    const LEFT: usize = 5;
+    let program = compile("refused_forks", &[]);
+    let name = format!("refused-forks-{}", std::process::id());
+    let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let path = file.to_str().expect("path").to_owned();
+    let running = std::thread::spawn(move || {
+        run(
+            &LIMIT,
+            &[program.to_str().expect("path"), "9", "0", "0", &path],
+        )
+    });
+    while !file.exists() {
+        assert!(
+            !running.is_finished(),
+            "{}",
+            running.join().expect("run").err
+        );
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let group = fs::read(&file).expect("the group's name");
+    let group = Group::attach(Name::new(&group).expect("a name")).expect("the group");
+    // As if others had them.
+    let lines: Vec<_> = std::iter::from_fn(|| group.reserve().ok()).collect();
+    // The program has one, and there are no more than `deckle run` has descriptors for.
+    assert!((LEFT + 1..LINES).contains(&lines.len()), "{}", lines.len());
+    lines[..LEFT].iter().for_each(|line| group.cancel(*line));
+    fs::remove_file(&file).expect("the file");
+    let ran = running.join().expect("run");
+    both(&ran, 9);
+    assert_eq!(figure(&ran.out, "made "), LEFT as u32);
+    assert_eq!(ran.err.lines().count(), 1, "{}", ran.err);
+    assert!(ran.err.contains("a fork has failed"), "{}", ran.err);
+}
+
+/// There were 256 lines.
+#[test]
+fn d30_300_children_of_one_program_are_managed_at_once() {
+    let program = compile("refused_forks", &[]);
+    let ran = run(&LIMIT, &[program.to_str().expect("path"), "300", "0", "0"]);
+    expect(&ran, "all forks right");
+    assert_eq!((figure(&ran.out, "made "), &*ran.err), (300, ""));
+}
+
+/// A service has a dozen tasks: several children fit.
+#[test]
+fn d30_a_fork_beyond_a_limit_on_processes_fails_and_no_child_is_killed() {
+    if fs::metadata("/proc/self").expect("/proc").uid() != 0 {
+        return skipped("a user without other processes needs root");
+    }
+    let program = compile("refused_forks", &[]);
+    let user = (100_000 + std::process::id()).to_string();
+    let program = [program.to_str().expect("path"), "11", "90", &user];
+    let ran = run_behind(&["env"], &LIMIT, &program);
+    both(&ran, 11);
+    assert_eq!(ran.err, "", "as on the kernel");
+}
+
+/// A control group of this test's own, in the first version's or the second's tree.
+struct Tasks(PathBuf);
+
+impl Tasks {
+    fn new(most: u32) -> Option<Tasks> {
+        let roots = ["/sys/fs/cgroup/pids", "/sys/fs/cgroup"];
+        roots.iter().find_map(|root| {
+            let path = PathBuf::from(format!("{root}/deckle-test-{}", std::process::id()));
+            fs::create_dir(&path).ok()?;
+            let made = Tasks(path);
+            fs::write(made.0.join("pids.max"), most.to_string()).ok()?;
+            Some(made)
+        })
+    }
+}
+
+impl Drop for Tasks {
+    fn drop(&mut self) {
+        // Tasks of the last service may be on their way out.
+        let watchdog = Instant::now() + Duration::from_secs(20);
+        while fs::remove_dir(&self.0).is_err() && Instant::now() < watchdog {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+#[test]
+fn d30_a_fork_beyond_the_tasks_of_a_cgroup_fails_and_no_child_is_killed() {
+    let Some(tasks) = Tasks::new(90) else {
+        return skipped("no control group for tasks can be made here");
+    };
+    let script = format!(
+        "echo $$ > {}/cgroup.procs && exec \"$@\"",
+        tasks.0.display()
+    );
+    let program = compile("refused_forks", &[]);
+    let program = [program.to_str().expect("path"), "11", "0", "0"];
+    let ran = run_behind(&["sh", "-c", &script, "sh"], &LIMIT, &program);
+    both(&ran, 11);
+    assert_eq!(ran.err, "", "as on the kernel");
+}

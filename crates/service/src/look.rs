@@ -1,0 +1,163 @@
+//! Looking after the program and `deckle run`: what became of them, what has changed, what there is
+//! to publish.
+//!
+//! Ten times a second while anything changes. Then the service sleeps without a limit in time: it
+//! is woken by the end of the program, by news of the group, and by its own threads, when they have
+//! done something ([`Rest::stir`]) or when one sees that `deckle run` is gone.
+
+use core::sync::atomic::Ordering::SeqCst;
+use core::sync::atomic::{AtomicU32, fence};
+use core::time::Duration;
+use deckle_mm::Item;
+use deckle_sys::futex::{self, Scope};
+use deckle_sys::poll::is_ready;
+
+use crate::end;
+use crate::process::Process;
+use crate::sys;
+use crate::watch::{State, Unknown};
+
+/// How often it is looked while something changes.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// What tells that there is something to publish: of several ways of growing and shrinking each
+/// changes one.
+const CHANGES: [Item; 5] = [
+    Item::Pgfault,
+    Item::NrOpen,
+    Item::NrAnon,
+    Item::NrSwapped,
+    Item::NrThp,
+];
+
+/// Whether who looks after the process sleeps. In a child of fork as in its parent: awake.
+#[derive(Default)]
+pub struct Rest(AtomicU32);
+
+const ASLEEP: u32 = 1;
+
+impl Rest {
+    /// Something was done: it is looked at soon.
+    pub fn stir(&self) {
+        // Either this sees that the other sleeps, or the other what was done.
+        fence(SeqCst);
+        if self.0.load(SeqCst) == ASLEEP && self.0.swap(0, SeqCst) == ASLEEP {
+            futex::wake(&self.0, 1);
+        }
+    }
+}
+
+/// Counters when nothing was left to do, and the number of the last news then.
+struct Idle {
+    changes: [u64; CHANGES.len()],
+    news: u32,
+}
+
+fn changes(process: &Process) -> [u64; CHANGES.len()] {
+    let stats = process.pager.mm().stats();
+    CHANGES.map(|item| stats.get(item))
+}
+
+fn news(process: &Process) -> Option<&AtomicU32> {
+    process.account.group().news(process.account.line())
+}
+
+/// What was told and followed last.
+#[derive(Default)]
+struct Last {
+    published: Option<[u64; CHANGES.len()]>,
+    followed: Option<u32>,
+}
+
+/// Looks after the process until it ends, or executes another program.
+pub fn after(process: &'static Process) -> ! {
+    let (mut last, mut idle) = (Last::default(), None);
+    // Whoever is woken again and again looks no more often than who never sleeps.
+    let mut waited = false;
+    loop {
+        let state = match &idle {
+            Some(idle) if waited => {
+                waited = false;
+                sleep(process, idle)
+            }
+            _ => {
+                waited = true;
+                process.watch.wait(LOOK)
+            }
+        };
+        match state {
+            // Not past a closed gate: a program that is killed in the middle of a fork never
+            // opens it, and its end must be seen all the same.
+            Ok(State::Running) => {
+                process.end_if_lost();
+                let inside = process.pager.gate().try_enter();
+                idle = inside.and_then(|_inside| last.look(process));
+            }
+            Ok(State::Execed | State::Ended) => {
+                process.publish();
+                process.account.group().leave(process.account.line());
+                let _ = process.link.bye();
+                sys::exit_all(0)
+            }
+            Err(why) => {
+                process.kill(&why.to_string());
+                sys::exit_all(1)
+            }
+        }
+        if is_lost(process) {
+            // `deckle run` has ended: nobody else is left to end the program.
+            end::destroy(process);
+            sys::exit_all(1)
+        }
+    }
+}
+
+fn is_lost(process: &Process) -> bool {
+    is_ready(process.link.fd().raw(), Duration::ZERO)
+}
+
+/// Sleeps until something has changed.
+fn sleep(process: &Process, idle: &Idle) -> Result<State, Unknown> {
+    let bell = &process.rest.0;
+    bell.store(ASLEEP, SeqCst);
+    fence(SeqCst);
+    let state = match news(process) {
+        Some(news) if changes(process) == idle.changes && !is_lost(process) => {
+            let words = [
+                (Scope::Shared, news, idle.news),
+                (Scope::Private, bell, ASLEEP),
+            ];
+            process.watch.wait_with(words, LOOK)
+        }
+        _ => process.watch.state(),
+    };
+    bell.store(0, SeqCst);
+    state
+}
+
+impl Last {
+    /// Does what there is to do; `None`: there may be more.
+    fn look(&mut self, process: &Process) -> Option<Idle> {
+        let (mm, account) = (process.pager.mm(), &process.account);
+        // First: what comes after it is news.
+        let news = news(process)?.load(SeqCst);
+        process.follow_settings(&mut self.followed);
+        let mut more = process.settle();
+        account.stop_borrowing(mm, false);
+        account.stop_lending(mm);
+        account.stop_lending_file(mm);
+        process.note_away();
+        let changes = changes(process);
+        if crate::door().fault.get() == b"panic" && changes[0] > 1000 {
+            panic!("as DECKLE_FAULT asks");
+        }
+        // To who does not fault nothing comes back.
+        if self.published != Some(changes) || mm.forget_refaults() {
+            process.publish();
+            self.published = Some(changes);
+            more = true;
+        }
+        let idle = !more && !account.has_to_look(mm);
+        idle.then_some(Idle { changes, news })
+    }
+}
