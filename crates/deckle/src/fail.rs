@@ -10,7 +10,7 @@ use std::path::Path;
 pub struct Fail {
     /// Exit status.
     pub status: i32,
-    /// The line, without `deckle: `.
+    /// The line, without `deckle: `; empty: none is said.
     pub text: String,
 }
 
@@ -20,6 +20,18 @@ impl Fail {
         Fail {
             status: 125,
             text: text.into(),
+        }
+    }
+
+    /// Standard output takes no more. Where its reader has gone, as `head` does, that is no
+    /// mistake: no line is said, and the status is that of a program that SIGPIPE ends.
+    pub fn output(e: &io::Error) -> Fail {
+        match e.kind() {
+            io::ErrorKind::BrokenPipe => Fail {
+                status: 128 + libc::SIGPIPE,
+                text: String::new(),
+            },
+            _ => Fail::own(format!("output: {}", plain(e))),
         }
     }
 }

@@ -11,8 +11,8 @@ use crate::args::lab::{Drawn, Experiment as Which, LabArgs, Told};
 use crate::fail::{Fail, plain};
 use crate::print;
 
-/// Runs an experiment. Status 1: it ran, and the result is not as it must be (a row failed, or
-/// the sides disagree).
+/// Runs an experiment. Status 1: it ran, and the result is not as it must be (a row failed, the
+/// sides disagree, or a target is missed).
 pub fn lab(args: LabArgs) -> Result<i32, Fail> {
     match args.experiment {
         Which::Pageout(told) => run(told, None),
@@ -47,14 +47,15 @@ fn run<E: Experiment + clap::Args>(told: Told<E>, plot: Option<PathBuf>) -> Resu
         Format::Text => report.to_text(),
         Format::Json => report.to_json(),
     };
-    print(text.trim_end_matches('\n'))?;
+    let printed = print(text.trim_end_matches('\n'));
     if let Some((mut file, path)) = picture {
         let svg = report.to_svg().unwrap_or_default();
         let _ = file.set_len(0);
         file.write_all(svg.as_bytes())
             .map_err(|e| no_plot(path, e))?;
     }
-    Ok(i32::from(report.failed()))
+    printed?;
+    Ok(i32::from(report.failed() || report.misses()))
 }
 
 /// This program, and the command that turns it into a workload: every side runs the same binary.

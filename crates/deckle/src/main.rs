@@ -25,6 +25,7 @@ mod settings;
 mod setup;
 mod size;
 mod swap;
+mod voice;
 
 use std::fmt;
 use std::process::{ExitCode, exit};
@@ -35,8 +36,8 @@ use fail::Fail;
 
 /// One line on standard error, `deckle: ` in front; red on a terminal that may be coloured.
 fn say(text: fmt::Arguments<'_>) {
-    use std::io::{IsTerminal, Write};
-    let mut err = std::io::stderr();
+    use std::io::IsTerminal;
+    let err = std::io::stderr();
     let none = std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty());
     let colour = err.is_terminal() && !none && !is_dumb();
     let head = if colour {
@@ -44,7 +45,7 @@ fn say(text: fmt::Arguments<'_>) {
     } else {
         "deckle:"
     };
-    let _ = err.write_all(format!("{head} {text}\n").as_bytes());
+    voice::write(format!("{head} {text}\n").as_bytes());
 }
 
 /// Whether the terminal can do nothing but show text, as it says.
@@ -55,8 +56,7 @@ fn is_dumb() -> bool {
 /// Lines on standard output.
 fn print(text: &str) -> Result<(), Fail> {
     use std::io::Write;
-    let done = writeln!(std::io::stdout(), "{text}");
-    done.map_err(|e| Fail::own(format!("output: {}", fail::plain(&e))))
+    writeln!(std::io::stdout(), "{text}").map_err(|e| Fail::output(&e))
 }
 
 fn main() -> ExitCode {
@@ -82,13 +82,17 @@ fn main() -> ExitCode {
         Command::Set(args) => look::set::set(&args),
         Command::Reclaim(args) => look::reclaim::reclaim(&args),
     };
-    match done {
-        Ok(status) => exit(status),
-        Err(fail) => {
-            say(format_args!("{fail}"));
-            exit(fail.status)
-        }
+    let status = done.unwrap_or_else(|fail| ended(&fail));
+    voice::finish();
+    exit(status)
+}
+
+/// Says why, where there is something to say; the exit status.
+fn ended(fail: &Fail) -> i32 {
+    if !fail.text.is_empty() {
+        say(format_args!("{fail}"));
     }
+    fail.status
 }
 
 /// Help and version go to standard output; a mistake is one line, and 125 like every failure
@@ -98,10 +102,7 @@ fn usage(e: &clap::Error) -> i32 {
     match e.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => match e.print() {
             Ok(()) => 0,
-            Err(e) => {
-                say(format_args!("output: {}", fail::plain(&e)));
-                125
-            }
+            Err(e) => ended(&Fail::output(&e)),
         },
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             let _ = e.print();

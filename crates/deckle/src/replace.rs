@@ -3,10 +3,29 @@
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use deckle_sys::file::set_flags;
 use deckle_sys::process::effective_user;
+
+/// Opens and empties the file at `path`, or makes it; `None`: a pipe that no process reads, whose
+/// opening would wait for one.
+///
+/// # Errors
+/// It cannot be written.
+pub fn open(path: &Path) -> io::Result<Option<File>> {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true);
+    match options.custom_flags(libc::O_NONBLOCK).open(path) {
+        Ok(file) => {
+            set_flags(&file, 0).map_err(|e| io::Error::from_raw_os_error(e.0))?;
+            Ok(Some(file))
+        }
+        Err(_) if fs::metadata(path).is_ok_and(|of| of.file_type().is_fifo()) => Ok(None),
+        Err(e) => Err(e),
+    }
+}
 
 /// The place of a file that nothing is lost by replacing.
 pub struct Place {

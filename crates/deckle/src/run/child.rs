@@ -1,15 +1,18 @@
 //! Starting the program.
 
-use std::ffi::OsString;
+use std::ffi::{CString, OsStr, OsString};
 use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
 
 use deckle_group::Name;
-use deckle_sys::process::{Start, at_start};
+use deckle_sys::Errno;
+use deckle_sys::process::{self, Start, at_start};
 use deckle_sys::signal::Signals;
 
+use super::nested::{GROUP, OUTER, PRELOAD, variable};
 use crate::fail::{Fail, plain};
 
 /// What to execute.
@@ -22,6 +25,8 @@ pub struct Program {
     pub library: Option<PathBuf>,
     /// It is to stop after its exec, so that the second door can be put in.
     pub traced: bool,
+    /// Its limits on descriptors, if the supervisor has raised its own.
+    pub files: Option<[u64; 2]>,
 }
 
 impl Program {
@@ -40,15 +45,31 @@ impl Program {
             }
             other => other,
         }
-        .map_err(|e| {
-            let text = format!("{}: cannot be executed: {}", self.path.display(), plain(&e));
-            let status = match e.raw_os_error() {
-                Some(libc::ENOENT) => 127,
-                Some(libc::EAGAIN | libc::ENOMEM) => 125,
-                _ => 126,
-            };
-            Fail { status, text }
-        })
+        .map_err(|e| self.failed(&e))
+    }
+
+    /// Executes it in the place of this process. Comes back with an error only.
+    pub fn replace(&self) -> Fail {
+        let text = |text: &OsStr| CString::new(text.as_bytes()).unwrap_or_default();
+        let mut argv: Vec<_> = self.argv.iter().map(|word| text(word)).collect();
+        let env: Vec<_> = std::env::vars_os().map(|(k, v)| variable(&k, &v)).collect();
+        let path = text(self.path.as_os_str());
+        let mut errno = process::execute(&path, &argv, &env, false);
+        if errno == Errno(libc::ENOEXEC) {
+            argv.splice(..1, [c"/bin/sh".to_owned(), path]);
+            errno = process::execute(c"/bin/sh", &argv, &env, false);
+        }
+        self.failed(&std::io::Error::from_raw_os_error(errno.0))
+    }
+
+    fn failed(&self, e: &std::io::Error) -> Fail {
+        let text = format!("{}: cannot be executed: {}", self.path.display(), plain(e));
+        let status = match e.raw_os_error() {
+            Some(libc::ENOENT) => 127,
+            Some(libc::EAGAIN | libc::ENOMEM) => 125,
+            _ => 126,
+        };
+        Fail { status, text }
     }
 
     fn spawn(
@@ -59,18 +80,18 @@ impl Program {
     ) -> std::io::Result<(u32, Option<bool>)> {
         if let Some(library) = &self.library {
             let mut preload = library.clone().into_os_string();
-            if let Some(users) = std::env::var_os("LD_PRELOAD").filter(|v| !v.is_empty()) {
+            if let Some(users) = std::env::var_os(PRELOAD).filter(|v| !v.is_empty()) {
                 preload.push(":");
                 preload.push(users);
             }
-            command
-                .env("LD_PRELOAD", preload)
-                .env("DECKLE_GROUP", group.as_str());
+            command.env(PRELOAD, preload).env(GROUP, group.as_str());
         }
+        command.env_remove(OUTER);
         let (traced, (mut told, tell)) = (self.traced, std::io::pipe()?);
         let start = Start {
             signals: Some(signals.before()),
             traced: traced.then_some(tell),
+            files: self.files,
             ..Start::default()
         };
         // An unmanaged program has no service that would end it with us.

@@ -13,7 +13,7 @@ use super::inject::Held;
 
 /// The first of the places from which one is chosen, and how many there are: from 24 TiB on,
 /// where neither the kernel nor an allocator that is known puts anything by itself.
-const WINDOWS: [usize; 2] = [24 << 8, 2048];
+pub const WINDOWS: [usize; 2] = [24 << 8, 2048];
 /// Where in its 4 GiB the code begins.
 const CODE: usize = 1 << 20;
 

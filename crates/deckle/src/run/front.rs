@@ -27,8 +27,9 @@ use deckle_sys::signal::{self, Signals};
 use deckle_sys::{Fd, pidfd, process};
 
 use super::ending;
+use super::signals::is_ours_alone;
 use crate::fail::{Fail, plain};
-use crate::say;
+use crate::{say, voice};
 
 /// The program has been stopped.
 pub const STOPPED: u8 = b'T';
@@ -159,8 +160,7 @@ impl Front {
                     }
                     _ => {}
                 }
-                // We share the program's process group: what the terminal sent it has already.
-                if !signal.from_terminal {
+                if is_ours_alone(&signal) {
                     self.link.tell(signal.number as u8);
                 }
             }
@@ -224,6 +224,8 @@ impl Front {
 /// The supervisor has ended: in order, or the tree must end with it. The exit status.
 fn after(supervisor: i32, raw: i32) -> i32 {
     let left = ending::end_tree();
+    // Where there is no thread for it, what is said may have to wait for its reader.
+    let _ = voice::begin();
     if libc::WIFSIGNALED(raw) {
         say(format_args!(
             "my supervisor (process {supervisor}) was killed by signal {}: the program was \

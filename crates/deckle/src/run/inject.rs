@@ -152,10 +152,10 @@ impl Tracer {
                     "process {pid}: runs outside the limit: it is a 32-bit program"
                 ));
             }
-            Err(why) if held.filtered => {
+            Err(why) if held.filtered || group.strict() => {
                 // A process that is stopped for us: the number is its own.
                 let _ = deckle_sys::signal::send(pid, libc::SIGKILL);
-                // It would die at its first call.
+                // With the filter it would die at its first call.
                 say(format_args!(
                     "process {pid}: is ended: the second door cannot be put in: {why}"
                 ));

@@ -4,11 +4,16 @@ mod child;
 mod ending;
 mod entry;
 mod front;
+mod hello;
 mod inject;
+mod killed;
 pub mod knobs;
 mod leaving;
+mod nested;
 mod peer;
+mod points;
 pub mod report;
+mod room;
 mod services;
 mod signals;
 mod stats_file;
@@ -16,21 +21,22 @@ mod supervise;
 mod swapfile;
 mod told;
 pub mod tree;
+mod victim;
 
 use std::ffi::{CString, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::process::parent_id;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
 
 use deckle_door::Text;
 use deckle_group::program::{self, PATH_MAX, ProgramError, Verdict};
-use deckle_group::{Group, Name};
+use deckle_group::{AttachError, Group, Name};
 use deckle_live::{Capabilities, Capability};
 use deckle_sys::signal::Signals;
 use deckle_sys::{Errno, random};
 
 use self::front::{Link, Side};
+use self::nested::Outer;
 use self::report::Report;
 use self::swapfile::SwapFiles;
 use self::told::Told;
@@ -38,7 +44,7 @@ use crate::access::Facts;
 use crate::args::RunArgs;
 use crate::fail::{Fail, plain};
 use crate::settings::Settings;
-use crate::{look, procfs, say};
+use crate::{look, procfs, say, voice};
 
 /// File name of the preload library.
 const LIBRARY: &str = "libdeckle.so";
@@ -49,6 +55,7 @@ const ENTRY: &str = "libdeckle.entry";
 
 /// Runs the program; the exit status of `deckle`.
 pub fn run(args: &RunArgs) -> Result<i32, Fail> {
+    let outer = nested::outer(args)?;
     let name = Name::new(random_name()?.as_bytes()).map_err(|e| Fail::own(e.to_string()))?;
     let signals =
         signals::open().map_err(|e| Fail::own(format!("signals cannot be received: {e}")))?;
@@ -56,11 +63,11 @@ pub fn run(args: &RunArgs) -> Result<i32, Fail> {
         return Err(Fail::own(procfs::MISSING));
     }
     if std::process::id() == 1 {
-        return supervisor(args, name, &signals, None);
+        return supervisor(args, name, &signals, None, outer);
     }
     match front::split(&signals, name)? {
         Side::Front(status) => Ok(status),
-        Side::Supervisor(link) => supervisor(args, name, &signals, Some(link)),
+        Side::Supervisor(link) => supervisor(args, name, &signals, Some(link), outer),
     }
 }
 
@@ -70,7 +77,9 @@ fn supervisor(
     name: Name,
     signals: &Signals,
     front: Option<Link>,
+    outer: Option<Outer>,
 ) -> Result<i32, Fail> {
+    voice::begin().map_err(|e| Fail::own(format!("no thread: {}", plain(&e))))?;
     let settings = Settings::of(args)?;
     let (path, verdict) = find_program(&args.program)?;
     let alias = look::alias(args.name.as_deref())?;
@@ -78,19 +87,23 @@ fn supervisor(
         .as_ref()
         .map_or_else(std::process::id, |_| parent_id());
     let tree = args.name.clone().unwrap_or_else(|| pid.to_string());
-    let mut told = Told::create(args, name, tree, &settings)?;
+    let told = Told::create(args, name, tree, &settings)?;
     let managed = !args.unmanaged && can_manage(&path, verdict, settings.strict)?;
     let found = managed.then(tried).transpose()?;
     let library = if managed { Some(library()?) } else { None };
     let dir = settings.swap.file.as_ref().map(|file| file.dir.as_path());
     let files = SwapFiles::new(dir)?;
-    let code = library.as_ref().map(|library| {
-        let files = [ENTRY, IMAGE].map(|file| library.with_file_name(file));
-        entry::Code::read(&files[0], &files[1], name).map_err(Fail::own)
-    });
-    let tracer = inject::Tracer::new(code.transpose()?);
+    let tracer = tracer(library.as_deref(), name)?;
+    let watched = managed.then(room::raise).transpose()?;
+    deckle_group::look::sweep();
     let group = group_of(name, &settings)?;
+    if let Some((_, most)) = watched {
+        group.set_lines_max(most);
+    }
     let _unlink = Unlink(name);
+    let _reserved = outer
+        .map(|outer| outer.reserve(settings.limits.max))
+        .transpose()?;
     group.note_front(pid);
     group.set_unmanaged(args.unmanaged);
     if let Some(alias) = alias {
@@ -106,22 +119,19 @@ fn supervisor(
         path,
         argv: args.program.clone(),
         traced: library.is_some() && matches!(verdict, Verdict::Injected(_)),
+        files: watched.and_then(|(before, _)| before),
         library,
     };
-    let start = Instant::now();
-    let report = |end| Report::gather(&group, settings.swap.to_string(), end);
-    let Some(end) =
-        supervise::supervise(&group, &program, signals, front, tracer, files, &mut || {
-            told.work(&group, || report(Err(start.elapsed())))
-        })?
-    else {
+    let swap = settings.swap.to_string();
+    let telling = told.start(group, swap.clone())?;
+    let Some(end) = supervise::supervise(&group, &program, signals, front, tracer, files)? else {
         // Nobody is there who would want to know.
         return Ok(137);
     };
-    let report = report(Ok(&end));
-    let lost = told.end(args, &report, &group, &end);
+    let lost = telling.end(&end);
     if !args.quiet {
-        report.print();
+        let report = Report::gather(&group, swap, Ok(&end));
+        voice::write(report.text().as_bytes());
     }
     lost.iter().for_each(|fail| say(format_args!("{fail}")));
     // What the program says of itself is not lost with a file.
@@ -129,6 +139,15 @@ fn supervisor(
         (0, Some(fail)) => fail.status,
         (status, _) => status,
     })
+}
+
+/// Puts the second door, beside the `library`, into programs.
+fn tracer(library: Option<&Path>, name: Name) -> Result<inject::Tracer, Fail> {
+    let code = library.map(|library| {
+        let files = [ENTRY, IMAGE].map(|file| library.with_file_name(file));
+        entry::Code::read(&files[0], &files[1], name).map_err(Fail::own)
+    });
+    Ok(inject::Tracer::new(code.transpose()?))
 }
 
 /// Whether the tree can be managed, of which the first program says `verdict`.
@@ -142,8 +161,7 @@ fn can_manage(path: &Path, verdict: Verdict, strict: bool) -> Result<bool, Fail>
     };
     let (name, remedy) = (path.display(), reason.remedy());
     if strict {
-        let why = format!("{name}: cannot be managed: {reason}: {remedy}");
-        return Err(Fail::own(why));
+        refuse(path, verdict)?;
     }
     say(format_args!(
         "{name}: cannot be managed and runs outside the limit: {reason}: {remedy}"
@@ -152,12 +170,34 @@ fn can_manage(path: &Path, verdict: Verdict, strict: bool) -> Result<bool, Fail>
     Ok(Facts::gather().way().is_some() && library().is_ok())
 }
 
+/// Refuses a program that cannot be managed: `--strict`.
+fn refuse(path: &Path, verdict: Verdict) -> Result<(), Fail> {
+    let Verdict::Unmanaged(reason) = verdict else {
+        return Ok(());
+    };
+    Err(Fail::own(format!(
+        "{}: cannot be managed: {reason}: {}",
+        path.display(),
+        reason.remedy()
+    )))
+}
+
 /// The group, with what the settings say of it.
 fn group_of(name: Name, settings: &Settings) -> Result<Group, Fail> {
     let (limits, swap) = (settings.limits, settings.swap.kind);
     let group = Group::create(name, limits, &settings.tunables, swap);
-    let hint = "/dev/shm must be writable and have 1 MiB free";
-    let group = group.map_err(|e| Fail::own(format!("{e}: {hint}")))?;
+    let group = group.map_err(|e| {
+        let hint = match e {
+            AttachError::Call(_, Errno(libc::ENOSPC)) => {
+                "/dev/shm is full: free 1 MiB there, or have it made larger"
+            }
+            AttachError::Call(_, Errno(libc::EFBIG)) => {
+                "the hard limit on the size of files must allow 1 MiB: raise it (ulimit -H -f)"
+            }
+            _ => "/dev/shm must be writable and have 1 MiB free",
+        };
+        Fail::own(format!("{e}: {hint}"))
+    })?;
     group.set_strict(settings.strict);
     if let Some(file) = settings.swap_file {
         group.set_swap_file(file);

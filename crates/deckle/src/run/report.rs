@@ -1,11 +1,10 @@
 //! What is said at the end: a summary for people, JSON for programs.
 
-use std::io::{self, Write};
 use std::time::Duration;
 
 use deckle_group::Group;
 use deckle_mm::{Item, PAGE_SIZE, SIZE_ORDERS, SizeItem};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::knobs;
 use super::supervise::End;
@@ -19,6 +18,8 @@ pub struct Report {
     pub unmanaged: bool,
     /// `memory.max`, if there is one.
     pub max: Option<u64>,
+    /// The largest that it ever was, if there always was one.
+    pub largest_max: Option<u64>,
     /// `memory.high`, if there is one.
     pub high: Option<u64>,
     /// `memory.swap.max`, if there is one.
@@ -68,9 +69,9 @@ pub struct Report {
     /// All counters and gauges.
     pub counters: Vec<(Item, u64)>,
     /// Those of each size of folio.
-    pub sizes: Map<String, Value>,
-    /// What is in force.
-    pub knobs: Value,
+    pub sizes: Value,
+    /// Of which it is told.
+    group: Group,
 }
 
 impl Report {
@@ -84,6 +85,7 @@ impl Report {
         Report {
             unmanaged: group.is_unmanaged(),
             max: limit(limits.max),
+            largest_max: limit(group.largest_max()),
             high: limit(limits.high),
             swap_max: limit(limits.swap_max),
             status: end.ok().map(|end| end.status),
@@ -108,7 +110,7 @@ impl Report {
             killed: group.oom_kills(),
             counters: Item::ALL.iter().map(|i| (*i, group.counter(*i))).collect(),
             sizes: sizes(group),
-            knobs: knobs::json(group, &swap),
+            group: *group,
             swap,
         }
     }
@@ -121,17 +123,30 @@ impl Report {
             .map_or(0, |(_, n)| *n)
     }
 
+    /// The knobs that are in force.
+    pub fn knobs(&self) -> Value {
+        knobs::json(&self.group, &self.swap)
+    }
+
     /// JSON with raw integers; amounts of memory in bytes, counters as the kernel counts them.
     /// `stored` is what swapped pages take in the store (`store_memory`: with the room between),
     /// `swapped` what the program sees, `filed`
     /// what of it is in files, and `file` what it takes there.
     /// `exit_status` is null while the program runs. New members may come without a new schema.
     pub fn json(&self) -> Value {
-        let counters: Map<String, Value> = self
+        let mut all = self.head();
+        all["counters"] = self
             .counters
             .iter()
             .map(|(i, n)| (i.name().to_owned(), json!(n)))
             .collect();
+        all["sizes"] = self.sizes.clone();
+        all["knobs"] = self.knobs();
+        all
+    }
+
+    /// The same without what has many members of its own.
+    pub fn head(&self) -> Value {
         json!({
             "schema": 1,
             "managed": !self.unmanaged,
@@ -139,6 +154,7 @@ impl Report {
             "signal": self.signal,
             "wall_s": self.wall_s,
             "memory_max_bytes": self.max,
+            "memory_max_largest_bytes": self.largest_max,
             "memory_high_bytes": self.high,
             "swap": self.swap,
             "swap_max_bytes": self.swap_max,
@@ -169,18 +185,14 @@ impl Report {
             "programs_managed": self.programs,
             "programs_unmanaged": self.programs_unmanaged,
             "oom_kills": self.killed,
-            "counters": counters,
-            "sizes": self.sizes,
-            "knobs": self.knobs,
+            "counters": null,
+            "sizes": null,
+            "knobs": null,
         })
     }
 
-    /// Prints the summary on standard error.
-    pub fn print(&self) {
-        let _ = io::stderr().write_all(self.text().as_bytes());
-    }
-
-    fn text(&self) -> String {
+    /// The summary for standard error.
+    pub fn text(&self) -> String {
         let mut out = String::new();
         let mut line = |name: &str, text: String| {
             out.push_str(&format!("deckle: {name:<9}{text}\n"));
@@ -193,14 +205,7 @@ impl Report {
             );
             return out;
         }
-        let of = self
-            .max
-            .map_or("no limit".into(), |m| format!("limit {}", show(m)));
-        let [peak, resident] = [self.peak, self.resident_peak].map(show);
-        line(
-            "memory",
-            format!("peak {peak} ({of}), resident peak {resident}"),
-        );
+        line("memory", self.memory());
         line("swap", self.swapped());
         if self.filed_peak[0] > 0 {
             line("file", self.filed());
@@ -246,6 +251,28 @@ impl Report {
         out
     }
 
+    /// Whether the peak is above `memory.max` because that was lowered later.
+    pub fn is_peak_before_lowered(&self) -> bool {
+        let was_larger = |max| self.largest_max.is_none_or(|largest| largest > max);
+        self.max
+            .is_some_and(|max| self.peak > max && was_larger(max))
+    }
+
+    fn memory(&self) -> String {
+        let max = |max: Option<u64>| max.map_or("no limit".to_owned(), show);
+        let [peak, resident] = [self.peak, self.resident_peak].map(show);
+        let limit = if self.max.is_some() { "limit " } else { "" };
+        let lowered = match self.is_peak_before_lowered() {
+            true => format!(
+                "; the peak was before it was lowered from {}",
+                max(self.largest_max)
+            ),
+            false => String::new(),
+        };
+        let of = max(self.max);
+        format!("peak {peak} ({limit}{of}{lowered}), resident peak {resident}")
+    }
+
     /// Pages of a counter, as bytes.
     fn pages(&self, item: Item) -> String {
         show(self.counter(item).saturating_mul(PAGE))
@@ -282,8 +309,8 @@ impl Report {
 }
 
 /// What is counted for each size of folio, under the kernel's name of the size.
-fn sizes(group: &Group) -> Map<String, Value> {
-    let size = |order| -> Map<String, Value> {
+fn sizes(group: &Group) -> Value {
+    let size = |order| -> Value {
         let one = |i: &SizeItem| (i.name().to_owned(), json!(group.size_counter(order, *i)));
         SizeItem::ALL.iter().map(one).collect()
     };
@@ -291,7 +318,7 @@ fn sizes(group: &Group) -> Map<String, Value> {
         .map(|order| {
             (
                 format!("hugepages-{}kB", (PAGE_SIZE >> 10) << order),
-                Value::Object(size(order)),
+                size(order),
             )
         })
         .collect()

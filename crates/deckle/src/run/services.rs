@@ -14,30 +14,20 @@ use deckle_group::proc::proc_stat;
 use deckle_group::proto::{Message, PACKET_MAX, give, give_file, give_spare, held, listen, pair};
 use deckle_group::{Group, LineId, Name};
 use deckle_sys::poll::to_read;
-use deckle_sys::socket::{FDS_MAX, accept, receive};
+use deckle_sys::socket::{accept, receive};
 use deckle_sys::{Errno, Fd, pidfd};
 
+use super::hello::{Known, Service, TooFew, hello, pid_of, program_of};
 use super::inject::{Held, Tracer};
+use super::killed::Reports;
 use super::leaving::Leavings;
-use super::peer::{Peer, is_descendant, peer_of, thread_of};
+use super::peer::{Peer, peer_of, thread_of};
+use super::points;
 use super::swapfile::SwapFiles;
 use super::tree::is_service_task;
+use super::victim::Victims;
 use crate::fail::Fail;
-use crate::procfs::field;
-use crate::say;
-
-struct Service {
-    program: u32,
-    /// The same in this process's pid namespace; 0 if it has no pid here.
-    program_here: u32,
-    line: LineId,
-    /// In this process's pid namespace; 0 if it has no pid here.
-    pid: u32,
-    /// Held, never used: see the head of the file.
-    _userfaultfd: Fd,
-    service_pidfd: Fd,
-    program_pidfd: Fd,
-}
+use crate::{say, voice};
 
 struct Connection {
     number: u64,
@@ -72,12 +62,17 @@ impl Connection {
 /// that does not end is killed before, so that this ends only what never ends: a tree in which some
 /// process ends all the time, and others take at once what it gives back.
 const SPARED: Duration = Duration::from_secs(5);
+/// Most connections, and most packets of one, that are taken in a row: more than a queue has, but
+/// no process holds up the others.
+const AT_ONCE: usize = 1024;
 /// Without a word for so long, memory is not out any more.
 const QUIET: Duration = Duration::from_secs(1);
 
 /// A process that is to be killed because memory is out.
 struct OutOfMemory {
     victim: LineId,
+    /// The process that asks, if it has said hello.
+    grower: Option<LineId>,
     kills: u64,
     text: Vec<u8>,
 }
@@ -92,11 +87,11 @@ pub struct Services {
     /// Connections until now.
     connected: u64,
     files: SwapFiles,
-    /// Who is being killed at the limit.
-    dying: Option<LineId>,
+    victims: Victims,
     /// Nobody was killed at the limit, though asked for, since the first time and until the second.
     spared: Option<[Instant; 2]>,
     leaving: Leavings,
+    reports: Reports,
     buffer: Vec<u8>,
 }
 
@@ -119,9 +114,10 @@ impl Services {
             connections: Vec::new(),
             connected: 0,
             files,
-            dying: None,
+            victims: Victims::default(),
             spared: None,
             leaving: Leavings::default(),
+            reports: Reports::default(),
             buffer: vec![0; PACKET_MAX],
         })
     }
@@ -188,7 +184,10 @@ impl Services {
 
     fn accept(&mut self) {
         for i in 0..self.listeners.len() {
-            while let Some(socket) = accept(&self.listeners[i], libc::SOCK_NONBLOCK) {
+            for _ in 0..AT_ONCE {
+                let Some(socket) = accept(&self.listeners[i], libc::SOCK_NONBLOCK) else {
+                    break;
+                };
                 // Anybody may connect; only our own user and our own tree may talk.
                 if let Some(peer) = peer_of(&socket) {
                     self.connect(socket, peer);
@@ -208,21 +207,38 @@ impl Services {
         if o.kills != group.oom_kills() || self.spares(group) {
             return;
         }
-        let of = |line: LineId| {
-            let services = self.connections.iter().filter_map(|c| c.service.as_ref());
-            let mut alive = services.filter(|s| !pidfd::has_ended(&s.program_pidfd));
-            alive.find(move |s| s.line == line)
+        let services = self.connections.iter().filter_map(|c| c.service.as_ref());
+        let alive: Vec<_> = services
+            .filter(|s| !pidfd::has_ended(&s.program_pidfd))
+            .collect();
+        let of = |line: LineId| alive.iter().find(|s| s.line == line);
+        let known: Vec<_> = alive.iter().map(|s| s.line).collect();
+        let choose = |may: &dyn Fn(LineId) -> bool| {
+            let pid = |line| may(line).then(|| of(line).map_or(0, |s| s.program_here));
+            points::choose(group, o.grower, pid).map(|p| p.line)
         };
-        if self.dying.is_some_and(|line| of(line).is_some()) {
-            return;
-        }
-        // One that has not said hello yet: the sender will look again.
-        if let Some(service) = of(o.victim)
-            && group.note_killed(o.victim)
+        let (named, now) = (choose(&|_| true).unwrap_or(o.victim), Instant::now());
+        // None: the sender will look again.
+        let next = self.victims.next(named, &known, now, choose);
+        if let Some(service) = next.and_then(of)
+            && group.note_killed(service.line)
         {
-            print_raw(&o.text);
             let _ = pidfd::kill(&service.program_pidfd, libc::SIGKILL);
-            self.dying = Some(o.victim);
+            let charged = group.processes().find(|p| p.line == service.line);
+            let what = format!(
+                "deckle: out of memory: process {} killed ({} kB charged); ",
+                service.program,
+                charged.map_or(0, |p| p.charged * 4)
+            );
+            let text = [what.as_bytes(), &o.text].concat();
+            voice::write(&self.reports.shown(text, now));
+            if service.line != named {
+                say(format_args!(
+                    "another one does not die, or is not known here: process {} is killed instead",
+                    service.program
+                ));
+            }
+            self.victims.killed(service.line, now);
         }
     }
 
@@ -267,22 +283,23 @@ impl Services {
         tracer: &mut Tracer,
         out: &mut Vec<OutOfMemory>,
     ) {
-        while let Some(socket) = &c.socket {
+        for _ in 0..AT_ONCE {
+            let Some(socket) = &c.socket else { return };
             let got = match receive(socket, &mut self.buffer) {
-                Ok(got) => got,
+                Ok(got) if !got.packet.is_empty() => got,
                 Err(Errno(libc::EAGAIN)) => return,
-                Err(_) => {
+                _ => {
                     c.socket = None;
                     return;
                 }
             };
-            if got.packet.is_empty() {
-                c.socket = None;
-                return;
-            }
             match Message::decode(got.packet) {
                 Some(Message::Hello { pid, line, .. }) => {
-                    c.service = hello(c.peer, pid, line, got.fds, got.sender);
+                    match hello(c.peer, pid, line, got.fds, got.sender) {
+                        Ok(service) => c.service = service,
+                        // The service ends its program when the connection does.
+                        Err(TooFew) => c.socket = None,
+                    }
                     self.files.joined(c.number, line);
                 }
                 Some(Message::Kill) => c.kill(),
@@ -292,6 +309,7 @@ impl Services {
                     text,
                 }) => out.push(OutOfMemory {
                     victim,
+                    grower: c.service.as_ref().map(|s| s.line),
                     kills,
                     text: text.to_vec(),
                 }),
@@ -309,16 +327,14 @@ impl Services {
                     child,
                     told,
                 }) => {
-                    let pid = got.sender.as_ref().map(pid_of);
                     let how = Held {
                         filtered,
                         child,
                         told,
                     };
-                    let tid = pid.and_then(|pid| thread_of(pid, tid));
-                    let _ = held(socket, tid.is_some_and(|tid| tracer.hold(tid as i32, how)));
+                    hold(socket, got.sender.as_ref(), tid, how, tracer);
                 }
-                Some(Message::Say(text)) => print_raw(text),
+                Some(Message::Say(text)) => voice::write(text),
                 Some(Message::Unmanaged { path, reason }) => unmanaged(group, path, reason),
                 Some(Message::Bye) => {
                     if let Some(s) = c.service.take() {
@@ -346,7 +362,7 @@ impl Services {
             c.lost = true;
             // The first process of a pid namespace ends after all others of it.
             let ends = proc_stat(pid_of(&s.program_pidfd)).is_ok_and(|p| p.exiting);
-            if self.dying != Some(s.line) && !ends {
+            if !self.victims.is_dying(s.line) && !ends {
                 say(format_args!(
                     "process {}: its memory manager died, so its memory is lost: killed",
                     s.program
@@ -355,6 +371,12 @@ impl Services {
             let _ = pidfd::kill(&s.program_pidfd, libc::SIGKILL);
         }
     }
+}
+
+/// Holds on to the thread of the sender's that executes a program, and says whether that is done.
+fn hold(to: &Fd, sender: Option<&Fd>, tid: u32, how: Held, tracer: &mut Tracer) {
+    let tid = sender.and_then(|sender| thread_of(pid_of(sender), tid));
+    let _ = held(to, tid.is_some_and(|tid| tracer.hold(tid as i32, how)));
 }
 
 /// A program of the tree could not be managed.
@@ -383,109 +405,4 @@ fn give_all(to: &Fd, sender: Option<&Known>, [page, device]: [Option<&Fd>; 2]) {
         to,
         [page, device, program, stat, maps, status, pagemap, memory],
     );
-}
-
-/// A process, and its pid in this process's namespace; 0 if it has none here.
-struct Known {
-    pidfd: Fd,
-    pid: u32,
-}
-
-impl Known {
-    fn of(pidfd: Fd) -> Known {
-        let pid = pid_of(&pidfd);
-        Known { pidfd, pid }
-    }
-}
-
-/// Whom a hello is about: a service and its program, which calls itself `pid`. By the descriptors
-/// that came with it; or it is who has sent it, and that one's program is known.
-fn identified(
-    pid: u32,
-    [service, program]: [Option<Fd>; 2],
-    sender: Option<Fd>,
-) -> [Option<Known>; 2] {
-    if service.is_some() {
-        return [service, program].map(|fd| fd.map(Known::of));
-    }
-    // Not who has adopted the service since.
-    let named = |program: &Known| {
-        let path = format!("/proc/{}/status", program.pid);
-        let text = std::fs::read_to_string(path).unwrap_or_default();
-        let line = text.lines().find(|l| l.starts_with("NSpid:"));
-        line.and_then(|l| l.split_whitespace().last()?.parse().ok()) == Some(pid)
-    };
-    let service = sender.map(Known::of);
-    let program = service.as_ref().and_then(program_of).filter(named);
-    [service, program]
-}
-
-/// The program of a service: its parent.
-fn program_of(service: &Known) -> Option<Known> {
-    let parent = || proc_stat(service.pid).ok().map(|s| s.parent);
-    let pid = parent()?;
-    let pidfd = pidfd::open(pid).ok()?;
-    // Its child still, and so nobody else has the number; nor the service's, while that lives.
-    let known = pid != std::process::id() && parent() == Some(pid);
-    (known && !pidfd::has_ended(&service.pidfd)).then_some(Known { pidfd, pid })
-}
-
-fn hello(
-    peer: Peer,
-    pid: u32,
-    line: LineId,
-    mut fds: [Option<Fd>; FDS_MAX],
-    sender: Option<Fd>,
-) -> Option<Service> {
-    let [service, program] = identified(pid, [fds[1].take(), fds[2].take()], sender);
-    match (fds[0].take(), service, program) {
-        // Whoever is named here may be killed by us later: by our user no other than he could.
-        (Some(userfaultfd), Some(service), Some(program))
-            if peer == Peer::User || is_descendant(service.pid) && is_descendant(program.pid) =>
-        {
-            Some(Service {
-                program: pid,
-                program_here: program.pid,
-                line,
-                pid: service.pid,
-                _userfaultfd: userfaultfd,
-                service_pidfd: service.pidfd,
-                program_pidfd: program.pidfd,
-            })
-        }
-        // One that has ended has no number any more.
-        (_, _, Some(program)) if pidfd::has_ended(&program.pidfd) => None,
-        // Its program has ended, and it will see that.
-        (Some(_), Some(_), None) => None,
-        (Some(_), Some(_), Some(_)) => {
-            say(format_args!(
-                "process {pid}: its service names a process that is none of ours; ignored"
-            ));
-            None
-        }
-        _ => {
-            say(format_args!(
-                "process {pid}: its service sent too few descriptors; ignored"
-            ));
-            None
-        }
-    }
-}
-
-/// The pid, in this process's namespace, of the process behind `pidfd`; 0 if it has none.
-fn pid_of(pidfd: &Fd) -> u32 {
-    let path = format!("/proc/self/fdinfo/{}", pidfd.raw());
-    let text = std::fs::read_to_string(path).unwrap_or_default();
-    field(&text, "Pid:")
-        .and_then(|n| n.parse().ok())
-        .unwrap_or(0)
-}
-
-/// A service's text as it is, in one write, so that lines of several do not mix.
-fn print_raw(text: &[u8]) {
-    use std::io::Write;
-    let _ = std::io::stderr().write_all(text);
-    if !text.ends_with(b"\n") {
-        let _ = std::io::stderr().write_all(b"\n");
-    }
 }

@@ -4,20 +4,23 @@
 //! Who reads it must never see half of it, so a new file takes the place of the old one. Only a
 //! file that nothing is lost by replacing is replaced: a regular one, ours, with one name, in a
 //! directory where another can be made. Anything else (a pipe, say) is written once, at the end.
+//! A pipe that no process reads at the start is opened then, too.
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::replace::Place;
+use crate::replace::{self, Place};
 
 /// When the file is written first, after the start, and how often from then on.
 const EVERY: Duration = Duration::from_secs(1);
 
 /// The file, open since the start: what cannot be written fails before the program runs.
 pub struct StatsFile {
-    file: File,
+    /// `None`: to be opened at the end.
+    file: Option<File>,
+    path: PathBuf,
     /// Where the next one goes, if it can take this one's place.
     replace: Option<Place>,
     next: Instant,
@@ -29,10 +32,14 @@ impl StatsFile {
     /// # Errors
     /// If it cannot be written.
     pub fn create(path: &Path, unique: &str) -> io::Result<StatsFile> {
-        let file = File::create(path)?;
-        let replace = Place::of(&file, path, unique)?;
+        let file = replace::open(path)?;
+        let replace = match &file {
+            Some(file) => Place::of(file, path, unique)?,
+            None => None,
+        };
         Ok(StatsFile {
             file,
+            path: path.to_owned(),
             replace,
             next: Instant::now() + EVERY,
         })
@@ -63,14 +70,18 @@ impl StatsFile {
         if self.replace.is_some() && self.put(last).is_ok() {
             return Ok(());
         }
-        self.file.set_len(0).or_else(not_a_file)?;
-        self.file.write_all(last)
+        let mut file = match self.file {
+            Some(file) => file,
+            None => File::create(&self.path)?,
+        };
+        file.set_len(0).or_else(not_a_file)?;
+        file.write_all(last)
     }
 
     fn put(&mut self, text: &[u8]) -> io::Result<()> {
-        if let Some(place) = &self.replace {
+        if let (Some(place), Some(file)) = (&self.replace, &mut self.file) {
             // What is written after this, if no other file can be made, goes where readers look.
-            self.file = place.put(&self.file, text)?;
+            *file = place.put(file, text)?;
         }
         Ok(())
     }

@@ -5,14 +5,15 @@ use std::time::{Duration, Instant};
 
 use deckle_group::Group;
 use deckle_sys::poll::{poll, to_read};
-use deckle_sys::process;
 use deckle_sys::signal::{self, Signals};
+use deckle_sys::{process, trace};
 
 use super::child::Program;
 use super::ending;
 use super::front::{GOES_ON, Heard, Link, STOPPED};
 use super::inject::Tracer;
 use super::services::Services;
+use super::signals::is_ours_alone;
 use super::swapfile::SwapFiles;
 use super::tree;
 use crate::fail::Fail;
@@ -22,6 +23,9 @@ use crate::say;
 const GRACE: Duration = Duration::from_secs(5);
 /// Longest time between two measurements of what the limit does not hold.
 const SAMPLE_MAX: Duration = Duration::from_secs(1);
+/// The same while nothing happens and so many of them have found the same.
+const SAMPLE_IDLE: Duration = Duration::from_secs(60);
+const SAME: u32 = 5;
 /// How long children of the program may outlive it before that is mentioned.
 const TELL_AFTER: Duration = Duration::from_secs(1);
 /// How long the dead that nobody waits for rest before they are reaped. The kernel takes a
@@ -33,6 +37,7 @@ const REST: Duration = Duration::from_millis(1);
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// How it ended.
+#[derive(Clone, Copy)]
 pub struct End {
     /// Exit status to pass on.
     pub status: i32,
@@ -56,8 +61,7 @@ struct Supervisor {
 }
 
 /// Starts the program and stays until the last process of its tree has ended. `None`: the
-/// front was gone before, and the tree has been ended. `tell` writes of what goes on, and says
-/// when it wants to do so again.
+/// front was gone before, and the tree has been ended.
 pub fn supervise(
     group: &Group,
     program: &Program,
@@ -65,13 +69,15 @@ pub fn supervise(
     front: Option<Link>,
     tracer: Tracer,
     files: SwapFiles,
-    tell: &mut dyn FnMut() -> Option<Instant>,
 ) -> Result<Option<End>, Fail> {
     let start = Instant::now();
     if front.is_some() {
         process::adopt_orphans();
     }
     let mut services = Services::listen(group.name(), files)?;
+    if program.traced && group.strict() {
+        need_ptrace(program)?;
+    }
     let (main, traced) = program.start(group.name(), signals)?;
     if let Some(front) = &front {
         front.tell_started(main);
@@ -90,8 +96,7 @@ pub fn supervise(
     };
     s.expect(traced, group, program);
     let mut set = Vec::new();
-    let mut sample = Duration::from_millis(20);
-    let mut next_sample = start + sample;
+    let mut samples = Samples::new(start);
     loop {
         if !s.hear(signals, &mut services) {
             ending::end_tree();
@@ -105,13 +110,13 @@ pub fn supervise(
         }
         let mut patience = s.after_main(&mut services);
         let now = Instant::now();
-        if now >= next_sample {
-            group.note_unmanaged_anon(tree::unmanaged_anon_pages(group, &services.programs()));
-            sample = (sample * 2).min(SAMPLE_MAX);
-            next_sample = now + sample;
+        if now >= samples.next {
+            let found = tree::unmanaged_anon_pages(group, &services.programs());
+            group.note_unmanaged_anon(found);
+            samples.note(found, now);
         }
-        patience = patience.min(next_sample.saturating_duration_since(now));
-        for at in [services.deadline(), tell(), s.rest].into_iter().flatten() {
+        patience = patience.min(samples.next.saturating_duration_since(now));
+        for at in [services.deadline(), s.rest].into_iter().flatten() {
             patience = patience.min(at.saturating_duration_since(now));
         }
         set.clear();
@@ -119,10 +124,64 @@ pub fn supervise(
         set.extend(s.front.iter().map(|link| to_read(link.fd())));
         services.poll_set(&mut set);
         let wait = patience.as_millis() as i32 + 1;
-        let _ = poll(&mut set, wait);
+        if poll(&mut set, wait).is_ok_and(|ready| ready > 0) {
+            samples.come_soon();
+        }
     }
     group.fold_stale();
     Ok(Some(s.end(start)))
+}
+
+/// When it is measured what the limit does not hold: often at first, rarely where nothing happens.
+struct Samples {
+    next: Instant,
+    every: Duration,
+    /// What was found last, and how often one after the other.
+    last: u64,
+    same: u32,
+}
+
+impl Samples {
+    fn new(now: Instant) -> Samples {
+        let every = Duration::from_millis(20);
+        Samples {
+            next: now + every,
+            every,
+            last: 0,
+            same: 0,
+        }
+    }
+
+    fn note(&mut self, found: u64, now: Instant) {
+        let is_same = std::mem::replace(&mut self.last, found) == found;
+        self.same = if is_same { self.same + 1 } else { 0 };
+        let most = if self.same < SAME {
+            SAMPLE_MAX
+        } else {
+            SAMPLE_IDLE
+        };
+        self.every = (self.every * 2).min(most);
+        self.next = now + self.every;
+    }
+
+    /// Something happens.
+    fn come_soon(&mut self) {
+        self.same = 0;
+        self.every = self.every.min(SAMPLE_MAX);
+        self.next = self.next.min(Instant::now() + SAMPLE_MAX);
+    }
+}
+
+/// Refuses a program that needs the second door where it cannot be put in: `--strict`.
+fn need_ptrace(program: &Program) -> Result<(), Fail> {
+    match trace::may_trace_children() {
+        true => Ok(()),
+        false => Err(Fail::own(format!(
+            "{}: cannot be managed: the system refuses to trace it (ptrace): allow that, or leave \
+             --strict out",
+            program.path.display()
+        ))),
+    }
 }
 
 impl Supervisor {
@@ -160,7 +219,7 @@ impl Supervisor {
                     true => self.rest.or_else(|| Some(Instant::now() + REST)),
                     false => None,
                 };
-            } else if self.front.is_none() && !signal.from_terminal {
+            } else if self.front.is_none() && is_ours_alone(&signal) {
                 self.forward(signal.number, services);
             }
         }
@@ -221,7 +280,7 @@ impl Supervisor {
     /// when to look again.
     fn after_main(&mut self, services: &mut Services) -> Duration {
         let Some((_, since)) = self.ended else {
-            return SAMPLE_MAX;
+            return SAMPLE_IDLE;
         };
         let waited = since.elapsed();
         let left = left(services);

@@ -1,11 +1,12 @@
 //! The processes of the tree, from /proc.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::time::Duration;
 
 use deckle_group::proc::proc_stat;
 use deckle_group::{Group, LineId};
+use deckle_sys::clock::{self, Clock};
 use deckle_sys::process::{same_memory, session_of};
 
 use crate::procfs;
@@ -83,33 +84,43 @@ pub fn unmanaged_anon_pages(group: &Group, known: &[(u32, LineId)]) -> u64 {
 /// unmanaged.
 fn look(group: &Group, known: &[(u32, LineId)]) -> u64 {
     let lines: Vec<_> = group.processes().collect();
-    let line_of = |pid: u32| {
-        let told = lines.iter().find(|p| known.contains(&(pid, p.line)));
-        told.or_else(|| lines.iter().find(|p| p.pid == pid))
-    };
+    let services: HashSet<u32> = lines.iter().map(|p| p.service).collect();
+    let here: HashMap<LineId, u32> = known.iter().map(|(pid, line)| (*line, *pid)).collect();
+    let mut by_pid: HashMap<u32, &deckle_group::Process> = HashMap::new();
+    let named = lines.iter().map(|p| (p.pid, p));
+    let told = lines.iter().filter_map(|p| Some((*here.get(&p.line)?, p)));
+    by_pid.extend(named.chain(told));
+    let line_of = |pid: u32| by_pid.get(&pid).copied();
+    // Which is shared memory, too, and what a sum over all lines touches.
+    let page = group.used_bytes() as u64 / 1024;
     let mut sum = 0u64;
+    // The trees of `deckle run` within this one: reserved here, and measured there.
+    let mut inner = HashSet::new();
     for Process {
         pid, parent, start, ..
     } in descendants()
     {
+        if inner.contains(&parent) || line_of(pid).is_some_and(|p| p.service == 0) {
+            inner.insert(pid);
+            continue;
+        }
         // Counted where the memory belongs: a service has its program's, a child of vfork its
         // parent's.
-        let service = lines.iter().any(|p| p.service == pid) || is_service_task(pid);
+        let service = services.contains(&pid) || is_service_task(pid);
         if service || same_memory(pid, parent) {
             continue;
         }
         sum += match line_of(pid) {
             Some(before) => {
                 let rss = Amounts::of(pid, "status");
-                let shared = match rss.kib("RssShmem:") {
+                let shared = match rss.kib("RssShmem:").saturating_sub(page) {
                     // Worth the price of a look at every page: who shares it, and with whom.
                     much if much > 1024 => Amounts::of(pid, "smaps_rollup").kib("Pss_Shmem:"),
                     little => little,
                 };
                 // It may have grown since, or be gone. One that has just joined (a forked
                 // child with all its parent's memory) has not charged all of it yet.
-                let after = group.processes().find(|p| p.line == before.line);
-                let held = match after {
+                let held = match group.process(before.line) {
                     Some(after) if after.settled => before.held().max(after.held()),
                     _ => u64::MAX,
                 };
@@ -141,10 +152,9 @@ const YOUNG: Duration = Duration::from_secs(2);
 
 /// Time since a process's start, which is in clock ticks since boot.
 pub fn age(start: u64) -> Duration {
-    let text = fs::read_to_string("/proc/uptime").unwrap_or_default();
-    let uptime = text.split(' ').next().and_then(|n| n.parse().ok());
     let started = start as f64 / super::leaving::ticks_per_second();
-    Duration::from_secs_f64((uptime.unwrap_or(f64::MAX) - started).clamp(0.0, 1e9))
+    let now = Duration::from_nanos(clock::nanos(Clock::Boot)).as_secs_f64();
+    Duration::from_secs_f64((now - started).clamp(0.0, 1e9))
 }
 
 /// A file of `/proc/PID` with amounts in kB; empty if it cannot be read.

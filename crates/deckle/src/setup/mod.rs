@@ -177,7 +177,7 @@ fn print_seccomp(file: &Path) -> Result<i32, Fail> {
     let merged = seccomp::merge(&profile).map_err(fail)?;
     // Its last line ends as it did, or does not.
     let written = std::io::stdout().write_all(merged.as_bytes());
-    written.map_err(|e| Fail::own(format!("output: {}", plain(&e))))?;
+    written.map_err(|e| Fail::output(&e))?;
     if seccomp::has_conditions(&profile) {
         say(format_args!(
             "this profile has conditions (includes, excludes), which Docker and Podman know and \
