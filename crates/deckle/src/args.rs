@@ -11,7 +11,7 @@ pub mod lab;
 pub mod look;
 pub mod setup;
 
-use crate::config::Setting;
+use crate::config::{self, Setting};
 use crate::fail::Fail;
 use lab::LabArgs;
 use look::{ReclaimArgs, SetArgs, StatArgs, TopArgs};
@@ -87,9 +87,9 @@ bytes of evicted pages, and says how many: `strings core | grep ^deckle:`.";
 #[derive(Args)]
 #[command(after_help = FETCH_HELP)]
 pub struct FetchArgs {
-    /// The process.
-    #[arg(value_name = "PID", value_parser = clap::value_parser!(u32).range(1..1 << 31))]
-    pub pid: u32,
+    /// The process, or the name of a tree that has only one.
+    #[arg(value_name = "PID|NAME")]
+    pub process: String,
     /// The first byte, as 0x7f0012345000.
     #[arg(value_name = "ADDRESS")]
     pub address: String,
@@ -161,7 +161,7 @@ pub struct RunArgs {
     /// underscores, and no other's name that runs. Without one it is called by its pid.
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
-    /// Refuse programs that cannot be managed (statically linked, setuid) instead of running
+    /// Refuse programs that cannot be managed (setuid ones, those of 32 bits) instead of running
     /// them outside the limit.
     #[arg(long)]
     pub strict: bool,
@@ -179,11 +179,9 @@ pub struct RunArgs {
 impl RunArgs {
     /// The settings: those of `--set`, and behind them those that have an option of their own.
     pub fn settings(&self) -> Result<Vec<Setting>, Fail> {
-        let pair = |text: &String| match text.split_once('=') {
-            Some((key, value)) => Ok(Setting::new(key, value, format!("--set {key}"))),
-            None => Err(Fail::own(format!(
-                "--set: `{text}` has no value: write KEY=VALUE, such as vm.page-cluster=3"
-            ))),
+        let pair = |text: &String| match config::pair(text) {
+            Ok((key, value)) => Ok(Setting::new(key, value, format!("--set {key}"))),
+            Err(why) => Err(Fail::own(format!("--set: {why}"))),
         };
         let mut all: Vec<Setting> = self.set.iter().map(pair).collect::<Result<_, _>>()?;
         let thp = |key| format!("transparent_hugepage.{key}");
@@ -226,6 +224,7 @@ pub enum Format {
 
 /// Options of `deckle doctor`.
 #[derive(Args)]
+#[command(after_help = "Exit status: 0 if `deckle run` can manage programs here, 1 if it cannot.")]
 pub struct DoctorArgs {
     /// How the result is written.
     #[arg(long, value_enum, default_value = "text")]

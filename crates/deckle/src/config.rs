@@ -25,9 +25,25 @@ const BESIDES: [(&str, When); 7] = [
 const ALIKE: f64 = 0.8;
 
 /// All that may be given, and when it may change.
-fn all() -> impl Iterator<Item = (&'static str, When)> {
+pub fn all() -> impl Iterator<Item = (&'static str, When)> {
     let knobs = Tunables::KNOBS.iter().map(|knob| (knob.key, knob.when));
     knobs.chain(BESIDES)
+}
+
+/// Key and value of KEY=VALUE.
+///
+/// # Errors
+/// One of them is missing.
+pub fn pair(text: &str) -> Result<(&str, &str), String> {
+    match text.split_once('=') {
+        Some((key, _)) if key.trim().is_empty() => Err(format!(
+            "`{text}` has no name: write KEY=VALUE, such as vm.page-cluster=3"
+        )),
+        Some(pair) => Ok(pair),
+        None => Err(format!(
+            "`{text}` has no value: write KEY=VALUE, such as vm.page-cluster=3"
+        )),
+    }
 }
 
 /// A setting that is given.
@@ -69,6 +85,9 @@ impl Setting {
 
     /// Sets the knob of this name.
     pub fn put(&self, t: &mut Tunables) -> Result<(), Fail> {
+        if self.key.is_empty() {
+            return Err(self.refuse("a setting has a name, such as vm.page-cluster"));
+        }
         t.set(&self.key, &self.text).map(|_| ()).map_err(|e| {
             let told = self.when().is_some() || Knob::like(&self.key).is_some();
             let hint = if told { String::new() } else { self.alike() };

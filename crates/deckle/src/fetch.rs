@@ -17,7 +17,7 @@ use deckle_sys::process::peek;
 
 use crate::args::FetchArgs;
 use crate::fail::{Fail, plain};
-use crate::{print, procfs, say};
+use crate::{look, print, procfs, say};
 
 const PAGE: u64 = 4096;
 /// How long a few pages are waited for.
@@ -38,7 +38,7 @@ struct Range {
 /// Fetches; the exit status of `deckle`.
 pub fn fetch(args: &FetchArgs) -> Result<i32, Fail> {
     procfs::check().map_err(Fail::own)?;
-    let range = Range::of(args).map_err(Fail::own)?;
+    let range = Range::of(look::process(&args.process)?, args).map_err(Fail::own)?;
     range.is_mapped().map_err(Fail::own)?;
     let mut at = range.start;
     let reached = watch(range.pid);
@@ -91,8 +91,7 @@ fn number(text: &str) -> Option<u64> {
 }
 
 impl Range {
-    fn of(args: &FetchArgs) -> Result<Range, String> {
-        let FetchArgs { pid, .. } = *args;
+    fn of(pid: u32, args: &FetchArgs) -> Result<Range, String> {
         let address = number(&args.address);
         let start = address.ok_or_else(|| {
             format!(
@@ -171,11 +170,11 @@ mod tests {
     fn range(address: &str, length: &str) -> Result<(u64, u64), String> {
         let [address, length] = [address, length].map(str::to_owned);
         let args = FetchArgs {
-            pid: 1,
+            process: "1".to_owned(),
             address,
             length,
         };
-        Range::of(&args).map(|r| (r.start, r.end))
+        Range::of(1, &args).map(|r| (r.start, r.end))
     }
 
     #[test]

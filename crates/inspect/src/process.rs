@@ -13,6 +13,8 @@ pub enum Target {
     All,
     /// This process.
     Pid(u32),
+    /// Those of these numbers, as far as they still are there.
+    Pids(Vec<u32>),
     /// Those of this name, as `ps -e` shows it.
     Name(String),
     /// Those of this cgroup and of all below it.
@@ -59,6 +61,7 @@ impl Target {
                 members(&dir, &mut pids);
                 pids
             }
+            Target::Pids(pids) => pids.iter().copied().collect(),
             Target::All | Target::Name(_) => running()?,
         };
         let others = pids.into_iter().filter(|pid| *pid != me);

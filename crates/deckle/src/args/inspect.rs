@@ -29,8 +29,9 @@ docs/inspect.md says what each figure means.";
 #[derive(Args)]
 #[command(after_help = INSPECT_HELP)]
 pub struct InspectArgs {
-    /// A process, a name as `ps -e` shows it, or a cgroup (with a slash). Default: all processes.
-    #[arg(value_name = "PID|COMMAND|CGROUP")]
+    /// A process, the name of a tree (`deckle run --name`), a name as `ps -e` shows it, or a cgroup
+    /// (with a slash). Default: all processes.
+    #[arg(value_name = "PID|NAME|COMMAND|CGROUP")]
     pub target: Option<String>,
     /// All processes, which is the default.
     #[arg(long, conflicts_with = "target")]

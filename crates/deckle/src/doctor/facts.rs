@@ -1,5 +1,8 @@
 //! userfaultfd and the limits of the system.
 
+use std::ffi::CStr;
+
+use deckle_sys::file::{Room, may_create_in, room_at};
 use deckle_uffd::{Errno, Features};
 use serde_json::json;
 
@@ -125,11 +128,54 @@ pub(super) fn limits() -> Vec<Finding> {
     let f = Finding::fact(section, "RLIMIT_AS", text).value(json!(space));
     let remedy = "ulimit -v unlimited: deckle reserves address space, not memory";
     all.push(f.unless(space.is_none(), State::Note, remedy));
-    let shm = std::fs::metadata("/dev/shm").is_ok_and(|m| m.is_dir());
-    let f =
-        Finding::fact(section, "/dev/shm", if shm { "there" } else { "absent" }).value(json!(shm));
-    all.push(f.unless(shm, State::Missing, "mount a tmpfs on /dev/shm"));
     all
+}
+
+/// Bytes that `deckle run` takes in /dev/shm, rounded up.
+const PAGE_OF_GROUP: u64 = 1 << 20;
+
+/// Whether a tree's page can be made in /dev/shm.
+pub(super) fn shared_memory() -> Finding {
+    const PATH: &CStr = c"/dev/shm";
+    let room = std::fs::metadata("/dev/shm").is_ok_and(|m| m.is_dir());
+    let room = room.then(|| may_create_in(PATH).and_then(|()| room_at(PATH)));
+    shared_memory_of(room)
+}
+
+/// `None`: it is absent.
+fn shared_memory_of(room: Option<Result<Room, Errno>>) -> Finding {
+    let (text, remedy) = match room {
+        None => (
+            "absent".to_owned(),
+            "as root: mount -t tmpfs tmpfs /dev/shm",
+        ),
+        Some(Err(Errno(libc::EROFS))) => (
+            "is read-only".to_owned(),
+            "as root: mount -o remount,rw /dev/shm",
+        ),
+        Some(Err(errno)) => (
+            format!("cannot be written by this user: {errno}"),
+            "as root: chmod 1777 /dev/shm",
+        ),
+        Some(Ok(room)) if room.bytes < PAGE_OF_GROUP => (
+            format!("full: {} free, 1 MiB is needed", size::show(room.bytes)),
+            "remove what is not needed there, or, as root: mount -o remount,size=64M /dev/shm; \
+             for a container: --shm-size 64m",
+        ),
+        Some(Ok(room)) if room.files == 0 => (
+            "full: no file can be made".to_owned(),
+            "remove what is not needed there, or, as root: mount -o remount,nr_inodes=64k /dev/shm",
+        ),
+        Some(Ok(room)) => {
+            let text = match room.bytes {
+                u64::MAX => "there".to_owned(),
+                free => format!("there, {} free", size::show(free)),
+            };
+            return Finding::fact("system", "/dev/shm", text).value(json!(true));
+        }
+    };
+    let finding = Finding::fact("system", "/dev/shm", text).value(json!(false));
+    finding.state(State::Missing, remedy)
 }
 
 fn cpus() -> usize {
@@ -138,4 +184,36 @@ fn cpus() -> usize {
 
 fn ram_bytes() -> u64 {
     procfs::kib(&read("/proc/meminfo").unwrap_or_default(), "MemTotal:") << 10
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dev_shm_is_good_only_where_a_page_can_be_made() {
+        let room = |bytes, files| Some(Ok(Room { bytes, files }));
+        for (found, text, remedy) in [
+            (None, "absent", "mount -t tmpfs"),
+            (Some(Err(Errno(libc::EROFS))), "read-only", "remount,rw"),
+            (Some(Err(Errno(libc::EACCES))), "this user", "chmod 1777"),
+            (room(PAGE_OF_GROUP - 1, 9), "full", "remount,size=64M"),
+            (room(u64::MAX, 0), "no file", "nr_inodes"),
+        ] {
+            let finding = shared_memory_of(found);
+            assert!(finding.text.contains(text), "{finding:?}");
+            assert!(finding.state == State::Missing && finding.value == json!(false));
+            assert!(
+                finding.remedy.as_ref().unwrap().contains(remedy),
+                "{finding:?}"
+            );
+        }
+        for found in [room(PAGE_OF_GROUP, 1), room(u64::MAX, u64::MAX)] {
+            let finding = shared_memory_of(found);
+            assert!(
+                finding.state == State::Ok && finding.value == json!(true),
+                "{finding:?}"
+            );
+        }
+    }
 }

@@ -73,10 +73,10 @@ enum Mode {
 }
 
 impl Mode {
-    fn of(access: &Facts) -> Mode {
+    fn of(access: &Facts, shared_memory: &Finding) -> Mode {
         match access.way() {
-            None => Mode::None,
-            Some(_) => Mode::Full,
+            Some(_) if shared_memory.state == State::Ok => Mode::Full,
+            _ => Mode::None,
         }
     }
     fn name(self) -> &'static str {
@@ -87,9 +87,7 @@ impl Mode {
     }
     fn text(self) -> &'static str {
         match self {
-            Mode::Full => {
-                "full: any dynamically linked 64-bit program, its threads, forks and execs"
-            }
+            Mode::Full => "full: any 64-bit program, static ones too, its threads, forks and execs",
             Mode::None => "none: `deckle run` cannot manage a program here",
         }
     }
@@ -105,20 +103,22 @@ const CONTAINERS: [(&str, &str); 3] = [
     ),
 ];
 
-/// Looks at the system and prints what it found.
+/// Looks at the system and prints what it found. Status 1: `deckle run` can manage nothing here.
 pub fn doctor(args: &DoctorArgs) -> Result<i32, Fail> {
     let access = Facts::gather();
-    let mode = Mode::of(&access);
+    let shared_memory = facts::shared_memory();
+    let mode = Mode::of(&access, &shared_memory);
     let mut findings = facts::userfaultfd(&access);
     findings.extend(selftest::findings(access.way().is_some()));
     findings.extend(hugepages::findings());
     findings.extend(facts::limits());
+    findings.push(shared_memory);
     let text = match args.format {
         Format::Text => text(mode, &findings),
         Format::Json => format!("{:#}", json(mode, &findings)),
     };
     print(text.trim_end())?;
-    Ok(0)
+    Ok(i32::from(mode == Mode::None))
 }
 
 fn json(mode: Mode, findings: &[Finding]) -> Value {

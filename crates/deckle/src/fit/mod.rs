@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use self::content::{Content, Packed};
 use crate::args::Format;
 use crate::fail::Fail;
+use crate::settings::MEMORY_MAX_LEAST;
 use crate::size::show;
 
 /// Shares of what is not zero that are in use at a time, in percent.
@@ -31,8 +32,9 @@ compressed pages most of the time. Pages are tried at random places; nothing is 
 #[derive(clap::Args)]
 #[command(after_help = HELP)]
 pub struct FitArgs {
-    /// A file that is like what the program has in memory, or the number of a process.
-    #[arg(value_name = "FILE|PID")]
+    /// A file that is like what the program has in memory, the number of a process, or the name of
+    /// a tree that runs, all of whose processes are meant.
+    #[arg(value_name = "FILE|PID|NAME")]
     pub of: String,
     /// Tell what this limit leaves resident.
     #[arg(long, value_name = "SIZE")]
@@ -48,11 +50,7 @@ pub struct FitArgs {
 
 /// Tells it; the exit status.
 pub fn fit(args: &FitArgs) -> Result<i32, Fail> {
-    let max = args.memory_max.as_ref().map(|text| {
-        let refuse = |e| Fail::own(format!("--memory-max: {e}"));
-        memparse(text).map_err(refuse)
-    });
-    let max = max.transpose()?;
+    let max = args.memory_max.as_deref().map(limit).transpose()?;
     let content = Content::of(&args.of, args.sample)?;
     let told = match args.format {
         Format::Text => text(&args.of, &content, max),
@@ -60,6 +58,18 @@ pub fn fit(args: &FitArgs) -> Result<i32, Fail> {
     };
     crate::print(&told)?;
     Ok(0)
+}
+
+/// A limit that `deckle run` would take, too.
+fn limit(text: &str) -> Result<u64, Fail> {
+    let refuse = |why: String| Fail::own(format!("--memory-max: {why}"));
+    match memparse(text).map_err(refuse)? {
+        bytes if bytes < MEMORY_MAX_LEAST => Err(refuse(format!(
+            "`{text}` is too small to run anything: give at least {}M",
+            MEMORY_MAX_LEAST >> 20
+        ))),
+        bytes => Ok(bytes),
+    }
 }
 
 fn text(of: &str, content: &Content, max: Option<u64>) -> String {

@@ -4,28 +4,59 @@ use std::ffi::CString;
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 
 use deckle_mm::PAGE_SIZE;
 use deckle_uffd::{Categories, Pagemap, PagemapScan};
 
 use crate::fail::plain;
+use crate::look::{self, Tree};
 use crate::procfs;
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
 /// Where pages are, and what is read there.
 pub(super) struct Pages {
-    file: File,
-    /// Offsets of runs, each with its length, in bytes.
-    runs: Vec<(u64, u64)>,
+    files: Vec<File>,
+    /// Each in one of the files: which, its offset there and its length, in bytes.
+    runs: Vec<(usize, u64, u64)>,
 }
 
 impl Pages {
-    /// Those of the process if `name` is a number and there is no such file; else of the file.
+    /// Those of the file of this name; where there is none, of the process of this number or of the
+    /// tree that is called so.
     pub fn open(name: &str) -> Result<Pages, String> {
-        match name.parse::<u32>() {
-            Ok(pid) if !std::path::Path::new(name).exists() => Pages::of_process(pid),
-            _ => Pages::of_file(name),
+        if Path::new(name).exists() {
+            return Pages::of_file(name);
+        }
+        if let Ok(pid) = name.parse::<u32>() {
+            let mut pages = Pages::none();
+            pages.add_process(pid)?;
+            return Ok(pages);
+        }
+        match look::named(name).map_err(|fail| fail.text)? {
+            Some(tree) => Pages::of_tree(&tree),
+            None if name.contains('/') => Pages::of_file(name),
+            None => Pages::of_file(name)
+                .map_err(|why| format!("{why}, and no tree that runs is called so")),
+        }
+    }
+
+    fn none() -> Pages {
+        let (files, runs) = (Vec::new(), Vec::new());
+        Pages { files, runs }
+    }
+
+    /// Those of all processes of a tree; one that ends meanwhile has none.
+    fn of_tree(tree: &Tree) -> Result<Pages, String> {
+        let pids = tree.pids().map_err(|fail| fail.text)?;
+        let (mut pages, mut why) = (Pages::none(), None);
+        for pid in pids {
+            why = pages.add_process(pid).err().or(why);
+        }
+        match why {
+            Some(why) if pages.runs.is_empty() => Err(why),
+            _ => Ok(pages),
         }
     }
 
@@ -37,13 +68,14 @@ impl Pages {
         }
         let bytes = of.len() / PAGE * PAGE;
         Ok(Pages {
-            file,
-            runs: vec![(0, bytes)],
+            files: vec![file],
+            runs: vec![(0, 0, bytes)],
         })
     }
 
-    /// What is resident, private and no file's. Other pages would have to be brought in to be read.
-    fn of_process(pid: u32) -> Result<Pages, String> {
+    /// Adds what is resident, private and no file's. Other pages would have to be brought in to be
+    /// read.
+    fn add_process(&mut self, pid: u32) -> Result<(), String> {
         procfs::check()?;
         let refuse = |errno: i32, text: String| match errno {
             libc::ENOENT => format!("there is no process {pid}"),
@@ -57,7 +89,7 @@ impl Pages {
         let file = File::open(format!("/proc/{pid}/mem")).map_err(refused)?;
         let path = CString::new(format!("/proc/{pid}/pagemap")).unwrap_or_default();
         let pagemap = Pagemap::open(&path).map_err(|e| refuse(e.0, e.to_string()))?;
-        let mut runs = Vec::new();
+        let nth = self.files.len();
         for range in maps.lines().filter_map(anonymous) {
             let (start, end) = (range.start as usize, range.end as usize);
             let query = PagemapScan {
@@ -67,15 +99,17 @@ impl Pages {
             };
             // What has been unmapped since is left out.
             let _ = pagemap.each(query, |run| {
-                runs.push((run.start() as u64, run.bytes() as u64));
+                self.runs
+                    .push((nth, run.start() as u64, run.bytes() as u64));
             });
         }
-        Ok(Pages { file, runs })
+        self.files.push(file);
+        Ok(())
     }
 
     /// How many there are.
     pub fn count(&self) -> u64 {
-        self.runs.iter().map(|(_, bytes)| bytes / PAGE).sum()
+        self.runs.iter().map(|(_, _, bytes)| bytes / PAGE).sum()
     }
 
     /// Shows at most so many of them, one at random of each stretch of the same length.
@@ -91,12 +125,13 @@ impl Pages {
             let to = u128::from(n + 1) * u128::from(all) / u128::from(stretches);
             let (from, to) = (from as u64, to as u64);
             let at = from + (random >> 16) % (to - from);
-            while at >= before + self.runs[run].1 / PAGE {
-                before += self.runs[run].1 / PAGE;
+            while at >= before + self.runs[run].2 / PAGE {
+                before += self.runs[run].2 / PAGE;
                 run += 1;
             }
-            let offset = self.runs[run].0 + (at - before) * PAGE;
-            if self.file.read_exact_at(&mut page, offset).is_ok() {
+            let (file, start, _) = self.runs[run];
+            let offset = start + (at - before) * PAGE;
+            if self.files[file].read_exact_at(&mut page, offset).is_ok() {
                 look(&page);
             }
         }

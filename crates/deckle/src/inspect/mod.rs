@@ -14,7 +14,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::args::inspect::{InspectArgs, InspectFormat as Format};
 use crate::fail::Fail;
-use crate::look::stat;
+use crate::look::{self, stat};
 use crate::{print, procfs};
 
 /// Looks, and says what it has seen; the exit status of `deckle`.
@@ -27,14 +27,10 @@ pub fn inspect(args: &InspectArgs) -> Result<i32, Fail> {
     }
     let interval = args.interval.map(stat::time).transpose()?;
     procfs::check().map_err(|why| Fail::own(format!("inspect: {why}")))?;
-    let target = match &args.target {
-        Some(text) if !args.all => Target::parse(text),
-        _ => Target::All,
-    };
     let mut before: Option<Knobs> = None;
     let mut next = Instant::now();
     for n in 0.. {
-        let seed = options.seed.wrapping_add(n);
+        let (target, seed) = (target(args)?, options.seed.wrapping_add(n));
         let survey = take(&target, Options { seed, ..options }, before.as_ref())?;
         let change = budget.map(|budget| (budget, smallest(&survey, budget)));
         say(args, &survey, change.as_ref(), n == 0)?;
@@ -49,6 +45,17 @@ pub fn inspect(args: &InspectArgs) -> Result<i32, Fail> {
         std::thread::sleep(next.saturating_duration_since(Instant::now()));
     }
     Ok(0)
+}
+
+/// Who is meant now: a tree's processes come and go.
+fn target(args: &InspectArgs) -> Result<Target, Fail> {
+    let Some(text) = args.target.as_ref().filter(|_| !args.all) else {
+        return Ok(Target::All);
+    };
+    match look::named(text)? {
+        Some(tree) => Ok(Target::Pids(tree.pids()?)),
+        None => Ok(Target::parse(text)),
+    }
 }
 
 fn options(args: &InspectArgs) -> Result<Options, Fail> {

@@ -1,100 +1,120 @@
 //! Statistics for programs: JSON, with the members of each object in the order of their names.
 //!
 //! What is told of processes is written as it is read. As values it would be an allocation for each
-//! of a hundred names and numbers, of each process at each look.
+//! of a hundred names and numbers, of each process at each look, and a serializer looks at each
+//! byte of each name, whether it must be escaped.
 
+use std::fmt::Write;
 use std::sync::LazyLock;
 
 use deckle_mm::Item;
-use serde::ser::{Serialize, SerializeMap, Serializer};
+use itoa::Buffer;
 use serde_json::{Value, json};
 
 use super::stat::{Process, Seen};
 
-/// Where processes are in what is told of a tree.
-const PROCESSES: &str = "processes";
-
-/// Counters and gauges in the order of their names.
-static ITEMS: LazyLock<Vec<Item>> = LazyLock::new(|| {
+/// Counters and gauges in the order of their names, each with the text in front of its value.
+static ITEMS: LazyLock<Vec<(Item, String)>> = LazyLock::new(|| {
     let mut all = Item::ALL.to_vec();
     all.sort_by_key(|item| item.name());
-    all
+    let key = |(i, item): (usize, &Item)| {
+        let comma = if i == 0 { "" } else { "," };
+        (*item, format!("{comma}{}:", json!(item.name())))
+    };
+    all.iter().enumerate().map(key).collect()
 });
-
-/// What is told of trees.
-#[derive(serde::Serialize)]
-struct Document<'a> {
-    schema: u32,
-    trees: &'a [Seen],
-}
 
 /// Trees in one line.
 pub fn line(trees: &[Seen]) -> String {
-    serde_json::to_string(&Document { schema: 1, trees }).unwrap_or_default()
+    // Of a hundred counters of a process hardly one is short of this.
+    let processes: usize = trees.iter().map(|tree| tree.processes.len()).sum();
+    let mut out = String::with_capacity((processes * 20 + trees.len() * 200) * Item::COUNT);
+    out.push_str("{\"schema\":1,\"trees\":[");
+    separated(&mut out, trees, tree);
+    out.push_str("]}");
+    out
 }
 
 /// The same in many lines.
 pub fn lines(trees: &[Seen]) -> String {
-    serde_json::to_string_pretty(&Document { schema: 1, trees }).unwrap_or_default()
+    let all: Result<Value, _> = serde_json::from_str(&line(trees));
+    all.map_or_else(|_| String::new(), |all| format!("{all:#}"))
 }
 
-impl Serialize for Seen {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        let mut members = self.report.json();
-        // How it ends is not known here.
-        for none in ["exit_status", "signal", "wall_s"] {
-            let _ = members.as_object_mut().map(|all| all.remove(none));
+/// Each of them, with commas between.
+fn separated<T>(out: &mut String, all: &[T], write: fn(&mut String, &T)) {
+    for (i, one) in all.iter().enumerate() {
+        if i > 0 {
+            out.push(',');
         }
-        let unnamed = self.called == self.pid.to_string();
-        members["name"] = json!((!unnamed).then_some(&self.called));
-        members["pid"] = json!(self.pid);
-        members["supervisor_pid"] = json!(self.supervisor);
-        members["age_s"] = json!(self.report.wall_s);
-        members[PROCESSES] = Value::Null;
-        let mut all = to.serialize_map(None)?;
-        for (name, value) in members.as_object().into_iter().flatten() {
-            match name.as_str() {
-                PROCESSES => all.serialize_entry(name, &self.processes)?,
-                _ => all.serialize_entry(name, value)?,
+        write(out, one);
+    }
+}
+
+fn tree(out: &mut String, seen: &Seen) {
+    let mut members = seen.report.head();
+    // How it ends is not known here.
+    for none in ["exit_status", "signal", "wall_s"] {
+        let _ = members.as_object_mut().map(|all| all.remove(none));
+    }
+    let unnamed = seen.called == seen.pid.to_string();
+    members["name"] = json!((!unnamed).then_some(&seen.called));
+    members["pid"] = json!(seen.pid);
+    members["supervisor_pid"] = json!(seen.supervisor);
+    members["age_s"] = json!(seen.report.wall_s);
+    members["processes"] = Value::Null;
+    let mut before = '{';
+    for (name, value) in members.as_object().into_iter().flatten() {
+        let _ = write!(out, "{before}\"{name}\":");
+        before = ',';
+        let _ = match name.as_str() {
+            "counters" => {
+                counters(out, |item| seen.report.counter(item));
+                Ok(())
             }
-        }
-        all.end()
+            "processes" => {
+                out.push('[');
+                separated(out, &seen.processes, process);
+                out.push(']');
+                Ok(())
+            }
+            "sizes" => write!(out, "{}", seen.report.sizes),
+            "knobs" => write!(out, "{}", seen.report.knobs()),
+            _ => write!(out, "{value}"),
+        };
     }
+    out.push('}');
+}
+fn counters(out: &mut String, of: impl Fn(Item) -> u64) {
+    let mut digits = Buffer::new();
+    out.push('{');
+    for (item, key) in ITEMS.iter() {
+        out.push_str(key);
+        out.push_str(digits.format(of(*item)));
+    }
+    out.push('}');
 }
 
-impl Serialize for Process {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        let mut all = to.serialize_map(None)?;
-        all.serialize_entry("command", &self.command)?;
-        all.serialize_entry("counters", &Counters(self))?;
-        for (name, n) in [
-            ("file_bytes", self.filed[1]),
-            ("filed_bytes", self.filed[0]),
-            ("inactive_bytes", self.inactive),
-            ("memory_bytes", self.charged),
-            ("pid", self.pid.into()),
-            ("resident_bytes", self.resident),
-            ("service_pid", self.service.into()),
-            ("store_memory_bytes", self.store),
-            ("stored_bytes", self.stored),
-            ("swapped_bytes", self.swapped),
-        ] {
-            all.serialize_entry(name, &n)?;
-        }
-        all.end()
+fn process(out: &mut String, p: &Process) {
+    let _ = write!(out, "{{\"command\":{},\"counters\":", json!(p.command));
+    counters(out, |item| p.counter(item));
+    let mut digits = Buffer::new();
+    for (key, n) in [
+        (",\"file_bytes\":", p.filed[1]),
+        (",\"filed_bytes\":", p.filed[0]),
+        (",\"inactive_bytes\":", p.inactive),
+        (",\"memory_bytes\":", p.charged),
+        (",\"pid\":", p.pid.into()),
+        (",\"resident_bytes\":", p.resident),
+        (",\"service_pid\":", p.service.into()),
+        (",\"store_memory_bytes\":", p.store),
+        (",\"stored_bytes\":", p.stored),
+        (",\"swapped_bytes\":", p.swapped),
+    ] {
+        out.push_str(key);
+        out.push_str(digits.format(n));
     }
-}
-
-struct Counters<'a>(&'a Process);
-
-impl Serialize for Counters<'_> {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        to.collect_map(
-            ITEMS
-                .iter()
-                .map(|item| (item.name(), self.0.counter(*item))),
-        )
-    }
+    out.push('}');
 }
 
 #[cfg(test)]
@@ -130,7 +150,9 @@ mod tests {
     fn a_process_is_told_with_all_its_members() {
         let found = |of: &Value, at: &str| of[at].as_u64();
         let one = Process::plain(deckle_group::LineId::NONE, 7, "web", 5, 9);
-        let read = serde_json::to_value(one).unwrap();
+        let mut text = String::new();
+        process(&mut text, &one);
+        let read: Value = serde_json::from_str(&text).unwrap();
         assert_eq!(
             (found(&read, "pid"), found(&read, "memory_bytes")),
             (Some(7), Some(5))
@@ -139,7 +161,11 @@ mod tests {
         let counters = read["counters"].as_object().unwrap();
         assert_eq!(counters.len(), Item::COUNT);
         for item in Item::ALL {
-            let n = if *item == Item::Pgfault { 9 } else { 0 };
+            let n = match item {
+                Item::Pgfault => 9,
+                Item::PressureSome => 90_000,
+                _ => 0,
+            };
             assert_eq!(found(&read["counters"], item.name()), Some(n), "{item:?}");
         }
         assert_eq!(read.as_object().unwrap().len(), 12);

@@ -10,6 +10,7 @@ pub mod set;
 pub mod stat;
 mod table;
 pub mod top;
+mod waits;
 
 use std::time::Duration;
 
@@ -52,6 +53,21 @@ impl Tree {
         let group = self.group();
         [group.front(), group.supervisor()].contains(&pid)
             || (group.processes()).any(|p| [p.pid, p.service].contains(&pid))
+    }
+
+    /// Its processes, of which there is one at least.
+    ///
+    /// # Errors
+    /// None is managed, by now or ever.
+    pub fn pids(&self) -> Result<Vec<u32>, Fail> {
+        let pids: Vec<u32> = self.group().processes().map(|p| p.pid).collect();
+        match pids.is_empty() {
+            true => Err(Fail::own(format!(
+                "{}: no process of this tree is managed now: see `deckle stat {0}`",
+                self.called()
+            ))),
+            false => Ok(pids),
+        }
     }
 
     /// All of it.
@@ -100,17 +116,21 @@ pub struct Trees {
 }
 
 impl Trees {
-    /// As they are now.
+    /// As they are now. What killed ones have left is removed.
     pub fn now() -> Trees {
+        look::sweep();
         let mut trees = Trees::default();
         trees.renew();
         trees
     }
 
     /// This one, while it runs.
-    pub fn only(&mut self, tree: Tree) {
-        self.trees.push(tree);
-        self.closed = true;
+    pub fn only(tree: Tree) -> Trees {
+        Trees {
+            trees: vec![tree],
+            closed: true,
+            ..Trees::default()
+        }
     }
 
     /// Those of the last look.
@@ -161,6 +181,44 @@ pub fn find(word: &str) -> Result<Tree, Fail> {
         Ok(pid) => trees.retain(|tree| tree.has(pid)),
         Err(_) => trees.retain(|tree| tree.is_named(word)),
     }
+    the_one(word, trees)?.ok_or_else(|| nothing(word, &there, others))
+}
+
+/// The tree of this name, if one runs that may be looked at.
+pub fn named(word: &str) -> Result<Option<Tree>, Fail> {
+    if Alias::new(word).is_none() {
+        return Ok(None);
+    }
+    let mut trees = Trees::now().trees;
+    trees.retain(|tree| tree.is_named(word));
+    the_one(word, trees)
+}
+
+/// The process of this number, or the only one of the tree that is called so.
+pub fn process(word: &str) -> Result<u32, Fail> {
+    if let Ok(pid) = word.parse() {
+        return match (1..1 << 31).contains(&pid) {
+            true => Ok(pid),
+            false => Err(Fail::own(format!(
+                "`{word}` is no PID: give 1 to 2147483647"
+            ))),
+        };
+    }
+    match find(word)?.pids()?[..] {
+        [pid] => Ok(pid),
+        ref several => Err(Fail::own(format!(
+            "`{word}` has several processes: give the pid of one: {}",
+            several
+                .iter()
+                .map(u32::to_string)
+                .collect::<Vec<_>>()
+                .join(", ")
+        ))),
+    }
+}
+
+/// The tree that is left, if only one is.
+fn the_one(word: &str, mut trees: Vec<Tree>) -> Result<Option<Tree>, Fail> {
     if let [_, _, ..] = &trees[..] {
         let pids: Vec<_> = trees
             .iter()
@@ -171,7 +229,7 @@ pub fn find(word: &str) -> Result<Tree, Fail> {
             pids.join(", ")
         )));
     }
-    trees.pop().ok_or_else(|| nothing(word, &there, others))
+    Ok(trees.pop())
 }
 
 fn nothing(word: &str, there: &[String], [foreign, version]: [usize; 2]) -> Fail {

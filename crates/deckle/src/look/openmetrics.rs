@@ -201,7 +201,7 @@ fn sizes(out: &mut Text, trees: &Trees<'_>) {
         let f = Family::gauge(&name, "", help).counting(counter);
         out.begin(&f);
         for (tree, report) in trees {
-            for (size, of) in &report.sizes {
+            for (size, of) in report.sizes.as_object().into_iter().flatten() {
                 let size = size.trim_start_matches("hugepages-");
                 let value = of.get(item.name()).and_then(Value::as_u64).unwrap_or(0);
                 out.sample(&f, &[("tree", tree), ("size", size)], value);

@@ -29,6 +29,7 @@ pub fn reclaim(args: &ReclaimArgs) -> Result<i32, Fail> {
     let group = group.map_err(|e| Fail::own(format!("{}: {e}", args.tree)))?;
     let wanted = bytes.div_ceil(PAGE);
     let freed = all(&group, wanted);
+    group.count_reclaimed_on_request(freed);
     let [freed_bytes, wanted_bytes] =
         [freed, wanted].map(|pages| table::short(pages.saturating_mul(PAGE)));
     match freed < wanted && bytes != u64::MAX {

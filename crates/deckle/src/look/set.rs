@@ -10,7 +10,7 @@ use deckle_sys::Errno;
 
 use super::{find, table};
 use crate::args::look::SetArgs;
-use crate::config::Setting;
+use crate::config::{self, Setting};
 use crate::fail::Fail;
 use crate::settings::{MEMORY_MAX_LEAST, high_by_default, pages};
 use crate::{print, say};
@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Limits and knobs of a tree.
 #[derive(Clone, Copy, PartialEq, Debug)]
-struct Now {
+pub struct Now {
     limits: Limits,
     knobs: Tunables,
 }
@@ -60,11 +60,7 @@ pub fn set(args: &SetArgs) -> Result<i32, Fail> {
 fn parse(settings: &[String]) -> Result<Vec<Setting>, Fail> {
     let mut given: Vec<Setting> = Vec::new();
     for text in settings {
-        let (key, value) = text.split_once('=').ok_or_else(|| {
-            Fail::own(format!(
-                "`{text}` has no value: write KEY=VALUE, such as memory.max=1G"
-            ))
-        })?;
+        let (key, value) = config::pair(text).map_err(Fail::own)?;
         let setting = Setting::new(key, value, key.trim().to_owned());
         if given.iter().any(|other| other.key == setting.key) {
             return Err(setting.refuse("is given twice: give it once"));
@@ -81,6 +77,32 @@ fn default_high(max: u64, profile: Profile) -> u64 {
 }
 
 impl Now {
+    /// Those of a group; `None`: its page holds what no `deckle` wrote.
+    pub fn of(group: &Group) -> Option<Now> {
+        let (limits, knobs) = (group.limits(), group.knobs().ok()?);
+        Some(Now { limits, knobs })
+    }
+
+    /// Everything that is otherwise than before, as `deckle set` prints it.
+    pub fn changed(&self, before: &Now) -> Vec<String> {
+        let limits = |now: &Now| [now.limits.max, now.limits.high, now.limits.swap_max];
+        let mut all = Vec::new();
+        let mut change = |key: &str, is: String, was: String| {
+            if is != was {
+                all.push(format!("{key}={is} (was {was})"));
+            }
+        };
+        let keys = ["memory.max", "memory.high", "memory.swap.max"];
+        for ((key, is), was) in keys.iter().zip(limits(self)).zip(limits(before)) {
+            change(key, exact(is), exact(was));
+        }
+        for knob in Tunables::KNOBS {
+            let [is, was] = [self, before].map(|now| knob.value(&now.knobs).to_string());
+            change(knob.key, is, was);
+        }
+        all
+    }
+
     /// With what is given, checked.
     fn with(&self, given: &[Setting]) -> Result<Now, Fail> {
         let mut now = *self;

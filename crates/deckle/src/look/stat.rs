@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use deckle_group::{LineId, Name};
 use deckle_mm::{Item, PAGE_SIZE};
 
+use super::waits::Waits;
 use super::{Tree, Trees, find, json, openmetrics, table};
 use crate::args::look::{Format, StatArgs};
 use crate::fail::Fail;
@@ -75,11 +76,12 @@ impl Process {
         self.counters[item as usize]
     }
 
-    /// One that has nothing but these.
+    /// One that has nothing but these, and has waited for a hundredth of a second at each fault.
     #[cfg(test)]
     pub fn plain(line: LineId, pid: u32, command: &str, charged: u64, faults: u64) -> Process {
         let mut counters = [0; Item::COUNT];
         counters[Item::Pgfault as usize] = faults;
+        counters[Item::PressureSome as usize] = faults * 10_000;
         Process {
             line,
             pid,
@@ -135,6 +137,8 @@ pub struct Seen {
     pub processes: Vec<Process>,
     /// What some counters were before, and how long ago that was.
     before: Option<([u64; RATES.len()], Duration)>,
+    /// Microseconds that were waited since then.
+    waited: u64,
 }
 
 #[cfg(test)]
@@ -148,11 +152,12 @@ impl Seen {
             report: Report::gather(group, "none".into(), Err(Duration::from_millis(1500))),
             processes,
             before: None,
+            waited: 0,
         }
     }
 }
 
-/// Counters of which is told how fast they grow.
+/// Counters of which is told how fast they grow; waits are the last.
 const RATES: [Item; 3] = [Item::Pgfault, Item::Pswpin, Item::PressureSome];
 
 impl Seen {
@@ -173,13 +178,24 @@ impl Seen {
 
     /// Per cent of the time in which somebody waited for memory.
     pub fn pressure(&self) -> f64 {
-        self.rate(Item::PressureSome) / 1e4
+        match &self.before {
+            Some((_, time)) => self.waited as f64 / time.as_secs_f64().max(1e-3) / 1e4,
+            None => self.rate(Item::PressureSome) / 1e4,
+        }
     }
+}
+
+/// A look at a tree.
+struct Before {
+    rates: [u64; RATES.len()],
+    at: Instant,
+    processes: u64,
+    waits: Waits,
 }
 
 /// Looks from time to time.
 struct Watch {
-    before: HashMap<Name, ([u64; RATES.len()], Instant)>,
+    before: HashMap<Name, Before>,
     names: HashMap<Name, Names>,
     processes: bool,
 }
@@ -197,9 +213,24 @@ impl Watch {
                 false => Vec::new(),
             },
             before: None,
+            waited: 0,
         };
-        let before = self.before.insert(group.name(), (seen.rates(), now));
-        seen.before = before.map(|(rates, then)| (rates, now - then));
+        let mut next = Before {
+            rates: seen.rates(),
+            at: now,
+            processes: seen.report.processes,
+            waits: Waits::default(),
+        };
+        if let Some(before) = self.before.remove(&group.name()) {
+            let time = now - before.at;
+            let waits = RATES.len() - 1;
+            let told = next.rates[waits].saturating_sub(before.rates[waits]);
+            let most = before.processes.max(next.processes);
+            next.waits = before.waits;
+            seen.waited = next.waits.within(told, time, most);
+            seen.before = Some((before.rates, time));
+        }
+        self.before.insert(group.name(), next);
         seen
     }
 }
@@ -217,11 +248,10 @@ pub fn time(seconds: f64) -> Result<Duration, Fail> {
 /// Shows statistics; the exit status of `deckle`.
 pub fn stat(args: &StatArgs) -> Result<i32, Fail> {
     let every = args.interval.map(time).transpose()?;
-    let mut trees = Trees::default();
-    match &args.tree {
-        Some(word) => trees.only(find(word)?),
-        None => trees.renew(),
-    }
+    let mut trees = match &args.tree {
+        Some(word) => Trees::only(find(word)?),
+        None => Trees::now(),
+    };
     let (one, text) = (args.tree.is_some(), args.format == Format::Text);
     let mut watch = Watch {
         before: HashMap::new(),

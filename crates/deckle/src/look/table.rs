@@ -146,7 +146,12 @@ fn memory(r: &Report) -> String {
     let max = r.max.map_or("no limit".to_owned(), |n| limit("max", n));
     let high = r.high.map_or(String::new(), |n| limit(", high", n));
     let [usage, peak] = [r.usage, r.peak].map(short);
-    format!("{usage} charged ({max}{high}), peak {peak}")
+    let lowered = if r.is_peak_before_lowered() {
+        " before max was lowered"
+    } else {
+        ""
+    };
+    format!("{usage} charged ({max}{high}), peak {peak}{lowered}")
 }
 
 fn resident(r: &Report) -> String {

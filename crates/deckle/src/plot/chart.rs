@@ -96,12 +96,9 @@ fn most(panel: &Panel, points: usize) -> f64 {
     let lines = panel.lines.iter().flat_map(|s| s.values.iter().copied());
     let most = stacked.chain(lines).fold(0.0, f64::max);
     // A limit far above what is used would leave nothing to be seen.
-    let limit = panel.limit.map_or(0.0, |(_, limit)| limit);
-    let most = if limit <= most * 4.0 {
-        most.max(limit)
-    } else {
-        most
-    };
+    let limits = panel.limit.iter().flat_map(|(_, limits)| limits);
+    let near = limits.copied().filter(|limit| *limit <= most * 4.0);
+    let most = near.fold(most, f64::max);
     if most > 0.0 { most * 1.05 } else { 1.0 }
 }
 
@@ -153,15 +150,35 @@ fn draw(svg: &mut Svg, panel: &Panel, plane: &Plane, times: &[u64]) {
             "<path d=\"{path}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"1.5\"/>"
         ));
     }
-    if let Some((name, limit)) = panel.limit.filter(|(_, limit)| *limit <= plane.most) {
-        let (y, shown) = (plane.y(limit), format!("{name} {}", panel.unit.show(limit)));
-        svg.line(format_args!(
-            "<path d=\"M{LEFT} {y:.1}h{WIDE}\" stroke=\"#c0392b\" stroke-dasharray=\"6 3\"/>"
-        ));
-        let at = LEFT + WIDE - 4.0;
-        svg.text(at, y - 4.0, " text-anchor=\"end\" fill=\"#c0392b\"", &shown);
-    }
+    limit(svg, panel, plane, times);
     legend(svg, panel, top - 18.0);
+}
+
+/// The limit, from each change to the next; what is above the plane is left out.
+fn limit(svg: &mut Svg, panel: &Panel, plane: &Plane, times: &[u64]) {
+    let Some((name, limits)) = &panel.limit else {
+        return;
+    };
+    let (mut at, mut begin) = (0, LEFT);
+    for same in limits.chunk_by(|a, b| a == b) {
+        at += same.len();
+        let end = times.get(at).map_or(LEFT + WIDE, |t| plane.x(*t));
+        let limit = same[0];
+        if limit > 0.0 && limit <= plane.most {
+            let (y, wide) = (plane.y(limit), end - begin);
+            svg.line(format_args!(
+                "<path d=\"M{begin:.1} {y:.1}h{wide:.1}\" fill=\"none\" stroke=\"#c0392b\" \
+                 stroke-dasharray=\"6 3\"/>"
+            ));
+            let shown = format!("{name} {}", panel.unit.show(limit));
+            let style = " text-anchor=\"end\" fill=\"#c0392b\"";
+            // Where it holds but for a moment there is no room for a word.
+            if wide > 6.2 * shown.len() as f64 || at == limits.len() {
+                svg.text(end - 4.0, y - 4.0, style, &shown);
+            }
+        }
+        begin = end;
+    }
 }
 
 fn legend(svg: &mut Svg, panel: &Panel, y: f64) {
@@ -177,14 +194,18 @@ fn legend(svg: &mut Svg, panel: &Panel, y: f64) {
     }
 }
 
-/// Ticks above the first plane, of kills down to its bottom; what happened is in their titles.
+/// Ticks above the first plane, down to its bottom of kills and of what a user did; what happened
+/// is in their titles.
 fn marks(svg: &mut Svg, plane: &Plane, marks: &[Mark]) {
     let top = plane.bottom - plane.high;
-    let kills = marks.iter().filter(|m| m.sort == "kill");
-    let others = marks.iter().filter(|m| m.sort != "kill");
-    for mark in kills.chain(others).take(MARKS) {
+    let is_rare = |mark: &&Mark| ["kill", "set", "reclaim"].contains(&mark.sort.as_str());
+    let rare = marks.iter().filter(is_rare);
+    let others = marks.iter().filter(|mark| !is_rare(mark));
+    for mark in rare.chain(others).take(MARKS) {
         let (colour, down) = match mark.sort.as_str() {
             "kill" => ("#c0392b", plane.high),
+            "set" => ("#8a4f9e", plane.high),
+            "reclaim" => ("#0f8a8a", plane.high),
             "start" => ("#2e7d4f", 0.0),
             _ => ("#777777", 0.0),
         };

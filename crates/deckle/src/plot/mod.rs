@@ -14,8 +14,9 @@ const HELP: &str = "\
 Examples:
   deckle run --memory-max 1G --record build.rec -- make -j4
   deckle plot build.rec
-      Writes build.rec.html: memory by kind, swap, faults, pressure, and what started, ended
-      and was killed when. It needs no network, and the record may be of a run that goes on.
+      Writes build.rec.html: memory by kind and its limit, swap, faults, pressure, and what
+      started, ended, was killed, set and reclaimed when. It needs no network, and the record
+      may be of a run that goes on.
   deckle plot build.rec -o build.svg
       The picture alone.";
 

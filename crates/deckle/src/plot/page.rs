@@ -103,13 +103,21 @@ fn summary(record: &Record) -> Vec<(&'static str, String)> {
     let most = |column: &str| record.column(column).and_then(|all| all.into_iter().max());
     let peak = |column: &str| most(column).map_or("unknown".into(), show);
     let count = |column: &str| most(column).unwrap_or(0).to_string();
-    let limit = record.head["memory_max_bytes"].as_u64();
+    let limits = record.limits();
+    let limit = |n: usize| match limits[n] {
+        0 => "no limit".to_owned(),
+        bytes => format!("limit {}", show(bytes)),
+    };
+    let changed = limits.iter().any(|bytes| *bytes != limits[0]);
     let end = (record.marks.iter()).find(|mark| mark.sort == "end");
     let last = record.samples.last().map_or(0, |row| row[0]);
     vec![
         ("memory", {
-            let limit = limit.map_or("no limit".into(), |bytes| format!("limit {}", show(bytes)));
-            format!("peak {} ({limit})", peak("memory_bytes"))
+            let of = match changed {
+                false => limit(0),
+                true => format!("{} at first, {} at last", limit(0), limit(limits.len() - 1)),
+            };
+            format!("peak {} ({of})", peak("memory_bytes"))
         }),
         ("swap", {
             let (swapped, stored) = (peak("swapped_bytes"), peak("stored_bytes"));

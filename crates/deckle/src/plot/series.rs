@@ -43,14 +43,13 @@ pub(super) struct Panel {
     /// Those that stand on each other, the lowest first.
     pub areas: Vec<Series>,
     pub lines: Vec<Series>,
-    /// A limit, with its name.
-    pub limit: Option<(&'static str, f64)>,
+    /// A limit at each time, with its name; 0 where there is none.
+    pub limit: Option<(&'static str, Vec<f64>)>,
 }
 
 /// The times of all points, in milliseconds, and the panels.
 pub(super) fn panels(record: &Record) -> (Vec<u64>, Vec<Panel>) {
     let source = Source::new(record);
-    let limit = record.head["memory_max_bytes"].as_f64();
     let lines = |title, unit, lines: &[Line]| {
         let lines = lines.iter().map(|&(name, colour, column)| Series {
             name,
@@ -68,7 +67,7 @@ pub(super) fn panels(record: &Record) -> (Vec<u64>, Vec<Panel>) {
     let charged = [("charged", "#222222", "memory_bytes")];
     let memory = Panel {
         areas: memory(&source),
-        limit: limit.map(|bytes| ("limit", bytes)),
+        limit: Some(("limit", source.last(&record.limits()))),
         ..lines("Memory", Unit::Bytes, &charged)
     };
     let swap = [
@@ -147,8 +146,7 @@ impl<'a> Source<'a> {
             Unit::Bytes => return self.gauge(column),
             Unit::PerSecond => 1.0,
             Unit::BytesPerSecond => PAGE_SIZE as f64,
-            // Microseconds in a second.
-            Unit::Percent => 1e-4,
+            Unit::Percent => return self.share(column),
         };
         self.rate(column).iter().map(|n| n * factor).collect()
     }
@@ -158,6 +156,12 @@ impl<'a> Source<'a> {
         let all = self.column(column);
         let most = |group: &[u64]| group.iter().copied().max().unwrap_or(0) as f64;
         all.chunks(self.each).map(most).collect()
+    }
+
+    /// The last of each group.
+    fn last(&self, all: &[u64]) -> Vec<f64> {
+        let last = |group: &[u64]| group[group.len() - 1] as f64;
+        all.chunks(self.each).map(last).collect()
     }
 
     /// By how much a second it has grown since the group before.
@@ -178,8 +182,101 @@ impl<'a> Source<'a> {
             .collect()
     }
 
+    /// Per cent of the time that microseconds of waiting are, 100 for each process at most.
+    ///
+    /// A wait is told when it is over, and each process tells a few times a second: what is more
+    /// than there was time for since the group before was waited for in the time before.
+    fn share(&self, column: &str) -> Vec<f64> {
+        let ms = |n: &u64| *n as f64;
+        let mut times: Vec<f64> = self.times().iter().map(ms).collect();
+        let mut waits = self.last(&self.column(column));
+        for of in [&mut times, &mut waits] {
+            for i in (1..of.len()).rev() {
+                of[i] = (of[i] - of[i - 1]).max(0.0);
+            }
+        }
+        let processes = self.gauge("processes");
+        let mut later = 0.0;
+        for i in (0..waits.len()).rev() {
+            // One that has ended since the group before was there for a part of the time.
+            let most = processes[i].max(processes[i.saturating_sub(1)]).max(1.0);
+            let room = times[i] * 1e3 * most;
+            let wait = waits[i] + later;
+            later = (wait - room).max(0.0);
+            waits[i] = match times[i] {
+                0.0 => 0.0,
+                ms => wait.min(room) / (ms * 10.0),
+            };
+        }
+        waits
+    }
+
     fn column(&self, name: &str) -> Vec<u64> {
         let none = || vec![0; self.times.len()];
         self.record.column(name).unwrap_or_else(none)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A record of a process that has waited so many microseconds at each time.
+    fn record(samples: &[[u64; 2]], processes: u64) -> Record {
+        let head = r#"{"deckle_record":1,"columns":["t_ms","pressure_some_us","processes"]}"#;
+        let row = |[t, us]: &[u64; 2]| format!("\n[{t},{us},{processes}]");
+        let rows: String = samples.iter().map(row).collect();
+        Record::parse(&format!("{head}{rows}")).unwrap()
+    }
+
+    #[test]
+    fn what_is_told_late_was_waited_for_before() {
+        let share = |samples: &[[u64; 2]], processes| {
+            let record = record(samples, processes);
+            Source::new(&record).of("pressure_some_us", Unit::Percent)
+        };
+        // Nothing new was told at 200, and all of it at 300.
+        let late = [[0, 0], [100, 90_000], [200, 90_000], [300, 270_000]];
+        assert_eq!(share(&late, 1), [0.0, 90.0, 80.0, 100.0]);
+        assert_eq!(share(&late, 2), [0.0, 90.0, 0.0, 180.0]);
+        // A wait of a second that is told at its end.
+        let mut long: Vec<[u64; 2]> = (0..=20).map(|n| [n * 100, 0]).collect();
+        long[20][1] = 1_000_000;
+        let shown = share(&long, 1);
+        assert!(shown[..11].iter().all(|n| *n == 0.0), "{shown:?}");
+        assert!(shown[11..].iter().all(|n| *n == 100.0), "{shown:?}");
+    }
+
+    #[test]
+    fn no_process_waits_for_more_than_all_of_the_time_and_no_wait_is_lost() {
+        let mut random = 7_u64;
+        let mut dice = |most: u64| {
+            random = random.wrapping_mul(0xd134_2543_de82_ef95).wrapping_add(1);
+            (random >> 33) % most
+        };
+        for _ in 0..200 {
+            let processes = 1 + dice(3);
+            let (mut samples, mut now, mut told) = (vec![[0, 0]], 0, 0);
+            for _ in 0..50 {
+                now += 1 + dice(300);
+                // By chance nothing is told, or all that was waited for by now, or a part.
+                if dice(3) > 0 {
+                    let room = now * 1000 * processes - told;
+                    told += dice(room + 1);
+                }
+                samples.push([now, told]);
+            }
+            let record = record(&samples, processes);
+            let shown = Source::new(&record).of("pressure_some_us", Unit::Percent);
+            let times = samples.windows(2).map(|two| (two[1][0] - two[0][0]) as f64);
+            let sum: f64 = shown[1..]
+                .iter()
+                .zip(times)
+                .map(|(n, ms)| n * ms * 10.0)
+                .sum();
+            let most = 100.0 * processes as f64 + 1e-9;
+            assert!(shown.iter().all(|n| (0.0..=most).contains(n)), "{shown:?}");
+            assert!((sum - told as f64).abs() < 1.0, "{sum} of {told}");
+        }
     }
 }

@@ -10,8 +10,10 @@ pub(super) enum Kind {
     Gauge,
     /// What only grows: the later one counts.
     Counter,
+    /// A setting: the later one counts.
+    Setting,
 }
-use Kind::{Counter, Gauge};
+use Kind::{Counter, Gauge, Setting};
 
 /// What samples are taken from.
 struct Source<'a> {
@@ -34,7 +36,7 @@ fn bytes(pages: u64) -> u64 {
 /// A column: its name, what it is, and where it comes from. The first, the time, is not here.
 type Column = (&'static str, Kind, fn(&Source<'_>) -> u64);
 
-const COLUMNS: [Column; 18] = [
+const COLUMNS: [Column; 19] = [
     ("memory_bytes", Gauge, |s| bytes(s.group.usage())),
     ("resident_bytes", Gauge, |s| bytes(s.gauges.resident)),
     ("inactive_bytes", Gauge, |s| bytes(s.gauges.inactive)),
@@ -66,6 +68,13 @@ const COLUMNS: [Column; 18] = [
         s.group.counter(Item::PressureFull)
     }),
     ("oom_kill", Counter, |s| s.group.oom_kills()),
+    // 0: no limit.
+    ("memory_max_bytes", Setting, |s| {
+        match s.group.limits().max {
+            u64::MAX => 0,
+            pages => bytes(pages),
+        }
+    }),
 ];
 
 /// Numbers of one sample, milliseconds since the start first.

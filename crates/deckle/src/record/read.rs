@@ -15,7 +15,7 @@ const BYTES: u64 = 64 << 20;
 pub struct Mark {
     /// When, milliseconds since the start.
     pub t_ms: u64,
-    /// What sort of thing: start, exit, kill, end.
+    /// What sort of thing: start, exit, kill, set, reclaim, end.
     pub sort: String,
     /// To whom, or how.
     pub what: String,
@@ -44,7 +44,7 @@ impl Record {
         Record::parse(&String::from_utf8_lossy(&text)).map_err(|why| fail(&why))
     }
 
-    fn parse(text: &str) -> Result<Record, String> {
+    pub(crate) fn parse(text: &str) -> Result<Record, String> {
         let none = "no record: make one with `deckle run --record FILE -- PROGRAM`";
         let mut lines = text.lines();
         let head: Value = (lines.next())
@@ -97,6 +97,7 @@ impl Record {
                     Some(2..) => format!("{} processes at the limit", value["processes"]),
                     _ => "one process at the limit".into(),
                 },
+                ("set" | "reclaim", _) => word("what"),
                 _ => format!("{} {}", word("what"), value["pid"]),
             };
             self.marks.push(Mark {
@@ -111,6 +112,14 @@ impl Record {
     pub fn column(&self, name: &str) -> Option<Vec<u64>> {
         let i = self.columns.iter().position(|c| c == name)?;
         Some(self.samples.iter().map(|row| row[i]).collect())
+    }
+
+    /// `memory.max` at each sample, 0 for none: as it changed, or as it began where the record does
+    /// not say more.
+    pub fn limits(&self) -> Vec<u64> {
+        let began = self.head["memory_max_bytes"].as_u64().unwrap_or(0);
+        let column = self.column("memory_max_bytes");
+        column.unwrap_or_else(|| vec![began; self.samples.len()])
     }
 
     /// The command, as it was given.

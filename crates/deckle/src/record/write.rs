@@ -11,11 +11,15 @@ use serde_json::{Value, json};
 use super::columns::{self, Row};
 use super::{FORMAT, KEY, MARKS, SAMPLES};
 use crate::fail::plain;
+use crate::look::set::Now;
 use crate::procfs;
-use crate::replace::Place;
+use crate::replace::{self, Place};
 
 /// How often a sample is taken at first.
 const EVERY: Duration = Duration::from_millis(100);
+
+/// Settings that one mark names.
+const CHANGES: usize = 4;
 
 /// A process as it was at the last sample.
 struct Known {
@@ -37,6 +41,10 @@ pub struct Recorder {
     start: Instant,
     known: Vec<Known>,
     kills: u64,
+    /// Settings at the last sample, and how often they had changed.
+    settings: Option<(u32, Now)>,
+    /// Pages that had been reclaimed on request.
+    reclaimed: u64,
     /// Why nothing more is written.
     failed: Option<String>,
 }
@@ -48,11 +56,12 @@ impl Recorder {
     /// # Errors
     /// If it cannot be written, or is no regular file of ours that can be replaced.
     pub fn create(path: &Path, unique: &str, mut about: Value) -> io::Result<Recorder> {
-        let file = File::create(path)?;
-        let place = Place::of(&file, path, unique)?.ok_or_else(|| {
+        let unfit = || {
             let why = "not a regular file of yours with one name: give the name of a new one";
             io::Error::other(why)
-        })?;
+        };
+        let file = replace::open(path)?.ok_or_else(unfit)?;
+        let place = Place::of(&file, path, unique)?.ok_or_else(unfit)?;
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
         about[KEY] = json!(FORMAT);
         about["started"] = json!(since.map_or(0, |t| t.as_secs()));
@@ -70,6 +79,8 @@ impl Recorder {
             start,
             known: Vec::new(),
             kills: 0,
+            settings: None,
+            reclaimed: 0,
             failed: None,
         };
         recorder.append(&recorder.head.clone())?;
@@ -126,6 +137,7 @@ impl Recorder {
             news.push(json!({ "mark": "kill", "t_ms": t, "processes": how_many }).to_string());
             self.kills = kills;
         }
+        news.extend(self.steered(group, t));
         for mark in news {
             if self.marks.len() < MARKS {
                 self.append(&mark)?;
@@ -170,6 +182,38 @@ impl Recorder {
             }
         }
         self.known = known;
+        news
+    }
+
+    /// What users have changed or asked for since the last sample.
+    fn steered(&mut self, group: &Group, t: u64) -> Vec<String> {
+        let mut news = Vec::new();
+        let mut say = |mark: &str, what: String| {
+            news.push(json!({ "mark": mark, "t_ms": t, "what": what }).to_string());
+        };
+        // Read first: what changes meanwhile is looked at again by the next sample.
+        let changes = group.changes();
+        if self.settings.is_none_or(|(before, _)| before != changes)
+            && let Some(now) = Now::of(group)
+        {
+            let changed = self.settings.map(|(_, before)| now.changed(&before));
+            if let Some(mut changed) = changed.filter(|changed| !changed.is_empty()) {
+                let more = changed.len().saturating_sub(CHANGES);
+                changed.truncate(CHANGES);
+                if more > 0 {
+                    changed.push(format!("and {more} more"));
+                }
+                say("set", changed.join(", "));
+            }
+            self.settings = Some((changes, now));
+        }
+        let reclaimed = group.reclaimed_on_request();
+        if reclaimed > self.reclaimed {
+            let pages = reclaimed - self.reclaimed;
+            let bytes = pages.saturating_mul(deckle_mm::PAGE_SIZE as u64);
+            say("reclaim", crate::size::show(bytes));
+            self.reclaimed = reclaimed;
+        }
         news
     }
 

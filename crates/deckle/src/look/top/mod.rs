@@ -40,11 +40,10 @@ pub fn top(args: &TopArgs) -> Result<i32, Fail> {
         let why = "top: a terminal of TERM=dumb cannot show it: use `deckle stat --interval 1`";
         return Err(Fail::own(why));
     }
-    let mut trees = Trees::default();
-    match &args.tree {
-        Some(word) => trees.only(find(word)?),
-        None => trees.renew(),
-    }
+    let mut trees = match &args.tree {
+        Some(word) => Trees::only(find(word)?),
+        None => Trees::now(),
+    };
     let [a, b, c] = ENDS;
     let signals = Signals::open(&[a, b, c, libc::SIGTSTP]);
     let signals = signals.map_err(|e| Fail::own(format!("signals cannot be received: {e}")))?;

@@ -8,6 +8,7 @@ use deckle_mm::Item;
 
 use crate::look::Tree;
 use crate::look::stat::{Names, Process};
+use crate::look::waits::Waits;
 use crate::run::report::Report;
 
 /// Looks that the history line has.
@@ -43,14 +44,46 @@ pub const SORTS: [(char, Sort); 7] = [
     ('w', Sort::Waits),
 ];
 
-/// Counters that are told by the second.
+/// Counters that are told by the second; waits are the last.
 const RATES: [Item; 3] = [Item::Pgfault, Item::Pswpin, Item::PressureSome];
 
 type Rates = [f64; RATES.len()];
 
-fn rates(before: &[u64; 3], now: &[u64; 3], time: Duration) -> Rates {
-    let time = time.as_secs_f64().max(1e-3);
-    std::array::from_fn(|i| now[i].saturating_sub(before[i]) as f64 / time)
+/// What some counters of so many processes were, and the waits that were told late.
+#[derive(Clone, Copy)]
+struct Before {
+    counts: [u64; RATES.len()],
+    processes: u64,
+    waits: Waits,
+}
+
+impl Before {
+    /// How fast they grew to `now` in `time`, and what they are now.
+    fn grown(&self, now: [u64; RATES.len()], processes: u64, time: Duration) -> (Rates, Before) {
+        let mut next = Before {
+            counts: now,
+            processes,
+            waits: self.waits,
+        };
+        let mut grown: [u64; RATES.len()] =
+            std::array::from_fn(|i| now[i].saturating_sub(self.counts[i]));
+        let waited = &mut grown[RATES.len() - 1];
+        *waited = next
+            .waits
+            .within(*waited, time, processes.max(self.processes));
+        let seconds = time.as_secs_f64().max(1e-3);
+        (grown.map(|n| n as f64 / seconds), next)
+    }
+
+    /// The first look.
+    fn first(counts: [u64; RATES.len()], processes: u64) -> Before {
+        let waits = Waits::default();
+        Before {
+            counts,
+            processes,
+            waits,
+        }
+    }
 }
 
 /// A process.
@@ -81,8 +114,8 @@ pub struct View {
     pub types: bool,
     /// The first that is shown.
     pub top: usize,
-    before: HashMap<[u32; 2], [u64; 3]>,
-    whole: Option<([u64; 3], Instant)>,
+    before: HashMap<[u32; 2], Before>,
+    whole: Option<(Before, Instant)>,
     names: Names,
 }
 
@@ -125,11 +158,16 @@ impl View {
 
     fn see(&mut self, report: Report, processes: Vec<Process>, at: Instant) {
         let whole = RATES.map(|item| report.counter(item));
-        let time = self.whole.map(|(before, then)| {
-            self.rates = rates(&before, &whole, at - then);
-            at - then
-        });
-        self.whole = Some((whole, at));
+        let n = processes.len() as u64;
+        let (time, now) = match self.whole {
+            Some((before, then)) => {
+                let (rates, now) = before.grown(whole, n, at - then);
+                self.rates = rates;
+                (Some(at - then), now)
+            }
+            None => (None, Before::first(whole, n)),
+        };
+        self.whole = Some((now, at));
         self.history.push_back(report.usage);
         while self.history.len() > HISTORY {
             self.history.pop_front();
@@ -139,12 +177,11 @@ impl View {
         let row = |process: Process| {
             let line: [u32; 2] = <[u32; 2]>::from(process.line);
             let now = RATES.map(|item| process.counter(item));
-            let then = before.get(&line);
-            self.before.insert(line, now);
-            let rates = match (then, time) {
-                (Some(then), Some(time)) => rates(then, &now, time),
-                _ => [0.0; 3],
+            let (rates, now) = match (before.get(&line), time) {
+                (Some(then), Some(time)) => then.grown(now, 1, time),
+                _ => ([0.0; 3], Before::first(now, 1)),
             };
+            self.before.insert(line, now);
             Row { process, rates }
         };
         self.rows = processes.into_iter().map(row).collect();
@@ -279,6 +316,7 @@ mod tests {
         let mut view = view();
         assert_eq!(order(&view), [8, 9, 7]);
         assert_eq!(view.rows[2].rates[0], 250.0, "by the second");
+        assert_eq!(view.rows[2].rates[2], 1e6, "no more than all of the time");
         let mut press = |keys: &str| {
             for c in keys.chars() {
                 let key = match c {
