@@ -114,11 +114,22 @@ fn shared(options: &str, what: &str, script: &str) -> Option<Ran> {
     Some(ran)
 }
 
-#[test]
-fn p20_what_children_only_read_is_charged_once_and_what_they_write_to_them() {
+/// The script under both settings for huge pages, in a limit: nobody is killed.
+fn under_both(limit: &str, what: &str, script: &str, check: impl Fn(&Ran)) {
     let _turn = turn();
     for thp in ["always", "never"] {
-        let script = "
+        let options = format!("--memory-max {limit} --thp {thp}");
+        let Some(ran) = shared(&options, what, script) else {
+            return;
+        };
+        check(&ran);
+        assert_eq!(ran.stats["oom_kills"], 0);
+    }
+}
+
+#[test]
+fn p20_what_children_only_read_is_charged_once_and_what_they_write_to_them() {
+    let script = "
 well(child(lambda: right(b, 1)))
 def quarter():
     fill(b, 2, 4 * 4096)
@@ -134,22 +145,21 @@ for p in two: well(p)
 c = bytearray(50 * M); fill(c, 3)
 assert right(b, 1) and right(c, 3)
 print('all right')";
-        let options = format!("--memory-max 200M --thp {thp}");
-        let Some(ran) = shared(&options, "children read, write a quarter, execute", script) else {
-            return;
-        };
-        // Nothing had to make room, and the end of the children has left no charge.
-        assert_eq!(ran.peak("swapped_bytes"), 0);
-        assert!(ran.peak("memory_bytes") <= 200 << 20);
-        assert_eq!(ran.stats["oom_kills"], 0);
-    }
+    under_both(
+        "200M",
+        "children read, write a quarter, execute",
+        script,
+        |ran| {
+            // Nothing had to make room, and the end of the children has left no charge.
+            assert_eq!(ran.peak("swapped_bytes"), 0);
+            assert!(ran.peak("memory_bytes") <= 200 << 20);
+        },
+    );
 }
 
 #[test]
 fn p20_both_sides_write_all_that_they_share_and_the_limit_holds() {
-    let _turn = turn();
-    for thp in ["always", "never"] {
-        let script = "
+    let script = "
 r, w = os.pipe(); r2, w2 = os.pipe()
 def waits():
     os.write(w, b'.'); os.read(r2, 1)
@@ -167,21 +177,19 @@ assert right(b, 6)
 c = bytearray(50 * M); fill(c, 3)
 assert right(b, 6) and right(c, 3)
 print('all right')";
-        let options = format!("--memory-max 200M --thp {thp}");
-        let Some(ran) = shared(&options, "both write all", script) else {
-            return;
-        };
+    under_both("200M", "both write all", script, |ran| {
         assert!(ran.peak("swapped_bytes") > 10 << 20, "it does not fit");
-        assert!(ran.peak("memory_bytes") <= 208 << 20);
-        assert_eq!(ran.stats["oom_kills"], 0);
-    }
+        // The limit is passed by what the child's copies take in the store (docs/forks.md), here by
+        // 15 MiB at most: of 120 MiB and an interpreter 300 bytes a page, and 1.21 times that of
+        // memory (store: ram_is_at_most_1_21_of_live_bytes_after_any_churn), with the tables of
+        // them. Promised are 16.
+        assert!(ran.peak("memory_bytes") <= 216 << 20);
+    });
 }
 
 #[test]
 fn p20_a_child_that_outlives_its_parent_and_forks_pays_for_itself() {
-    let _turn = turn();
-    for thp in ["always", "never"] {
-        let script = "
+    let script = "
 r, w = os.pipe(); r2, w2 = os.pipe()
 def grandchild():
     fill(b, 8, 16 * 4096)
@@ -206,12 +214,34 @@ well(p)
 assert os.read(r, 1) == b'y'
 assert right(b, 1)
 print('all right')";
-        let options = format!("--memory-max 300M --thp {thp}");
-        let Some(ran) = shared(&options, "three generations", script) else {
-            return;
-        };
-        assert_eq!(ran.stats["oom_kills"], 0);
-    }
+    under_both("300M", "three generations", script, |_| {});
+}
+
+#[test]
+fn p20_what_six_children_share_is_charged_once_when_their_parent_has_ended() {
+    let script = "
+import time
+r, w = os.pipe(); r2, w2 = os.pipe()
+def last():
+    os.close(w2)
+    os.read(r2, 1)
+    os.write(w, b'y' if right(b, 2) else b'n')
+    return True
+def first():
+    fill(b, 2)
+    for n in range(6): child(last)
+    return True
+well(child(first))
+time.sleep(1)
+os.close(w2)
+assert [os.read(r, 1) for n in range(6)] == [b'y'] * 6
+assert right(b, 1)
+print('all right')";
+    under_both("300M", "six orphans", script, |ran| {
+        // What the first has and what its child had written: nothing had to make room.
+        assert_eq!(ran.peak("swapped_bytes"), 0);
+        assert!(ran.peak("memory_bytes") <= 300 << 20);
+    });
 }
 
 #[test]

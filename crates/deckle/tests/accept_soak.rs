@@ -263,6 +263,7 @@ fn a_server_in_both_tiers_with_changing_limits_loses_and_leaks_nothing() {
     let (mut reads, mut writes, mut saves) = (0u64, 0u64, 0u64);
     let from = Instant::now();
     let changes = std::thread::scope(|scope| {
+        let ends = gauges::Ends(&end);
         let changing = scope.spawn(|| change_limits(&group, &end));
         let mut saved = Instant::now();
         while from.elapsed() < Duration::from_secs(seconds()) {
@@ -286,7 +287,7 @@ fn a_server_in_both_tiers_with_changing_limits_loses_and_leaks_nothing() {
             std::thread::sleep(Duration::from_millis(50));
         }
         server.all(&ages, Server::check);
-        end.store(true, Ordering::Relaxed);
+        drop(ends);
         changing.join().unwrap()
     });
     // All of it fits; holes are not filled ahead of need.

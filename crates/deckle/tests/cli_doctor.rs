@@ -2,7 +2,9 @@
 
 use crate::accept::turn;
 use crate::common::*;
+use crate::skipped::{not_here, skipped};
 use serde_json::Value;
+use std::process::Command;
 
 #[test]
 fn doctor_states_the_facts_as_text_and_as_json() {
@@ -43,6 +45,35 @@ fn doctor_states_the_facts_as_text_and_as_json() {
     }
     for kind in ["docker", "podman", "kubernetes"] {
         assert!(json["containers"][kind].is_string());
+    }
+}
+
+#[test]
+fn doctor_says_that_dev_shm_is_full_and_what_to_do() {
+    if deckle_sys::process::effective_user() != 0 {
+        return skipped("needs root to mount");
+    }
+    let _turn = turn();
+    let exe = env!("CARGO_BIN_EXE_deckle");
+    for (options, part, remedy) in [
+        ("size=64k", "full: 64.0 KiB free", "remount,size=64M"),
+        ("nr_inodes=1", "no file can be made", "nr_inodes="),
+        ("ro", "read-only", "remount,rw"),
+    ] {
+        let script = format!("mount -t tmpfs -o {options} tmpfs /dev/shm && exec {exe} doctor");
+        let mut c = Command::new("unshare");
+        c.args(["--mount", "sh", "-c", &script])
+            .env_remove("LD_PRELOAD");
+        let Ok(done) = c.output() else {
+            return not_here("no unshare");
+        };
+        let (code, out, err) = finish(done);
+        assert_eq!((code, err.as_str()), (1, ""), "{options}: {out}");
+        assert!(out.starts_with("mode of `deckle run` here: none"), "{out}");
+        assert!(
+            out.contains(part) && out.contains(remedy),
+            "{options}: {out}"
+        );
     }
 }
 

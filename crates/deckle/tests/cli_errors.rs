@@ -111,6 +111,8 @@ fn knobs_out_of_range() {
             ["--set vm.page-cluster: `9`", "0 to 8"],
         ),
         ("vm.page-cluster", ["--set", "write KEY=VALUE"]),
+        ("=3", ["--set: `=3` has no name", "write KEY=VALUE"]),
+        (" =3", ["--set: ` =3` has no name", "write KEY=VALUE"]),
         (
             "page-cluster=3",
             ["no such setting", "did you mean `vm.page-cluster`"],
@@ -350,6 +352,8 @@ fn help_is_for_newcomers_and_on_standard_output() {
     ] {
         assert!(out.contains(needle), "no `{needle}` in: {out}");
     }
+    // Since there is a second door.
+    assert!(!out.contains("statically linked"), "{out}");
 }
 
 /// What the help says of settings can be used as a settings file as it stands.

@@ -82,6 +82,10 @@ fn what_cannot_be_read_is_told_with_what_to_do() {
             "/none: no such file or directory",
         ),
         (["fit", "/none", "--memory-max", "x"], "--memory-max: "),
+        (
+            ["fit", "/none", "--memory-max", "3M"],
+            "--memory-max: `3M` is too small to run anything: give at least 4M",
+        ),
     ] {
         let (status, out, err) = output(&args);
         assert_eq!((status, out.as_str()), (125, ""), "{args:?}");

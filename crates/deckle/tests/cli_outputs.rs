@@ -43,6 +43,46 @@ fn what_a_full_disk_does_not_take_is_a_failure() {
     }
 }
 
+/// Records a program that does nothing.
+fn make_record(path: &str) {
+    let options = ["run", "--unmanaged", "--quiet", "--record", path];
+    let run = [&options[..], &["--", "true"]].concat();
+    assert_eq!(output(&run).0, 0);
+}
+
+#[test]
+fn a_reader_that_has_gone_is_no_mistake() {
+    let s = Scratch::new("gone");
+    let file = s.file("data", &[7; 1 << 16], 0o600);
+    let (record, me) = (s.path("a.rec"), std::process::id().to_string());
+    make_record(&record);
+    let lab = "lab capture --threads 1 --memory 64M --capture on --seeds 1";
+    let lab: Vec<&str> = lab.split(' ').collect();
+    let cdi = ["setup", "--cdi"];
+    for args in [
+        &["--help"][..],
+        &["--version"],
+        &["run", "--help"],
+        &["stat", "--help"],
+        &["lab", "anon-folio", "--help"],
+        &["stat"],
+        &["stat", "--format", "json"],
+        &["stat", "--interval", "0.01"],
+        &["doctor"],
+        &["inspect", &me, "--format", "csv"],
+        &["fit", &file],
+        &["plot", &record],
+        &lab,
+        &["setup", "--dry-run"],
+        &cdi,
+    ] {
+        let (read, write) = std::io::pipe().unwrap();
+        drop(read);
+        let (code, _, err) = finish(deckle(args).stdout(write).output().unwrap());
+        assert_eq!((code, err.as_str()), (141, ""), "{args:?}");
+    }
+}
+
 #[test]
 fn a_file_that_is_full_costs_neither_the_others_nor_the_status() {
     let s = Scratch::new("full");
@@ -113,16 +153,7 @@ fn a_file_without_an_end_is_not_read_to_it() {
 fn a_record_is_not_replaced_by_its_picture() {
     let s = Scratch::new("over");
     let record = s.path("a.svg");
-    let run = [
-        "run",
-        "--unmanaged",
-        "--quiet",
-        "--record",
-        &record,
-        "--",
-        "true",
-    ];
-    assert_eq!(output(&run).0, 0);
+    make_record(&record);
     let before = std::fs::read(&record).unwrap();
     let (code, _, err) = output(&["plot", &record, "-o", &record]);
     assert_eq!(code, 125);

@@ -131,6 +131,62 @@ fn a_record_is_shown_as_a_page_that_a_browser_reads() {
 }
 
 #[test]
+fn a_changed_limit_and_what_users_asked_for_are_drawn() {
+    let s = Scratch::new("steered");
+    let [record, page, picture] = ["a.rec", "a.html", "a.svg"].map(|file| s.path(file));
+    let name = format!("steered-{}.t", std::process::id());
+    let mut args = "run --quiet --memory-max 64M --record"
+        .split(' ')
+        .collect::<Vec<_>>();
+    args.extend([&record, "--name", &name, "--"].map(|s: &str| s));
+    args.extend(walk("60"));
+    let run = Running::start(&args);
+    let has = |what: &str| {
+        let text = std::fs::read_to_string(&record).unwrap_or_default();
+        text.lines().any(|line| line.contains(what))
+    };
+    // A sample of the limit as it was, with memory in use.
+    let charged = || {
+        let text = std::fs::read_to_string(&record).unwrap_or_default();
+        let rows = text
+            .lines()
+            .filter_map(|line| serde_json::from_str::<Vec<u64>>(line).ok());
+        rows.map(|row| row[1]).max().unwrap_or(0)
+    };
+    until("memory is in use", || charged() > 40 << 20);
+    for (verb, what, mark) in [
+        ("set", "memory.max=32M", "\"mark\":\"set\""),
+        ("reclaim", "1M", "\"mark\":\"reclaim\""),
+    ] {
+        let (status, _, err) = output(&[verb, &name, what]);
+        assert_eq!(status, 0, "{verb}: {err}");
+        until(mark, || has(mark));
+    }
+    let rows = lines(&record).len();
+    until("two samples more", || lines(&record).len() > rows + 2);
+    run.signal(libc::SIGTERM);
+    run.end();
+    for file in [&page, &picture] {
+        assert_eq!(output(&["plot", &record, "-o", file]).0, 0);
+        let text = std::fs::read_to_string(file).unwrap();
+        for part in [
+            "limit 32.0 MiB",
+            " set memory.max=32M (was 64M), memory.high=",
+            " reclaim ",
+        ] {
+            assert!(text.contains(part), "no `{part}` in {file}: {text}");
+        }
+        // The limit as it was is drawn, too.
+        assert!(text.matches("stroke-dasharray").count() >= 2, "{text}");
+    }
+    let page = std::fs::read_to_string(page).unwrap();
+    assert!(
+        page.contains("limit 64.0 MiB at first, limit 32.0 MiB at last"),
+        "{page}"
+    );
+}
+
+#[test]
 fn a_record_of_a_run_that_was_killed_can_be_shown() {
     let s = Scratch::new("cut");
     let record = s.path("a.rec");

@@ -158,7 +158,7 @@ fn a_kill_at_the_limit_is_reported_once_and_gives_137() {
     charge.try_charge(16_350).unwrap();
     assert!(charge.try_charge(1_000).is_err());
     let link = announce_as(&group, program, std::process::id(), id);
-    let text = b"deckle: out of memory: the report\n";
+    let text = b"the report\n";
     // Two tasks run into the same limit.
     link.out_of_memory(id, 0, text).unwrap();
     link.out_of_memory(id, 0, text).unwrap();

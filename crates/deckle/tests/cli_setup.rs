@@ -268,3 +268,63 @@ fn a_seccomp_profile_gets_one_rule_or_is_refused() {
         );
     }
 }
+
+/// What bash offers for the last of these words, sorted, in a directory with a file `file`.
+fn offered(s: &Scratch, words: &[&str]) -> Vec<String> {
+    let script = r#"
+        compopt() { echo "compopt $*"; }
+        source "$1" && cd "$2" || exit 1
+        shift 2
+        f=$(complete -p deckle | sed 's/.*-F \([^ ]*\).*/\1/')
+        COMP_WORDS=("$@")
+        COMP_CWORD=$(($# - 1))
+        "$f" deckle "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD - 1]}"
+        printf '%s\n' "${COMPREPLY[@]}"
+    "#;
+    let completions = s.path("bash-completion/completions/deckle");
+    let dir = s.path("files");
+    let mut c = Command::new("bash");
+    c.args(["--norc", "-c", script, "bash", &completions, &dir]);
+    let (code, out, err) = finish(c.args(words).output().unwrap());
+    assert_eq!((code, err.as_str()), (0, ""), "{words:?}: {out}");
+    let mut all: Vec<String> = out.lines().map(str::to_owned).collect();
+    all.sort();
+    all
+}
+
+#[test]
+fn completions_offer_what_an_argument_may_be_and_no_files_elsewhere() {
+    let s = Scratch::new("completions");
+    assert_eq!(output(&["pages", s.0.to_str().unwrap()]).0, 0);
+    if Command::new("bash").arg("--version").output().is_err() {
+        return not_here("no bash to complete in");
+    }
+    std::fs::create_dir(s.0.join("files")).unwrap();
+    s.file("files/file", b"", 0o600);
+    let of = |words: &str| {
+        let words: Vec<&str> = words.split(' ').collect();
+        let mut all = offered(&s, &words);
+        all.retain(|word| !word.starts_with("compopt"));
+        all
+    };
+    assert_eq!(of("deckle run --thp "), ["always", "madvise", "never"]);
+    assert_eq!(of("deckle run --profile "), ["deckle", "linux"]);
+    let swaps = ["file:", "none", "zram", "zram:lz4", "zram:zstd"];
+    assert_eq!(of("deckle run --swap "), swaps);
+    assert_eq!(of("deckle run --set memory.sw"), ["memory.swap.max="]);
+    assert_eq!(of("deckle run --set vm.page"), ["vm.page-cluster="]);
+    assert_eq!(of("deckle run --name f"), ["f"], "no name is a file's");
+    assert_eq!(of("deckle fit --memory-max f"), ["f"]);
+    assert!(of("deckle run --config ").contains(&"file".to_owned()));
+    let commands = of("deckle run --thp never -- bas");
+    assert!(commands.contains(&"bash".to_owned()), "{commands:?}");
+    // The shell itself would offer files where there is nothing to offer.
+    for words in ["deckle stat f", "deckle top f", "deckle reclaim f"] {
+        let all = offered(&s, &words.split(' ').collect::<Vec<_>>());
+        assert!(
+            all.iter().any(|word| word.contains("+o default")),
+            "{words}: {all:?}"
+        );
+        assert!(!all.contains(&"file".to_owned()), "{words}: {all:?}");
+    }
+}

@@ -18,6 +18,16 @@ pub struct Terminal {
 
 impl Terminal {
     pub fn start() -> Terminal {
+        let mut c = Command::new("sh");
+        c.args(["-i"])
+            .env("PS1", "prompt$ ")
+            .env_remove("ENV")
+            .env_remove("container");
+        Terminal::lead(&mut c)
+    }
+
+    /// A terminal of whose session this command is the leader.
+    pub fn lead(c: &mut Command) -> Terminal {
         // Nobody else has the master: its end hangs up.
         let new = libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC;
         // SAFETY: the calls take numbers.
@@ -29,11 +39,6 @@ impl Terminal {
         assert!(slave >= 0);
         // SAFETY: just opened, and nobody else's.
         let (master, slave) = unsafe { (File::from_raw_fd(master), OwnedFd::from_raw_fd(slave)) };
-        let mut c = Command::new("sh");
-        c.args(["-i"])
-            .env("PS1", "prompt$ ")
-            .env_remove("ENV")
-            .env_remove("container");
         let copy = || slave.try_clone().unwrap();
         c.stdin(copy()).stdout(copy()).stderr(copy());
         let raw = slave.as_raw_fd();
@@ -54,6 +59,17 @@ impl Terminal {
             master,
             seen: String::new(),
         }
+    }
+
+    /// Takes the terminal away; the leader's exit status.
+    pub fn hang_up(&mut self) -> i32 {
+        self.master = File::open("/dev/null").unwrap();
+        let mut status = None;
+        until("the leader has ended", || {
+            status = self.shell.try_wait().unwrap();
+            status.is_some()
+        });
+        status.and_then(|s| s.code()).unwrap_or(-1)
     }
 
     pub fn type_in(&mut self, text: &str) {

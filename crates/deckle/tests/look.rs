@@ -31,7 +31,7 @@ pub fn start(name: &str, options: &str, program: &[&str]) -> Running {
     Running::spawn(&mut command(name, options, program))
 }
 
-fn json(args: &[&str]) -> Value {
+pub fn json(args: &[&str]) -> Value {
     let (code, out, err) = output(args);
     assert_eq!((code, err.as_str()), (0, ""), "{args:?}");
     serde_json::from_str(&out).unwrap()

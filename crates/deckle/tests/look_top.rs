@@ -28,29 +28,63 @@ fn lines(drawn: &str) -> Vec<String> {
     all
 }
 
-/// Bytes of a number as it is shown.
-fn bytes(text: &str) -> f64 {
-    let text = text.trim_end_matches([',', ';']);
-    let unit = |c| ["K", "M", "G"].iter().position(|u| text.ends_with(*u) && c);
-    match unit(true) {
-        Some(n) => text[..text.len() - 1].parse::<f64>().unwrap() * 1024f64.powi(n as i32 + 1),
-        None => text.parse().unwrap_or_else(|_| panic!("no size: {text}")),
+/// Bytes as they are shown, and how far off they may be: half of the last digit of each.
+#[derive(Clone, Copy, Default)]
+struct Shown {
+    bytes: f64,
+    off: f64,
+}
+
+impl Shown {
+    fn read(text: &str) -> Shown {
+        let text = text.trim_end_matches([',', ';']);
+        let unit = ["K", "M", "G"].iter().position(|u| text.ends_with(*u));
+        let (number, unit) = match unit {
+            Some(n) => (&text[..text.len() - 1], 1024f64.powi(n as i32 + 1)),
+            None => (text, 1.0),
+        };
+        let digits = number.split_once('.').map_or(0, |(_, part)| part.len());
+        let value: f64 = number.parse().unwrap_or_else(|_| panic!("no size: {text}"));
+        Shown {
+            bytes: value * unit,
+            off: unit * 0.5 / 10f64.powi(digits as i32),
+        }
+    }
+
+    fn add(&mut self, other: Shown) {
+        self.bytes += other.bytes;
+        self.off += other.off;
+    }
+
+    /// Whether both can be of the same number, or nearly.
+    fn is_near(self, other: Shown) -> bool {
+        const NEARLY: f64 = 0.02;
+        let off = NEARLY * other.bytes + self.off + other.off;
+        (self.bytes - other.bytes).abs() <= off
+    }
+}
+
+impl std::fmt::Display for Shown {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:.0} (+-{:.0})", self.bytes, self.off)
     }
 }
 
 /// What a screen says: of the tree, and the sums of its rows. Charged, resident, stored.
 struct Screen {
     processes: usize,
-    whole: [f64; 3],
+    whole: [Shown; 3],
     rows: usize,
-    sums: [f64; 3],
+    sums: [Shown; 3],
 }
 
 impl Screen {
     fn read(drawn: &str) -> Screen {
         let lines = lines(drawn);
         let after = |line: &str, word: &str| {
-            let (_, rest) = line.split_once(word).expect(word);
+            let (_, rest) = line
+                .split_once(word)
+                .unwrap_or_else(|| panic!("no `{word}`: {lines:#?}"));
             rest.split_whitespace().next().unwrap().to_owned()
         };
         let processes = after(&lines[0], ", ").parse().unwrap();
@@ -59,7 +93,7 @@ impl Screen {
             after(&lines[2], "resident "),
             after(&lines[2], "stored "),
         ];
-        let (mut rows, mut sums) = (0, [0.0; 3]);
+        let (mut rows, mut sums) = (0, [Shown::default(); 3]);
         assert!(lines[5].contains(">charged"), "{lines:#?}");
         for line in &lines[6..] {
             let cells: Vec<&str> = line.split_whitespace().collect();
@@ -71,10 +105,10 @@ impl Screen {
             assert!(name.starts_with("forest") || *name == "-", "{line}");
             rows += 1;
             for (sum, cell) in sums.iter_mut().zip(&cells[1..4]) {
-                *sum += bytes(cell);
+                sum.add(Shown::read(cell));
             }
         }
-        let whole = whole.map(|text| bytes(&text));
+        let whole = whole.map(|text| Shown::read(&text));
         Screen {
             processes,
             whole,
@@ -122,8 +156,6 @@ fn stop(name: &str) -> Vec<u32> {
 
 #[test]
 fn top_shows_of_fifty_processes_that_fork_and_exit_what_stat_tells() {
-    const OFF: f64 = 0.02;
-    let near = |a: f64, b: f64| (a - b).abs() <= OFF * b;
     let _turn = turn();
     let forest = compile("forest", &[]);
     let name = unique("many");
@@ -147,7 +179,7 @@ fn top_shows_of_fifty_processes_that_fork_and_exit_what_stat_tells() {
             let (rows, processes) = (screen.rows, screen.processes);
             assert!(rows == processes && rows > 0, "{rows} of {processes}");
             for (sum, whole) in screen.sums.into_iter().zip(screen.whole) {
-                assert!(near(sum, whole), "{sum} of {whole}");
+                assert!(sum.is_near(whole), "{sum} of {whole}");
             }
         }
         until("some have come", || joined() > before + 5);
@@ -159,10 +191,13 @@ fn top_shows_of_fifty_processes_that_fork_and_exit_what_stat_tells() {
             .iter()
             .zip(screen.sums.into_iter().zip(screen.whole))
         {
-            let told = number(&all, &format!("/current/{of}_bytes")) as f64;
-            eprintln!("{of}: {sum:.0} {whole:.0} {told}");
+            let told = Shown {
+                bytes: number(&all, &format!("/current/{of}_bytes")) as f64,
+                off: 0.0,
+            };
+            eprintln!("{of}: {sum} {whole} {told}");
             assert!(
-                near(sum, told) && near(whole, told),
+                sum.is_near(told) && whole.is_near(told),
                 "{of}: {sum} {whole} {told}"
             );
         }

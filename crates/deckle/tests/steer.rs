@@ -91,6 +91,36 @@ fn a_limit_lowered_from_300_mib_to_200_holds_within_a_second() {
 }
 
 #[test]
+fn a_peak_from_before_a_limit_was_lowered_is_told_as_such() {
+    let name = unique("peak");
+    let program = [
+        "lab",
+        "program",
+        "walk",
+        "48",
+        "uniform",
+        "1",
+        "--seconds",
+        "60",
+    ];
+    let program = [&[env!("CARGO_BIN_EXE_deckle")][..], &program].concat();
+    let run = start(&name, "--memory-max 64M", &program);
+    let listed = || output(&["stat", &name]).0 == 0;
+    until("the tree runs", listed);
+    until("memory is in use", || charged(&name) > 40 * MIB);
+    set(&name, &["memory.max=32M"]);
+    let told = output(&["stat", &name]).1;
+    assert!(told.contains(" before max was lowered\n"), "{told}");
+    let stats = stat(&name);
+    assert_eq!(number(&stats, "/memory_max_bytes"), 32 * MIB);
+    assert_eq!(number(&stats, "/memory_max_largest_bytes"), 64 * MIB);
+    run.signal(libc::SIGTERM);
+    let (_, _, err) = run.end();
+    let told = "(limit 32.0 MiB; the peak was before it was lowered from 64.0 MiB)";
+    assert!(err.contains(told), "{err}");
+}
+
+#[test]
 fn an_idle_process_comes_below_a_lowered_limit_by_itself() {
     let _turn = turn();
     let keeper = compile("keeper", &[]);

@@ -21,7 +21,7 @@ pub fn guard() -> Guard {
 }
 
 /// Ends a sampler also when the work panics.
-struct Ends<'a>(&'a AtomicBool);
+pub struct Ends<'a>(pub &'a AtomicBool);
 
 impl Drop for Ends<'_> {
     fn drop(&mut self) {

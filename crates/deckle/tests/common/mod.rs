@@ -3,12 +3,14 @@
 pub mod host;
 
 use std::io::Read;
+use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use deckle_group::{Group, Name};
+use deckle_sys::poll::is_ready;
 
 /// Long enough for any machine; a test that waits this long has failed.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -95,6 +97,17 @@ impl Running {
         }
         line
     }
+    /// What waits to be read of its standard error.
+    fn unread(&mut self) -> String {
+        let (mut text, mut buf) = (Vec::new(), [0u8; 4096]);
+        while let Some(err) = &mut self.0.stderr
+            && is_ready(err.as_raw_fd(), Duration::ZERO)
+            && let Ok(n @ 1..) = err.read(&mut buf)
+        {
+            text.extend_from_slice(&buf[..n]);
+        }
+        String::from_utf8_lossy(&text).into_owned()
+    }
     pub fn signal(&self, signal: i32) {
         kill(self.pid(), signal);
     }
@@ -131,6 +144,9 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("deckle run has said: {}", self.unread());
+        }
         let _ = self.0.kill();
         let _ = self.0.wait();
         // Killed like this it leaves its group's page, which a service would remove.
