@@ -7,8 +7,9 @@
 //! nobody is ever granted too much. A process killed between the two steps leaves the addition
 //! in its line, from where it is returned with the rest.
 //!
-//! So that not each page costs a sum, a slot takes [`BATCH`] pages at once and spends them
-//! alone. Before a charge fails, the unspent pages of every slot of every process are drained.
+//! So that not each page costs a sum, a slot takes a batch of pages at once and spends them alone:
+//! 32, and of a process that is large among many more, since a sum is as dear as there are lines.
+//! Before a charge fails, the unspent pages of every slot of every process are drained.
 
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{AcqRel, Relaxed, SeqCst};
@@ -20,10 +21,19 @@ use crate::attach::Group;
 use crate::layout::{Line, SLOTS};
 use crate::line::LineId;
 
-/// Pages that a slot takes at once.
-pub const BATCH: u64 = 32;
-/// A slot keeps at most this many unspent pages when pages are returned to it.
-const KEEP_MAX: u64 = 2 * BATCH;
+/// Pages that a slot takes at once, at least.
+const BATCH: u64 = 32;
+/// The part of what a slot has charged that it may take at once: what is unspent counts in peaks.
+const SHARE: u64 = 64;
+/// Lines that are summed for each page of a batch, where that is allowed.
+const LINES_PER_PAGE: u64 = 8;
+
+/// Pages that a slot with `charged` pages takes at once where there are `lines`; of twice as many
+/// unspent ones it returns some.
+fn batch(charged: i64, lines: usize) -> u64 {
+    let most = BATCH.max(lines as u64 / LINES_PER_PAGE);
+    (charged.max(0) as u64 / SHARE).clamp(BATCH, most)
+}
 
 const UNSPENT_BITS: u32 = 24;
 const UNSPENT_MASK: u64 = (1 << UNSPENT_BITS) - 1;
@@ -191,7 +201,8 @@ impl Charge for GroupCharge {
         if pages == 0 || change(slot, |c, u| (u >= pages).then(|| (c, u - pages))) {
             return Ok(());
         }
-        if pages < BATCH && self.claim(slot, BATCH, BATCH - pages).is_ok() {
+        let batch = batch(unpack(slot.load(Relaxed)).0, self.group.lines().len());
+        if pages < batch && self.claim(slot, batch, batch - pages).is_ok() {
             return Ok(());
         }
         let mut usage = 0;
@@ -218,12 +229,13 @@ impl Charge for GroupCharge {
 
     fn uncharge(&self, pages: u64) {
         let Some(slot) = self.slot() else { return };
+        let lines = self.group.lines().len();
         change(slot, |c, u| {
-            let unspent = u.saturating_add(pages);
-            if unspent <= KEEP_MAX {
+            let (unspent, batch) = (u.saturating_add(pages), batch(c, lines));
+            if unspent <= 2 * batch {
                 return Some((c, unspent));
             }
-            Some((c - (unspent - BATCH).min(1 << 38) as i64, BATCH))
+            Some((c - (unspent - batch).min(1 << 38) as i64, batch))
         });
     }
 
@@ -262,5 +274,24 @@ impl Charge for GroupCharge {
     }
     fn high(&self) -> u64 {
         self.group.settings().high.load(Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batches_grow_with_the_lines_and_stay_a_small_part_of_what_is_charged() {
+        for lines in [0, 1, 255, 256] {
+            assert_eq!(batch(i64::MAX, lines), BATCH, "{lines} lines");
+        }
+        for (charged, lines) in [(0, 10_000), (-5, 10_000), (2048, 10_000), (1 << 20, 4000)] {
+            let pages = batch(charged, lines);
+            assert!(pages == BATCH || pages <= charged as u64 / SHARE);
+            assert!(pages == BATCH || pages <= lines as u64 / LINES_PER_PAGE);
+        }
+        assert_eq!(batch(1 << 20, 10_000), 1250);
+        assert_eq!(batch(64_000, 10_000), 1000);
     }
 }
