@@ -134,7 +134,14 @@ impl Remedies {
         Some(all.saturating_sub(filed))
     }
 
-    /// One way, with the least limit that it takes.
+    /// Bytes that one page of the sample stands for: what is reckoned from it may be wrong by that.
+    fn one(&self) -> u64 {
+        let all = self.seen.resident.saturating_add(self.seen.swapped);
+        all.checked_div(self.sample.pages).unwrap_or(all)
+    }
+
+    /// One way, with the least limit that suffices, also if one page more of the sample were one
+    /// that no store takes.
     fn way(
         &self,
         f: &mut fmt::Formatter<'_>,
@@ -142,7 +149,9 @@ impl Remedies {
         store: Option<u64>,
     ) -> fmt::Result {
         let Some(store) = store else { return Ok(()) };
+        let doubt = if store == 0 { 0 } else { self.one() };
         let least = self.seen.fixed().saturating_add(store);
+        let least = least.saturating_add(doubt);
         let fits = match least <= self.seen.max {
             true => "fits",
             false => "too little",

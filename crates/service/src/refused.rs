@@ -1,13 +1,23 @@
 //! Copies of some pages that could go nowhere: what the report of a kill looks at, since what is
 //! resident may not be read there.
+//!
+//! Each page that was refused is among them with the same chance (a reservoir: of `n` pages the
+//! last is kept with `KEPT / n`, in the place of any). Those that are refused first are the oldest
+//! of a program, its tables and code's data, and say little of what it fills memory with.
 
 use deckle_door::lock::Lock;
 use deckle_mm::PAGE_SIZE;
 
 /// Pages that are kept.
 const KEPT: usize = 32;
-/// Of so many more one takes the place of an older one.
-const EACH: u64 = 64;
+
+/// Numbers in a row to any (SplitMix64).
+fn mix(n: u64) -> u64 {
+    let n = n.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let n = (n ^ n >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let n = (n ^ n >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    n ^ n >> 31
+}
 
 #[derive(Default)]
 struct Ring {
@@ -35,9 +45,8 @@ impl Refused {
         ring.told += 1;
         if ring.pages.len() < KEPT {
             ring.pages.push(Box::new(*page));
-        } else if told.is_multiple_of(EACH) {
-            let at = (told / EACH) as usize % KEPT;
-            *ring.pages[at] = *page;
+        } else if let Some(kept) = ring.pages.get_mut((mix(told) % (told + 1)) as usize) {
+            **kept = *page;
         }
     }
 

@@ -35,8 +35,8 @@ fn each_way_out_is_told_with_the_least_limit_for_it() {
         "ratio: 180M in 60M (3.0:1)",
         "(96 pages tried)",
         "  --memory-max 224M: nothing is swapped then",
-        // 45 + 18 MiB, and a twelfth.
-        "  --swap zram:zstd: fits, 77M or more of 100M",
+        // 45 + 18 MiB, and a twelfth; 2.25 for a page of the sample.
+        "  --swap zram:zstd: fits, 79M or more of 100M",
         // 60 + 36 MiB, and a twelfth.
         "  --swap zram:lz4,file:DIR with 104M of a disk: fits, 8M or more of 100M",
     ] {
@@ -62,12 +62,20 @@ fn without_swap_what_is_resident_is_what_would_be_stored() {
     let text = report(off, [0; 2], [2048, 4096]);
     for line in [
         "  --memory-max 104M: nothing",
-        "  --swap zram:lz4: fits, 60M or more of 100M",
-        "  --swap zram:zstd: too little, 112M or more of 100M",
+        "  --swap zram:lz4: fits, 61M or more of 100M",
+        "  --swap zram:zstd: too little, 113M or more of 100M",
     ] {
         assert!(text.contains(line), "{line}\n{text}");
     }
     assert!(!text.contains("ratio"), "{text}");
+    // 98.4 and 99.9 MiB, and one for a page of the sample.
+    let text = report(off, [0; 2], [3560, 3618]);
+    for line in [
+        "  --swap zram:lz4: fits, 100M or more of 100M",
+        "  --swap zram:zstd: too little, 101M or more of 100M",
+    ] {
+        assert!(text.contains(line), "{line}\n{text}");
+    }
 }
 
 #[test]
@@ -86,8 +94,8 @@ fn limits_that_are_reached_are_told() {
     for line in [
         "  --swap-max, larger: all of 181M is used",
         "  file:DIR:SIZE, larger: all of 64M is used",
-        // 45 + 36 MiB and a twelfth, less what is in the file.
-        "  --swap zram:zstd: fits, 34M or more of 100M",
+        // 45 + 36 MiB and a twelfth, less what is in the file; 2.25 for a page of the sample.
+        "  --swap zram:zstd: fits, 36M or more of 100M",
     ] {
         assert!(text.contains(line), "{line}\n{text}");
     }
