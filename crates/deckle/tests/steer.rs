@@ -188,6 +188,38 @@ fn a_limit_lowered_within_a_fork_has_nobody_killed() {
     lower_what_is_shared(true);
 }
 
+/// Nobody asked the child: not before it had joined, and its parent was gone when it could have.
+#[test]
+fn a_limit_lowered_within_the_fork_of_who_ends_then_holds_for_the_child() {
+    let _turn = turn();
+    let keeper = compile("keeper", &[]);
+    let name = unique("orphan");
+    let script = "$0 256 orphan; read";
+    let mut c = command(&name, "--memory-max 2G", &["bash", "-c", script, &keeper]);
+    let mut run = Running::spawn(c.env("DECKLE_FAULT", "late"));
+    let pid = filled(&mut run);
+    kill(pid, libc::SIGUSR1);
+    let children = format!("/proc/{pid}/task/{pid}/children");
+    until("it forks", || {
+        std::fs::read_to_string(&children).is_ok_and(|pids| !pids.is_empty())
+    });
+    assert_eq!(
+        output(&["set", &name, "memory.max=128M", "memory.high=max"]).0,
+        0
+    );
+    run.wait_for("orphan ");
+    until("its parent is gone", || {
+        !matches!(state(pid), 'R' | 'S' | 'D')
+    });
+    let group = run.group();
+    let mut all = group.processes().map(|p| p.pid);
+    let child = all.find(|other| *other != pid).unwrap();
+    until("it holds", || charged(&name) <= 128 * MIB);
+    assert_eq!(number(&stat(&name), "/oom_kills"), 0);
+    kill(child, libc::SIGUSR1);
+    run.wait_for("all right");
+}
+
 #[test]
 fn where_nothing_can_go_a_lowered_limit_has_the_largest_killed() {
     let _turn = turn();

@@ -6,7 +6,7 @@
 //! also where who makes it is killed at any instruction. Changes are made one at a time, by who has
 //! the lock of the page's file.
 
-use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::fence;
 
 use deckle_mm::{TunableError, Tunables};
@@ -79,6 +79,7 @@ impl Group {
 
     fn put(&self, limits: Limits, knobs: [u64; Tunables::WORDS]) {
         let next = self.changes().wrapping_add(1);
+        let is_lowered = limits.max < self.settings().max.load(Relaxed);
         let to = &self.page.settings[next as usize % 2];
         fence(Release);
         to.max.store(limits.max, Relaxed);
@@ -87,7 +88,27 @@ impl Group {
         store(&to.knobs, knobs);
         self.page.largest_max.fetch_max(limits.max, Relaxed);
         self.page.changes.store(next, Release);
+        if is_lowered {
+            // Not 0, which no change of a group has that runs.
+            self.page.lowered.store(u64::from(next.max(1)), Release);
+        }
         self.tell_all();
+    }
+
+    /// Whether more is charged than `memory.max` since that was lowered: then every process has to
+    /// give back, also one that has joined since.
+    pub fn is_lowered(&self) -> bool {
+        let change = self.page.lowered.load(Acquire);
+        if change == 0 {
+            return false;
+        }
+        let is_over = self.usage() > self.limits().max;
+        if !is_over {
+            // Unless it was lowered once more.
+            let lowered = &self.page.lowered;
+            let _ = lowered.compare_exchange(change, 0, AcqRel, Relaxed);
+        }
+        is_over
     }
 
     /// Puts limits and knobs in force. Limits hold from the next charge on, and processes follow

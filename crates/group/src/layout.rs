@@ -11,7 +11,7 @@ use deckle_mm::{Item, SIZE_ORDERS, SizeItem, Tunables};
 /// "deckle" and the sort of file.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"deckleGP");
 /// Changed with every change of the layout; the number of knobs is in it.
-pub const VERSION: u32 = 19 << 8 | Tunables::WORDS as u32;
+pub const VERSION: u32 = 20 << 8 | Tunables::WORDS as u32;
 /// Processes of one group.
 pub const LINES: usize = 10_000;
 /// Slots per line between which the CPUs of a process are spread.
@@ -118,6 +118,8 @@ deckle_sys::shared! {
         pub(crate) settings: [Settings; 2],
         /// The largest `memory.max` that was ever in force, pages.
         pub(crate) largest_max: AtomicU64,
+        /// The number of the change by which `memory.max` was lowered last; 0: it has held since.
+        pub(crate) lowered: AtomicU64,
         /// Pages that `deckle reclaim` has had reclaimed.
         pub(crate) reclaimed_on_request: AtomicU64,
         pub(crate) swap_kind: AtomicU32,

@@ -18,11 +18,15 @@ impl Process {
     /// Follows what has been changed since the last look, if anything. Who starts has it all.
     pub fn follow_settings(&self, followed: &mut Option<u32>) {
         let group = self.account.group();
+        if group.is_lowered() {
+            // By its own task: also who was forked meanwhile, or whose parent is not there any more
+            // to give what both share.
+            let _ = group.ask_below_max(self.account.line());
+        }
         let changes = group.changes();
-        if *followed == Some(changes) {
+        if followed.replace(changes) == Some(changes) {
             return;
         }
-        let first = followed.replace(changes).is_none();
         let mm = self.pager.mm();
         let before = mm.tunables();
         // What a page holds that nobody of us wrote is left alone.
@@ -35,12 +39,8 @@ impl Process {
                 let _ = self.pager.set_tunables(now);
             }
         }
-        let (usage, limits) = (group.usage(), group.limits());
-        if usage > limits.high {
+        if group.usage() > group.limits().high {
             mm.machine().kick(Work::Reclaim);
-        }
-        if usage > limits.max && !first {
-            let _ = group.ask_below_max(self.account.line());
         }
     }
 

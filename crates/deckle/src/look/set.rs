@@ -208,7 +208,7 @@ fn exact(pages: u64) -> String {
 /// Waits until usage is at most `max` pages. Every process works on it by itself: this only has
 /// them begin at once.
 fn come_below(group: &Group, max: u64) {
-    if group.usage() <= max {
+    if !group.is_lowered() {
         return;
     }
     for process in group.processes() {
@@ -219,7 +219,7 @@ fn come_below(group: &Group, max: u64) {
         std::thread::sleep(Duration::from_millis(5));
     }
     let usage = group.usage();
-    if usage > max && group.limits().max == max {
+    if group.is_lowered() && group.limits().max == max {
         say(format_args!(
             "{} is charged still: processes go on giving back, and grow no more until it is less",
             table::short(usage.saturating_mul(PAGE))
