@@ -22,17 +22,20 @@ fn twenty_idle_processes_are_not_woken_once_in_five_seconds_and_end_with_deckle(
     let _turn = turn();
     let forest = compile("forest", &[]);
     let name = unique("idle");
-    // Not looked through for huge pages every ten seconds.
-    let mut run = start(
-        &name,
-        "--memory-max 200M --thp never",
-        &[&forest, "20", "2", "hold"],
-    );
+    // Looked through for huge pages a few times before, and not any more.
+    let often = "transparent_hugepage.khugepaged.scan_sleep_millisecs=300";
+    let options = format!("--memory-max 200M --thp always --set {often}");
+    let mut run = start(&name, &options, &[&forest, "20", "2", "hold"]);
     let pid = filled(&mut run);
     let group = run.group();
     let all: Vec<_> = group.processes().collect();
     assert_eq!(all.len(), 20);
     let services = || all.iter().map(|p| sleeps(p.service)).sum::<u64>();
+    let tasks = |pid| {
+        std::fs::read_dir(format!("/proc/{pid}/task"))
+            .unwrap()
+            .count()
+    };
     // What is measured outside of the limit is measured once a second at first.
     std::thread::sleep(Duration::from_secs(4));
     let before = (services(), sleeps(group.supervisor()));
@@ -43,6 +46,9 @@ fn twenty_idle_processes_are_not_woken_once_in_five_seconds_and_end_with_deckle(
         woken.0, woken.1
     );
     assert_eq!(woken.0, 0);
+    for p in &all {
+        assert_eq!(tasks(p.service), 3, "of process {}", p.pid);
+    }
     assert!(woken.1 <= 5);
     // Whoever sleeps hears of the end of `deckle run`.
     kill(group.supervisor(), libc::SIGKILL);

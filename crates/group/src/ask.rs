@@ -4,7 +4,8 @@
 //! the request, reclaims and answers. Requests of several askers add up into one; each asker
 //! waits for the answer to its own ring or a later one, and looks at the account again.
 
-use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use core::sync::atomic::AtomicU32;
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use core::time::Duration;
 use std::time::Instant;
 
@@ -131,6 +132,19 @@ impl Group {
         let answered = l.answered.load(Acquire);
         wait_in(Scope::Shared, &l.doorbell, answered, Some(timeout));
         self.take_request(me)
+    }
+
+    /// The service's side: the doorbell, a futex word of all processes, and its value as long as
+    /// nothing is asked. `None`: it is gone.
+    pub fn doorbell(&self, me: LineId) -> Option<(&AtomicU32, u32)> {
+        let l = self.line(me)?;
+        Some((&l.doorbell, l.answered.load(Acquire)))
+    }
+
+    /// The service's side: whether something is asked.
+    pub fn is_asked(&self, me: LineId) -> bool {
+        let bell = self.doorbell(me);
+        bell.is_some_and(|(bell, answered)| bell.load(SeqCst) != answered)
     }
 
     /// The service's side: `freed` pages were reclaimed for `request`.

@@ -65,7 +65,7 @@ fn d30_300_children_of_one_program_are_managed_at_once() {
     assert_eq!((figure(&ran.out, "made "), &*ran.err), (300, ""));
 }
 
-/// A service has a dozen tasks: several children fit.
+/// A service begins with three tasks: several children fit.
 #[test]
 fn d30_a_fork_beyond_a_limit_on_processes_fails_and_no_child_is_killed() {
     if fs::metadata("/proc/self").expect("/proc").uid() != 0 {
@@ -73,7 +73,7 @@ fn d30_a_fork_beyond_a_limit_on_processes_fails_and_no_child_is_killed() {
     }
     let program = compile("refused_forks", &[]);
     let user = (100_000 + std::process::id()).to_string();
-    let program = [program.to_str().expect("path"), "11", "90", &user];
+    let program = [program.to_str().expect("path"), "11", "35", &user];
     let ran = run_behind(&["env"], &LIMIT, &program);
     both(&ran, 11);
     assert_eq!(ran.err, "", "as on the kernel");
@@ -107,7 +107,7 @@ impl Drop for Tasks {
 
 #[test]
 fn d30_a_fork_beyond_the_tasks_of_a_cgroup_fails_and_no_child_is_killed() {
-    let Some(tasks) = Tasks::new(90) else {
+    let Some(tasks) = Tasks::new(45) else {
         return skipped("no control group for tasks can be made here");
     };
     let script = format!(
@@ -118,5 +118,24 @@ fn d30_a_fork_beyond_the_tasks_of_a_cgroup_fails_and_no_child_is_killed() {
     let program = [program.to_str().expect("path"), "11", "0", "0"];
     let ran = run_behind(&["sh", "-c", &script, "sh"], &LIMIT, &program);
     both(&ran, 11);
+    assert_eq!(ran.err, "", "as on the kernel");
+}
+
+/// A service that gets no task more than those it begins with does all the work, and no byte is
+/// wrong.
+#[test]
+fn d30_at_its_limit_of_tasks_a_program_goes_on() {
+    if fs::metadata("/proc/self").expect("/proc").uid() != 0 {
+        return skipped("a user without other processes needs root");
+    }
+    let program = compile("no_tasks", &[]);
+    let user = (200_000 + std::process::id()).to_string();
+    let program = [program.to_str().expect("path"), "160", &user];
+    let limit = ["--quiet", "--memory-max", "64M"];
+    let ran = run_behind(&["env"], &limit, &program);
+    expect(&ran, "no tasks right");
+    // The program, its child, what the child's service begins with, and for a moment one more.
+    let tasks = figure(&ran.out, "tasks ");
+    assert!((5..=6).contains(&tasks), "{tasks}");
     assert_eq!(ran.err, "", "as on the kernel");
 }

@@ -67,6 +67,7 @@ impl Process {
     }
 
     fn stand_still(&self, alone: bool, refused: usize) -> Result<usize, i32> {
+        self.begun.lock().drain(..).for_each(|thread| thread.wait());
         self.make_room_for_fork();
         let lend = || self.account.lend(self.pager.mm());
         let frozen = match alone {

@@ -8,13 +8,16 @@
 use core::sync::atomic::Ordering::SeqCst;
 use core::sync::atomic::{AtomicU32, fence};
 use core::time::Duration;
+use deckle_live::pager::Role;
 use deckle_mm::Item;
-use deckle_sys::futex::{self, Scope};
+use deckle_sys::futex::{self, Awaited, Scope};
 use deckle_sys::poll::is_ready;
+use std::time::Instant;
 
 use crate::end;
 use crate::process::Process;
 use crate::sys;
+use crate::threads;
 use crate::watch::{State, Unknown};
 
 /// How often it is looked while something changes.
@@ -47,6 +50,40 @@ impl Rest {
     }
 }
 
+/// Waits for so long, or for the end of the program; starts meanwhile who is wanted.
+fn doze(process: &'static Process, time: Duration) -> Result<State, Unknown> {
+    if !process.pager.crew().is_on_demand() {
+        return process.watch.wait(time);
+    }
+    let end = Instant::now() + time;
+    loop {
+        process.muster();
+        let left = end.saturating_duration_since(Instant::now());
+        let mut words = no_words();
+        let count = process.add_calls(&mut words);
+        let rest = process.pager.rest().map_or(left, |rest| rest.min(left));
+        let state = process.watch.wait_with(&words[..count], Some(rest))?;
+        if state != State::Running || left.is_zero() {
+            return Ok(state);
+        }
+        if is_due(process) {
+            process.pager.crew().want(Role::BACKGROUND);
+        }
+    }
+}
+
+/// Whether nobody does what the background task has to do now.
+fn is_due(process: &Process) -> bool {
+    let rest = process.pager.rest();
+    rest.is_some_and(|rest| rest.is_zero())
+}
+
+/// Words that nobody changes, in the places of others.
+fn no_words() -> [Awaited<'static>; 4] {
+    static STILL: AtomicU32 = AtomicU32::new(0);
+    [(Scope::Private, &STILL, 0); 4]
+}
+
 /// Counters when nothing was left to do, and the number of the last news then.
 struct Idle {
     changes: [u64; CHANGES.len()],
@@ -67,22 +104,26 @@ fn news(process: &Process) -> Option<&AtomicU32> {
 struct Last {
     published: Option<[u64; CHANGES.len()]>,
     followed: Option<u32>,
+    news: u32,
 }
 
 /// Looks after the process until it ends, or executes another program.
 pub fn after(process: &'static Process) -> ! {
     let (mut last, mut idle) = (Last::default(), None);
     // Whoever is woken again and again looks no more often than who never sleeps.
-    let mut waited = false;
+    let (mut waited, mut first) = (false, true);
     loop {
         let state = match &idle {
             Some(idle) if waited => {
+                if core::mem::take(&mut first) {
+                    threads::give_back_stack();
+                }
                 waited = false;
                 sleep(process, idle)
             }
             _ => {
                 waited = true;
-                process.watch.wait(LOOK)
+                doze(process, LOOK)
             }
         };
         match state {
@@ -116,23 +157,43 @@ fn is_lost(process: &Process) -> bool {
     is_ready(process.link.fd().raw(), Duration::ZERO)
 }
 
-/// Sleeps until something has changed.
-fn sleep(process: &Process, idle: &Idle) -> Result<State, Unknown> {
-    let bell = &process.rest.0;
-    bell.store(ASLEEP, SeqCst);
-    fence(SeqCst);
-    let state = match news(process) {
-        Some(news) if changes(process) == idle.changes && !is_lost(process) => {
-            let words = [
-                (Scope::Shared, news, idle.news),
-                (Scope::Private, bell, ASLEEP),
-            ];
-            process.watch.wait_with(words, LOOK)
+/// Sleeps until something has changed; starts meanwhile who is wanted, and does for a background
+/// task that is not there what is due. Without tasks on demand or words to wait for it looks on.
+fn sleep(process: &'static Process, idle: &Idle) -> Result<State, Unknown> {
+    let (bell, crew) = (&process.rest.0, process.pager.crew());
+    let can_wait = crew.is_on_demand() || process.watch.can_wait_with();
+    loop {
+        if crew.is_on_demand() {
+            process.muster();
         }
-        _ => process.watch.state(),
-    };
-    bell.store(0, SeqCst);
-    state
+        bell.store(ASLEEP, SeqCst);
+        fence(SeqCst);
+        let news = news(process).filter(|_| changes(process) == idle.changes);
+        let Some(news) = news.filter(|_| !is_lost(process)) else {
+            bell.store(0, SeqCst);
+            return process.watch.state();
+        };
+        if !can_wait {
+            bell.store(0, SeqCst);
+            return process.watch.wait(LOOK);
+        }
+        let mut words = no_words();
+        words[0] = (Scope::Shared, news, idle.news);
+        words[1] = (Scope::Private, bell, ASLEEP);
+        let (rest, count) = match crew.is_on_demand() {
+            true => (process.pager.rest(), process.add_calls(&mut words[2..])),
+            false => (None, 0),
+        };
+        let state = process.watch.wait_with(&words[..2 + count], rest)?;
+        let was_asleep = bell.swap(0, SeqCst) == ASLEEP;
+        let is_due = rest.is_some() && is_due(process);
+        if is_due {
+            process.pager.stand_in(Role::BACKGROUND);
+        }
+        if state != State::Running || !was_asleep || !(is_due || process.lacks_somebody()) {
+            return Ok(state);
+        }
+    }
 }
 
 impl Last {
@@ -141,6 +202,9 @@ impl Last {
         let (mm, account) = (process.pager.mm(), &process.account);
         // First: what comes after it is news.
         let news = news(process)?.load(SeqCst);
+        if news != core::mem::replace(&mut self.news, news) {
+            process.pager.note_change();
+        }
         process.follow_settings(&mut self.followed);
         let mut more = process.settle();
         account.stop_borrowing(mm, false);

@@ -11,6 +11,7 @@
 
 mod account;
 mod advise;
+mod crew;
 mod end;
 mod foreign;
 mod fork;

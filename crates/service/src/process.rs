@@ -5,6 +5,7 @@ use crate::look::Rest;
 use crate::own::Own;
 use crate::serve;
 use crate::swap::Swap;
+use crate::threads::Begun;
 use crate::watch::Watch;
 use core::sync::atomic::AtomicPtr;
 use core::sync::atomic::Ordering::{Acquire, Release};
@@ -29,6 +30,8 @@ pub struct Process {
     pub watch: Watch,
     /// The line in the group that is kept for the child of the fork that is on its way.
     pub reserved: Lock<Option<Reservation>>,
+    /// Threads that may have begun only just.
+    pub begun: Lock<Vec<Begun>>,
     /// Whether who looks after it sleeps.
     pub rest: Rest,
     /// Whether every large mapping lies on huge pages.

@@ -93,6 +93,18 @@ const FIRST: u32 = 16;
 const SECOND: u32 = 24;
 const X86_64: u32 = 0xc000_003e;
 
+/// How the C library makes a thread: it has all that this process has, and nothing else.
+const THREAD: i32 = libc::CLONE_VM
+    | libc::CLONE_FS
+    | libc::CLONE_FILES
+    | libc::CLONE_SIGHAND
+    | libc::CLONE_THREAD
+    | libc::CLONE_SYSVSEM
+    | libc::CLONE_SETTLS
+    | libc::CLONE_PARENT_SETTID
+    | libc::CLONE_CHILD_CLEARTID
+    | libc::CLONE_DETACHED;
+
 /// What works on memory, descriptors and threads that the service has already.
 const FREE: [libc::c_long; 46] = [
     libc::SYS_futex,
@@ -165,10 +177,13 @@ pub fn calls(process: &Process) -> Result<(), String> {
         add(IF_EQUAL, number as u32, 0, 1);
         add(RETURN, allowed, 0, 0);
     }
-    // kill with signal 0; pidfd_send_signal of SIGKILL to the program.
+    // kill with signal 0; pidfd_send_signal of SIGKILL to the program; a thread of this process,
+    // and its name.
     let kill_program = libc::SYS_pidfd_send_signal as u32;
     for (number, tests) in [
         (libc::SYS_kill as u32, &[(SECOND, 0)][..]),
+        (libc::SYS_clone as u32, &[(FIRST, THREAD as u32)]),
+        (libc::SYS_prctl as u32, &[(FIRST, libc::PR_SET_NAME as u32)]),
         (
             kill_program,
             &[

@@ -3,14 +3,18 @@
 //! | task | work |
 //! |---|---|
 //! | `main` | sets the service up, then watches the program and `deckle run` |
-//! | `handler` | reads faults, serves what needs no waiting: one for each of a few CPUs |
+//! | `handler` | reads faults, serves what needs no waiting |
+//! | `caller` | the program's calls (mmap and its family, fork) |
+//! | `handler`, more | one for each of a few CPUs |
 //! | `worker` | serves the other faults |
 //! | `background` | kswapd's part |
 //! | `filler` | makes huge pages ahead of need |
-//! | `caller` | the program's calls (mmap and its family, fork) |
 //! | `donor` | reclaims for other processes of the group |
+//!
+//! The first three are always there, the others when there is something for them (`crew.rs`).
 
 use crate::account::{Account, DONATION};
+use crate::crew::DONOR;
 use crate::end::{self, Last};
 use crate::own::Own;
 use crate::process::{self, Process};
@@ -33,7 +37,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
 use crate::look::{self, Rest};
-use crate::{shed, threads};
+use crate::{crew, shed, threads};
 
 /// The first task.
 pub fn main(door: &Door) -> ! {
@@ -61,6 +65,7 @@ pub fn run(process: &'static Process) -> ! {
             // Threads have what the first task has.
             shed::capabilities();
             process.pager.watch(process.link.fd().raw());
+            (process.pager).run_on_demand(crew::may_come_on_demand(process));
             threads::spawn_all(process)
         })
         .and_then(|()| shed::calls(process));
@@ -248,6 +253,7 @@ fn manage(door: &Door, found: Found, link: Link, line: LineId) -> Result<&'stati
         link,
         watch,
         reserved: Lock::new(None),
+        begun: Lock::new(Vec::new()),
         rest: Rest::default(),
         align_mappings,
         history: Lock::new(Default::default()),
@@ -275,59 +281,75 @@ pub fn caller(process: &'static Process) {
     let mut calls = serve::Calls::new(process);
     crate::door().requests.serve(|request| {
         calls.serve(request);
+        process.pager.note_change();
         process.rest.stir();
     })
 }
 
 /// See the table.
 pub fn donor(process: &'static Process) {
-    let group = process.account.group();
+    let (crew, group) = (process.pager.crew(), process.account.group());
+    let idle = crew.idle();
     let mut before = false;
     loop {
-        let me = process.account.line();
-        let asked = group.wait_request(me, Duration::from_secs(3600));
-        if let Some(request) = asked {
-            // A word that was written between two rings was taken with the first.
-            let last = core::mem::replace(&mut before, request.last);
-            if request.lowered {
-                process.come_below_max();
-                if request.pages == 0 {
-                    group.answer(me, request, 0);
-                    continue;
-                }
-            }
-            let _inside = process.pager.gate().enter();
-            let mm = process.pager.mm();
-            // In larger portions than are asked for: the store grows by whole segments, and
-            // what a small portion frees may be less than that.
-            let pages = match deckle_mm::Store::accepts(mm.store()) {
-                true => request.pages.max(DONATION),
-                false => request.pages,
-            };
-            process.account.stop_lending(mm);
-            let hard = request.last || last;
-            let freed = match hard {
-                true => mm.reclaim_hard(pages),
-                false => mm.reclaim_gently(pages),
-            };
-            let mut relented = 0;
-            let freed = match freed {
-                0 if hard => process.account.give_up_shared(mm, pages),
-                0 => {
-                    relented = process.account.relent(mm, pages);
-                    relented
-                }
-                freed => freed,
-            };
-            process.publish();
-            group.answer(me, request, freed);
-            // Nothing is gained before all is given up.
-            while relented > 0 {
-                relented = process.account.relent(mm, pages);
-            }
-            process.rest.stir();
+        let asked = donate(process, &mut before, idle.unwrap_or(FOREVER));
+        let more = || group.is_asked(process.account.line());
+        if !asked && idle.is_some() && crew.leave(DONOR, more) {
+            return;
         }
     }
+}
+
+/// Long enough.
+const FOREVER: Duration = Duration::from_secs(3600);
+
+/// Waits for so long for somebody who asks for memory, and gives some; false: nobody has asked.
+/// `before`: whether the last one was out of memory otherwise.
+pub fn donate(process: &Process, before: &mut bool, time: Duration) -> bool {
+    let (group, me) = (process.account.group(), process.account.line());
+    let Some(request) = group.wait_request(me, time) else {
+        return false;
+    };
+    // A word that was written between two rings was taken with the first.
+    let last = core::mem::replace(before, request.last);
+    if request.lowered {
+        process.come_below_max();
+        if request.pages == 0 {
+            group.answer(me, request, 0);
+            return true;
+        }
+    }
+    let _inside = process.pager.gate().enter();
+    let mm = process.pager.mm();
+    // In larger portions than are asked for: the store grows by whole segments, and what a small
+    // portion frees may be less than that.
+    let pages = match deckle_mm::Store::accepts(mm.store()) {
+        true => request.pages.max(DONATION),
+        false => request.pages,
+    };
+    process.account.stop_lending(mm);
+    let hard = request.last || last;
+    let freed = match hard {
+        true => mm.reclaim_hard(pages),
+        false => mm.reclaim_gently(pages),
+    };
+    let mut relented = 0;
+    let freed = match freed {
+        0 if hard => process.account.give_up_shared(mm, pages),
+        0 => {
+            relented = process.account.relent(mm, pages);
+            relented
+        }
+        freed => freed,
+    };
+    process.publish();
+    group.answer(me, request, freed);
+    // Nothing is gained before all is given up.
+    while relented > 0 {
+        relented = process.account.relent(mm, pages);
+    }
+    process.rest.stir();
+    true
 }
 
 impl Process {
@@ -405,7 +427,8 @@ impl Process {
     /// part; to look at them takes microseconds.
     fn own_pages(&self) -> u64 {
         use deckle_mm::Store;
-        /// Data and stacks of this image and data of the program's side, measured: 304 KiB.
+        /// Data and stacks of this image and data of the program's side, measured: 304 KiB at most,
+        /// 212 at rest.
         const REST: u64 = 76;
         const SMALL: usize = 16 << 20;
         let (mapped, far) = (heap::mapped_bytes(), heap::FAR);

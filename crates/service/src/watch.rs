@@ -142,21 +142,43 @@ impl Watch {
         self.state()
     }
 
-    /// The same, without a limit in time, until one of these words has another value than the one
-    /// beside it or a wake-up comes for it; `timeout` counts where that cannot be waited for.
+    /// Whether [`wait_with`](Self::wait_with) can be called.
+    pub fn can_wait_with(&self) -> bool {
+        // The word that has another value: not waited for.
+        let other = AtomicU32::new(1);
+        self.unchanged()
+            && crate::door().may(libc::SYS_futex_waitv)
+            && futex::wait_any(&[(Scope::Private, &other, 0)], None).is_ok()
+    }
+
+    /// The same, until one of these words (at most six) has another value than the one beside it or
+    /// a wake-up comes for it; without `timeout` for ever. Only where it
+    /// [can](Self::can_wait_with) be called.
     ///
     /// # Errors
     ///
     /// [`Unknown`].
-    pub fn wait_with(&self, words: [Awaited<'_>; 2], timeout: Duration) -> Result<State, Unknown> {
+    pub fn wait_with(
+        &self,
+        words: &[Awaited<'_>],
+        timeout: Option<Duration>,
+    ) -> Result<State, Unknown> {
+        // When the main thread alone has left, the end of the others is seen by looking.
+        const LOOK: Duration = Duration::from_millis(100);
         let Some(word) = self.word.filter(|_| self.unchanged()) else {
-            return self.wait(timeout);
+            let state = self.state()?;
+            if state == State::Running {
+                let timeout = timeout.map_or(LOOK, |timeout| timeout.min(LOOK));
+                let _ = futex::wait_any(words, Some(timeout));
+                return self.state();
+            }
+            return Ok(state);
         };
-        let [one, two] = words;
-        let all = [(Scope::Shared, word, self.pid as u32), one, two];
-        if !crate::door().may(libc::SYS_futex_waitv) || futex::wait_any(all).is_err() {
-            return self.wait(timeout);
-        }
+        let own = (Scope::Shared, word, self.pid as u32);
+        let mut all = [own; futex::WORDS];
+        let count = words.len().min(all.len() - 1);
+        all[1..=count].copy_from_slice(&words[..count]);
+        let _ = futex::wait_any(&all[..=count], timeout);
         self.settled()
     }
 

@@ -2,8 +2,12 @@
 //!
 //! A service and its program have the same memory, so private futexes work between them.
 
-use crate::Errno;
 use crate::call::{call, timespec};
+#[cfg(feature = "std")]
+use crate::{
+    Errno,
+    clock::{self, Clock},
+};
 use core::ffi::c_int;
 use core::sync::atomic::AtomicU32;
 use core::time::Duration;
@@ -59,13 +63,19 @@ pub fn wait_in(scope: Scope, word: &AtomicU32, expected: u32, timeout: Option<Du
 /// A word, whose wake-ups are waited for, and the value that it has.
 pub type Awaited<'a> = (Scope, &'a AtomicU32, u32);
 
-/// Waits while each of these words has the value beside it, without a limit in time. As after
-/// [`wait`] all are to be looked at again.
+/// Most words that [`wait_any`] takes; it leaves out what is beyond.
+#[cfg(feature = "std")]
+pub const WORDS: usize = 8;
+
+/// Waits while each of these words has the value beside it, at most `timeout`. As after [`wait`]
+/// all are to be looked at again.
 ///
 /// # Errors
 /// The system has no such call (Linux 5.16), or a filter refuses it.
-pub fn wait_any<const N: usize>(words: [Awaited<'_>; N]) -> Result<(), Errno> {
+#[cfg(feature = "std")]
+pub fn wait_any(words: &[Awaited<'_>], timeout: Option<Duration>) -> Result<(), Errno> {
     /// The kernel's `struct futex_waitv`.
+    #[derive(Clone, Copy)]
     #[repr(C)]
     struct Waiter {
         value: u64,
@@ -74,19 +84,31 @@ pub fn wait_any<const N: usize>(words: [Awaited<'_>; N]) -> Result<(), Errno> {
         reserved: u32,
     }
     const SIZE_32: u32 = 2;
-    let waiters = words.map(|(scope, word, expected)| Waiter {
-        value: expected.into(),
-        at: word.as_ptr() as u64,
-        flags: match scope {
+    let mut waiters = [Waiter {
+        value: 0,
+        at: 0,
+        flags: 0,
+        reserved: 0,
+    }; WORDS];
+    for (waiter, (scope, word, expected)) in waiters.iter_mut().zip(words) {
+        waiter.value = u64::from(*expected);
+        waiter.at = word.as_ptr() as u64;
+        waiter.flags = match scope {
             Scope::Private => SIZE_32 | libc::FUTEX_PRIVATE_FLAG as u32,
             Scope::Shared => SIZE_32,
-        },
-        reserved: 0,
-    });
-    let args = [waiters.as_ptr() as usize, N, 0, 0, 0];
-    // SAFETY: so many waiters on this stack, whose words are alive for the call; no time.
+        };
+    }
+    // The time of the clock when it is over, not how long.
+    let now = || Duration::from_nanos(clock::nanos(Clock::Monotonic));
+    let end = timeout.map(|time| timespec(now().saturating_add(time)));
+    let end = end.as_ref().map_or(0, |t| &raw const *t as usize);
+    let count = words.len().min(WORDS);
+    let clock = libc::CLOCK_MONOTONIC as usize;
+    let args = [waiters.as_ptr() as usize, count, 0, end, clock];
+    // SAFETY: so many waiters on this stack, whose words are alive for the call; the time is null
+    // or a timespec on this stack.
     match unsafe { call(libc::SYS_futex_waitv, args) } {
-        Ok(_) | Err(libc::EAGAIN | libc::EINTR) => Ok(()),
+        Ok(_) | Err(libc::EAGAIN | libc::EINTR | libc::ETIMEDOUT) => Ok(()),
         Err(errno) => Err(Errno(errno)),
     }
 }

@@ -3,9 +3,10 @@
 //!
 //! One small piece at a time, so that reclaim and a fork do not wait for long.
 
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use deckle_mm::{Charge, Store, ThpMode, Tunables};
+use deckle_mm::{Charge, Item, Store, ThpMode, Tunables};
 
 use super::Pager;
 use crate::platform::monotonic_ns;
@@ -33,8 +34,32 @@ pub(super) struct Chores {
     failed: bool,
     /// Pages that khugepaged still looks at before it rests; 0: it rests.
     left: u32,
+    /// What [`state`] was when khugepaged began with the first page.
+    begun: Option<u64>,
+    /// The same when it had looked at all of that: until it changes, there is nothing to find.
+    looked: Option<u64>,
     forced: u64,
     dice: u64,
+}
+
+/// A number that changes with what khugepaged may find: what is where, and what calls have said.
+fn state<C, S>(pager: &Pager<C, S>) -> u64
+where
+    C: Charge + 'static,
+    S: Store + 'static,
+{
+    const TOLD: [Item; 6] = [
+        Item::Pgfault,
+        Item::NrAnon,
+        Item::NrOpen,
+        Item::NrSwapped,
+        Item::NrThp,
+        Item::NrShared,
+    ];
+    let stats = pager.mm().stats();
+    let calls = u64::from(pager.changes.load(Relaxed));
+    TOLD.iter()
+        .fold(calls, |sum, item| mix(sum ^ stats.get(*item)))
 }
 
 fn ns(time: Duration) -> u64 {
@@ -68,12 +93,16 @@ impl Chores {
             scanned: now,
             failed: false,
             left: 0,
+            begun: None,
+            looked: None,
             forced: now,
             dice: 0,
         }
     }
 
-    fn due(&self, t: &Tunables, force: Option<Forcing>) -> [Option<u64>; 3] {
+    /// `state`: see there; `None`: nobody tells when it changes.
+    fn due(&self, t: &Tunables, force: Option<Forcing>, state: Option<u64>) -> [Option<u64>; 3] {
+        let is_looked = state.is_some() && self.looked == state;
         let rest = match (self.left, self.failed) {
             (0, true) => sleep(t.khugepaged_alloc_sleep_millisecs),
             (0, false) => sleep(t.khugepaged_scan_sleep_millisecs),
@@ -81,14 +110,22 @@ impl Chores {
         };
         [
             trims(t).then_some(self.trimmed + ns(TRIM_EVERY)),
-            collapses(t).then_some(self.scanned + rest),
+            (collapses(t) && !is_looked).then_some(self.scanned + rest),
             force.map(|f| self.forced + ns(f.every)),
         ]
     }
 
-    /// How long nothing is due; `None`: never.
-    pub(super) fn rest(&self, t: &Tunables, force: Option<Forcing>) -> Option<Duration> {
-        let next = self.due(t, force).into_iter().flatten().min()?;
+    /// How long nothing is due; `None`: not before something changes.
+    pub(super) fn rest<C, S>(&self, pager: &Pager<C, S>) -> Option<Duration>
+    where
+        C: Charge + 'static,
+        S: Store + 'static,
+    {
+        let t = pager.mm().tunables();
+        // On demand who runs the loops is woken by each change.
+        let state = pager.crew().is_on_demand().then(|| state(pager));
+        let all = self.due(&t, pager.forcing, state);
+        let next = all.into_iter().flatten().min()?;
         Some(Duration::from_nanos(next.saturating_sub(monotonic_ns())))
     }
 
@@ -116,7 +153,7 @@ impl Chores {
         S: Store + 'static,
     {
         let (t, now) = (pager.mm().tunables(), monotonic_ns());
-        let [trim, collapse, _] = self.due(&t, None);
+        let [trim, collapse, _] = self.due(&t, None, None);
         let is_due = |due: Option<u64>| due.is_some_and(|due| now >= due);
         if is_due(trim) {
             self.trimmed = now;
@@ -125,7 +162,12 @@ impl Chores {
             if self.left == 0 {
                 self.left = t.khugepaged_pages_to_scan;
             }
+            let begun = *self.begun.get_or_insert_with(|| state(pager));
             let done = pager.mm().khugepaged_scan(self.left);
+            if done.ended || done.failed {
+                self.begun = None;
+                self.looked = (done.ended && begun == state(pager)).then_some(begun);
+            }
             self.left = match done.ended || done.failed {
                 true => 0,
                 false => self.left.saturating_sub(done.scanned),

@@ -8,7 +8,7 @@ const MOST: usize = 4;
 /// Handlers there, on any CPU: more faults at once than one can serve.
 const UNBOUND: usize = 2;
 
-fn allowed() -> libc::cpu_set_t {
+pub(super) fn allowed() -> libc::cpu_set_t {
     // SAFETY: an all-zero set is a valid one.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
     // SAFETY: fills one set. Without an answer it stays empty.
@@ -62,6 +62,14 @@ pub(super) fn pin(number: usize) {
             libc::CPU_SET(cpu, &mut set);
             libc::sched_setaffinity(0, size_of_val(&set), &raw const set);
         }
+    }
+}
+
+/// Lets the calling task run on all of these CPUs again.
+pub(super) fn unpin(set: &libc::cpu_set_t) {
+    if !AS_IT_COMES.load(Ordering::Relaxed) {
+        // SAFETY: reads one set. A refusal leaves the task where it was.
+        unsafe { libc::sched_setaffinity(0, size_of_val(set), set) };
     }
 }
 

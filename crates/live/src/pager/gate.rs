@@ -2,6 +2,7 @@
 //! needs the state to rest (a fork copies it) closes it.
 
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use deckle_sys::futex;
 
@@ -34,6 +35,14 @@ impl Gate {
             if now & CLOSED != 0 {
                 futex::wait(&self.word, now, None);
             }
+        }
+    }
+
+    /// Waits until the gate is open, for `most` at most.
+    pub fn wait_open(&self, most: Duration) {
+        let now = self.word.load(Ordering::Relaxed);
+        if now & CLOSED != 0 {
+            futex::wait(&self.word, now, Some(most));
         }
     }
 

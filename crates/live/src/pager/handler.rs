@@ -12,10 +12,12 @@ use deckle_sys::poll::{poll, to_read};
 use deckle_uffd::{Errno, Event, Msg};
 
 use super::Pager;
-use super::chores::Chores;
 use super::cpu;
+use super::crew::Role;
+use super::gate::Inside;
 use super::machine::{FILL, MESSAGES, PAGEOUT, RECLAIM, STOP};
-use super::queue::{Fault, Pushed};
+use super::others::Others;
+use super::queue::{Fault, Pushed, Waited};
 use crate::platform::NURSERY_IDLE;
 use crate::trace::{Stage, stage};
 
@@ -23,19 +25,22 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
     /// Reads faults and serves what can be served at once, until [`stop`](Self::stop): one of
     /// [`handlers`](Self::handlers), which may all run, by its number.
     pub fn handler_loop(&self, number: usize) {
-        cpu::pin(number);
+        let mut others = Others::of(self, number);
         // One at a time: a second fault that is read waits until the first is served, where another
         // handler could have served it.
         let mut msg = [Msg::empty()];
         loop {
             match self.read_one(&mut msg) {
-                Ok(true) => self.hooks.worked(),
-                Err(Errno(libc::EINTR)) => {}
-                Ok(false) => {
-                    if !self.wait_for_messages() {
-                        return;
-                    }
+                Ok(true) => {
+                    self.hooks.worked();
+                    others.served(self);
                 }
+                Err(Errno(libc::EINTR)) => {}
+                Ok(false) => match self.wait_for_messages(others.idle(self)) {
+                    Waited::Fault => {}
+                    Waited::Idle if !self.crew().leave(Role::handler(number), || false) => {}
+                    Waited::Idle | Waited::Closed => return,
+                },
                 Err(errno) => {
                     self.hooks.lost(errno);
                     return;
@@ -59,8 +64,13 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
         Ok(true)
     }
 
-    /// Sleeps until there is a message; false: told to stop.
-    fn wait_for_messages(&self) -> bool {
+    /// Reads what there is.
+    pub(super) fn read_all(&self) {
+        while let Ok(true) = self.read_one(&mut [Msg::empty()]) {}
+    }
+
+    /// Sleeps until there is a message, for `idle` at most.
+    fn wait_for_messages(&self, idle: Option<Duration>) -> Waited {
         let uffd = self.platform().program_uffd().as_raw_fd();
         let watched = self.watched.load(Relaxed);
         let mut fds = [uffd, self.stop.as_raw_fd(), watched].map(to_read);
@@ -68,16 +78,22 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
         fds[2].events = 0;
         let _traced = stage(Stage::Message);
         // A failure (EINTR) means another round.
-        let _ = poll(&mut fds, -1);
+        let time = idle.map_or(-1, |idle| idle.as_millis() as i32);
+        if poll(&mut fds, time) == Ok(0) {
+            return Waited::Idle;
+        }
         if fds[0].revents & libc::POLLNVAL != 0 {
             self.hooks.lost(Errno(libc::EBADF));
-            return false;
+            return Waited::Closed;
         }
         if fds[2].revents != 0 {
             self.watched.store(-1, Relaxed);
             self.hooks.hung_up();
         }
-        fds[1].revents == 0
+        match fds[1].revents {
+            0 => Waited::Fault,
+            _ => Waited::Closed,
+        }
     }
 
     /// The fault that a message tells of. What else there is is done here, by who is `inside` the
@@ -167,72 +183,111 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
     pub(super) fn hand_over(&self, fault: Fault) -> bool {
         // Begun before anybody can have served it.
         self.mm.stall_begin();
-        let pushed = self.queue.push(fault);
-        if pushed != Pushed::New {
-            self.mm.stall_end();
+        match self.queue.push(fault) {
+            Pushed::New(few) => {
+                let is_absent = |role: &&Role| !self.crew().has(**role);
+                // One who is not there yet will find it; another is wanted where all are busy.
+                if few && let Some(role) = Role::WORKERS.iter().find(is_absent) {
+                    self.crew().want(*role);
+                }
+                true
+            }
+            other => {
+                self.mm.stall_end();
+                other == Pushed::There
+            }
         }
-        pushed != Pushed::Full
     }
 
-    /// Serves the faults that need reclaim or waiting, until [`stop`](Self::stop). Several may
-    /// run.
-    pub fn worker_loop(&self) {
-        while self.queue.wait() {
-            // Taken inside only: in the queue it can be seen by who has closed the gate.
-            let _inside = self.gate.enter();
-            let Some((fault, late)) = self.queue.pop() else {
-                continue;
-            };
-            let wait = if late { 0 } else { self.mm.reclaim_high() };
-            if wait > 0 && self.throttle.is_due(self.mm.stats().get(Item::NrAnon)) {
-                // It alone waits: others' faults may be for pages that are there in a moment.
-                self.queue.postpone(fault, Duration::from_micros(wait));
-                continue;
+    /// Serves the faults that need reclaim or waiting, until [`stop`](Self::stop): one of two, who
+    /// may both run, by its number.
+    pub fn worker_loop(&self, number: usize) {
+        let role = Role::WORKERS[number % Role::WORKERS.len()];
+        loop {
+            match self.queue.wait(self.crew().idle()) {
+                Waited::Closed => return,
+                Waited::Idle => {
+                    if self.crew().leave(role, || self.queue.has_some()) {
+                        return;
+                    }
+                }
+                Waited::Fault => {
+                    self.work_one(self.gate.enter(), true);
+                }
             }
-            let _traced = stage(Stage::Late(fault.page));
-            if !self.serve(fault, FaultMode::MayWait) {
-                self.platform().wake(fault.page, 1);
-            }
-            self.mm.stall_end();
-            self.hooks.worked();
         }
+    }
+
+    /// Serves a fault from the queue, or takes it back there for a while if it `may_wait`; false:
+    /// there is none. Taken inside only: in the queue it can be seen by who has closed the gate.
+    pub(super) fn work_one(&self, _inside: Inside<'_>, may_wait: bool) -> bool {
+        let Some((fault, late)) = self.queue.pop() else {
+            return false;
+        };
+        let wait = if late { 0 } else { self.mm.reclaim_high() };
+        if wait > 0 && may_wait && self.throttle.is_due(self.mm.stats().get(Item::NrAnon)) {
+            // It alone waits: others' faults may be for pages that are there in a moment.
+            self.queue.postpone(fault, Duration::from_micros(wait));
+            return true;
+        }
+        let _traced = stage(Stage::Late(fault.page));
+        if !self.serve(fault, FaultMode::MayWait) {
+            self.platform().wake(fault.page, 1);
+        }
+        self.mm.stall_end();
+        self.hooks.worked();
+        true
     }
 
     /// Reclaims when the core asks for it, until [`stop`](Self::stop).
     pub fn background_loop(&self) {
-        let work = &self.mm.machine().work;
-        let mut chores = Chores::new();
+        let (work, idle) = (&self.mm.machine().work, self.crew().idle());
         loop {
-            let bits = match chores.rest(&self.mm.tunables(), self.forcing) {
-                Some(rest) => work.take_within(STOP, rest),
+            let rest = self.chores().rest(self);
+            let bits = match rest.into_iter().chain(idle).min() {
+                Some(time) => work.take_within(STOP, time),
                 None => work.take(STOP),
             };
             if bits & STOP != 0 {
                 return;
             }
+            let is_due = rest.is_some_and(|rest| idle.is_none_or(|idle| rest <= idle));
+            if bits == 0 && !is_due {
+                if self.crew().leave(Role::BACKGROUND, || work.is_raised()) {
+                    return;
+                }
+                continue;
+            }
             if bits & MESSAGES != 0 {
                 // Who asks for it may be inside the gate.
-                while let Ok(true) = self.read_one(&mut [Msg::empty()]) {}
+                self.read_all();
             }
-            let inside = self.gate.enter();
-            if bits == 0 {
-                chores.step(self);
-            }
-            chores.force(self);
-            if bits & PAGEOUT != 0 {
-                self.help_page_out();
-            }
-            if bits & RECLAIM != 0 {
-                let _traced = stage(Stage::Reclaim);
-                // What is only there ahead of need goes first.
-                self.platform().nursery().drain();
-                if self.mm.reclaim_background() {
-                    work.raise(RECLAIM);
-                }
-            }
-            drop(inside);
-            self.hooks.worked();
+            self.background_step(bits, self.gate.enter());
         }
+    }
+
+    /// What is asked for by `bits`, and chores that are due.
+    pub(super) fn background_step(&self, bits: u32, inside: Inside<'_>) {
+        let work = &self.mm.machine().work;
+        let mut chores = self.chores();
+        if bits == 0 {
+            chores.step(self);
+        }
+        chores.force(self);
+        drop(chores);
+        if bits & PAGEOUT != 0 {
+            self.help_page_out();
+        }
+        if bits & RECLAIM != 0 {
+            let _traced = stage(Stage::Reclaim);
+            // What is only there ahead of need goes first.
+            self.platform().nursery().drain();
+            if self.mm.reclaim_background() {
+                work.raise(RECLAIM);
+            }
+        }
+        drop(inside);
+        self.hooks.worked();
     }
 
     /// Makes huge pages ahead of need, with CPU time that nobody else wants, until
@@ -240,13 +295,18 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
     pub fn filler_loop(&self) {
         cpu::be_idle();
         let signal = &self.mm.machine().filler;
-        let nursery = self.platform().nursery();
+        let (nursery, idle) = (self.platform().nursery(), self.crew().idle());
         loop {
-            let bits = match nursery.ready_pages() {
-                0 => signal.take(STOP),
+            let bits = match (nursery.ready_pages(), idle) {
+                (0, None) => signal.take(STOP),
+                (0, Some(idle)) => signal.take_within(STOP, idle),
                 _ => signal.take_within(STOP, NURSERY_IDLE),
             };
             if bits & STOP != 0 {
+                return;
+            }
+            let is_done = bits == 0 && nursery.ready_pages() == 0 && idle.is_some();
+            if is_done && self.crew().leave(Role::FILLER, || signal.is_raised()) {
                 return;
             }
             if nursery.is_idle() {

@@ -7,6 +7,7 @@ use deckle_mm::{Machine, Site, Work};
 use deckle_sys::{clock, futex};
 
 use super::cpu;
+use super::crew::{Crew, Role};
 use super::signal::Signal;
 use crate::platform::monotonic_ns;
 use crate::trace::{Stage, stage};
@@ -36,6 +37,7 @@ pub struct LiveMachine {
     program: AtomicI32,
     pub(super) work: Arc<Signal>,
     pub(super) filler: Signal,
+    pub(super) crew: Arc<Crew>,
     /// 0, or whether anybody waits for the end of who unmaps pages.
     quiet: AtomicU32,
 }
@@ -43,11 +45,13 @@ pub struct LiveMachine {
 impl LiveMachine {
     /// The machine as it is now.
     pub fn new() -> LiveMachine {
+        let crew = Arc::new(Crew::new());
         LiveMachine {
             cpus: cpu::count(),
             program: AtomicI32::new(0),
-            work: Arc::new(Signal::new()),
-            filler: Signal::new(),
+            work: Arc::new(Signal::of(&crew, Role::BACKGROUND)),
+            filler: Signal::of(&crew, Role::FILLER),
+            crew,
             quiet: AtomicU32::new(0),
         }
     }

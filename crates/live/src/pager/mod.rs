@@ -9,16 +9,21 @@
 //! * [`Pager::background_loop`] reclaims ahead of need.
 //! * [`Pager::filler_loop`] makes huge pages ahead of need.
 //!
-//! At least one of the first and one of the second must run, or the program stands still.
+//! At least one of the first and one of the second must run, or the program stands still. Who owns
+//! the pager may have all but the first handler come when they are needed, and stand in for who
+//! cannot be had (`crew.rs`, `demand.rs`).
 
 pub mod charge;
 mod chores;
 mod cpu;
+pub mod crew;
+mod demand;
 mod frozen;
 pub mod gate;
 mod handler;
 mod hooks;
 mod machine;
+mod others;
 mod place;
 mod queue;
 mod region;
@@ -30,9 +35,9 @@ mod throttle;
 use std::fmt;
 use std::marker::PhantomData;
 use std::os::fd::{FromRawFd, OwnedFd};
-use std::sync::Arc;
-use std::sync::atomic::AtomicI32;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicI32, AtomicU32};
+use std::sync::{Arc, Mutex};
 
 use deckle_mm::{Charge, Env, MapError, Mm, SpaceId, Store, TunableError, Tunables, Vpn};
 use deckle_uffd::Errno;
@@ -43,12 +48,14 @@ pub use crate::platform::drop_apart;
 pub use charge::{Limit, Shared};
 pub use chores::Forcing;
 pub use cpu::leave_scheduling;
+pub use crew::{Crew, Role};
 pub use hooks::{Die, Hooks};
 pub use machine::LiveMachine;
 pub use queue::Fault;
 pub use region::Region;
 pub use service::Service;
 
+use chores::Chores;
 use queue::Queue;
 use throttle::Throttle;
 
@@ -106,6 +113,9 @@ pub struct Pager<C: Charge + 'static, S: Store + 'static> {
     stop: OwnedFd,
     gate: gate::Gate,
     forcing: Option<Forcing>,
+    chores: Mutex<Chores>,
+    /// See [`note_change`](Self::note_change).
+    changes: AtomicU32,
     /// -1: none.
     watched: AtomicI32,
 }
@@ -150,6 +160,8 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
             stop,
             gate: gate::Gate::new(),
             forcing: None,
+            chores: Mutex::new(Chores::new()),
+            changes: AtomicU32::new(0),
         })
     }
 
@@ -170,6 +182,7 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
     /// One is out of range, and nothing has changed.
     pub fn set_tunables(&self, t: Tunables) -> Result<(), TunableError> {
         self.mm.set_tunables(t)?;
+        self.note_change();
         self.mm.machine().work.raise(machine::KNOBS);
         Ok(())
     }
@@ -214,10 +227,24 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
         forget(replace(&mut self.stop, stop_signal()?));
         // Faults of the parent; its lock may have been copied while somebody had it.
         forget(replace(&mut self.queue, Queue::new()));
+        self.chores = Mutex::new(Chores::new());
         self.mm.forget_stalls();
         // SAFETY: the caller's promise.
         unsafe { self.mm.platform_mut().after_fork(opened) }.map_err(PagerError::Live)?;
         self.mm.guard_all(self.space()).map_err(PagerError::Space)
+    }
+
+    /// Before the loops run, here or in a child of fork: whether they are run on demand alone, by
+    /// whom the owner of the pager starts then.
+    pub fn run_on_demand(&self, on: bool) {
+        self.crew().come_on_demand(on);
+        // What was asked for in the parent is taken up here.
+        self.mm.machine().work.call();
+    }
+
+    /// Who runs the loops.
+    pub fn crew(&self) -> &Crew {
+        &self.mm.machine().crew
     }
 
     /// How many handlers should run here, with numbers from 0.

@@ -25,8 +25,8 @@ pub struct Fault {
 /// What became of a fault that was handed over.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Pushed {
-    /// It is in the ring.
-    New,
+    /// It is in the ring; `true`: for as many as are there nobody waits.
+    New(bool),
     /// It was there already.
     There,
     /// The ring is full.
@@ -39,7 +39,20 @@ struct Inner {
     later: Vec<(Instant, Fault)>,
     /// Those of `faults` whose time has come.
     late: Vec<Fault>,
+    /// Workers that wait.
+    waiting: usize,
     closed: bool,
+}
+
+/// What came of waiting.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Waited {
+    /// There is a fault, which another may take first.
+    Fault,
+    /// Nothing came in that time.
+    Idle,
+    /// There will be none any more.
+    Closed,
 }
 
 /// The ring.
@@ -56,6 +69,7 @@ impl Queue {
                 faults: VecDeque::with_capacity(ROOM),
                 later: Vec::with_capacity(ROOM),
                 late: Vec::with_capacity(ROOM),
+                waiting: 0,
                 closed: false,
             }),
             more: Condvar::new(),
@@ -78,9 +92,21 @@ impl Queue {
             return Pushed::Full;
         }
         inner.faults.push_back(fault);
+        let few = inner.faults.len() > inner.waiting;
         drop(inner);
         self.more.notify_one();
-        Pushed::New
+        Pushed::New(few)
+    }
+
+    /// Whether there are faults that can be served now.
+    pub fn has_now(&self) -> bool {
+        !self.lock().faults.is_empty()
+    }
+
+    /// Whether there are faults, of now or of later.
+    pub fn has_some(&self) -> bool {
+        let inner = self.lock();
+        !(inner.faults.is_empty() && inner.later.is_empty())
     }
 
     /// Takes a fault that was just popped back, for so long.
@@ -90,17 +116,24 @@ impl Queue {
         self.more.notify_one();
     }
 
-    /// Waits until there is a fault, which another may take first; false after
-    /// [`close`](Self::close).
-    pub fn wait(&self) -> bool {
+    /// Waits until there is a fault, for `idle` at most if there is none of later either.
+    pub fn wait(&self, idle: Option<Duration>) -> Waited {
+        let end = idle.map(|idle| Instant::now() + idle);
         let mut inner = self.lock();
         loop {
             inner.call_late();
-            if inner.closed || !inner.faults.is_empty() {
-                return !inner.closed;
+            if inner.closed {
+                return Waited::Closed;
+            }
+            if !inner.faults.is_empty() {
+                return Waited::Fault;
             }
             let next = inner.later.iter().map(|(at, _)| *at).min();
-            inner = match next {
+            if next.is_none() && end.is_some_and(|end| end <= Instant::now()) {
+                return Waited::Idle;
+            }
+            inner.waiting += 1;
+            inner = match next.or(end) {
                 None => self.more.wait(inner),
                 Some(at) => {
                     let time = at.saturating_duration_since(Instant::now());
@@ -112,6 +145,7 @@ impl Queue {
                 }
             }
             .unwrap_or_else(PoisonError::into_inner);
+            inner.waiting -= 1;
         }
     }
 
@@ -156,23 +190,24 @@ mod tests {
             missing: true,
         };
         for n in 0..ROOM as u64 {
-            assert_eq!(queue.push(fault(n)), Pushed::New);
+            assert_eq!(queue.push(fault(n)), Pushed::New(true));
         }
         assert_eq!(queue.push(fault(5)), Pushed::There);
         assert_eq!(queue.push(fault(ROOM as u64)), Pushed::Full);
         for n in 0..ROOM as u64 {
-            assert!(queue.wait());
+            assert_eq!(queue.wait(None), Waited::Fault);
             assert_eq!(queue.pop(), Some((fault(n), false)));
         }
         assert_eq!(queue.pop(), None);
         // One that is postponed comes back, once, and is known by it.
         queue.postpone(fault(3), Duration::from_millis(1));
         assert_eq!((queue.push(fault(3)), queue.pop()), (Pushed::There, None));
-        assert!(queue.wait());
+        assert_eq!(queue.wait(None), Waited::Fault);
         assert_eq!(queue.pop(), Some((fault(3), true)));
-        assert_eq!(queue.push(fault(3)), Pushed::New);
+        assert_eq!(queue.push(fault(3)), Pushed::New(true));
         assert_eq!(queue.pop(), Some((fault(3), false)));
+        assert_eq!(queue.wait(Some(Duration::from_millis(1))), Waited::Idle);
         queue.close();
-        assert!(!queue.wait());
+        assert_eq!(queue.wait(None), Waited::Closed);
     }
 }

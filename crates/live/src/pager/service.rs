@@ -56,7 +56,7 @@ impl<C: Charge + 'static, S: Store + 'static> Service<C, S> {
             plan.push(("deckle-fault", Pager::handler_loop, number));
         }
         for number in 0..several {
-            plan.push(("deckle-work", |pager, _| pager.worker_loop(), number));
+            plan.push(("deckle-work", Pager::worker_loop, number));
         }
         plan.push(("deckle-kswapd", |pager, _| pager.background_loop(), 0));
         plan.push(("deckle-fill", |pager, _| pager.filler_loop(), 0));

@@ -1,20 +1,26 @@
 //! A word of requests that one task sleeps on and any task may raise, without blocking.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use deckle_sys::futex;
 
+use super::crew::{Crew, Role};
+
 /// Pending requests as bits.
 pub struct Signal {
     bits: AtomicU32,
+    /// Who takes them, where somebody has to be called for that.
+    whose: Option<(Arc<Crew>, Role)>,
 }
 
 impl Signal {
-    /// Nothing pending.
-    pub const fn new() -> Signal {
+    /// Nothing pending. Whoever has that role takes what comes.
+    pub fn of(crew: &Arc<Crew>, role: Role) -> Signal {
         Signal {
             bits: AtomicU32::new(0),
+            whose: Some((crew.clone(), role)),
         }
     }
 
@@ -23,6 +29,26 @@ impl Signal {
         if self.bits.fetch_or(bits, Ordering::AcqRel) & bits != bits {
             futex::wake(&self.bits, u32::MAX);
         }
+        self.call();
+    }
+
+    /// Whether there are requests.
+    pub fn is_raised(&self) -> bool {
+        self.bits.load(Ordering::SeqCst) != 0
+    }
+
+    /// Has somebody come who takes what is pending.
+    pub fn call(&self) {
+        if self.is_raised()
+            && let Some((crew, role)) = &self.whose
+        {
+            crew.want(*role);
+        }
+    }
+
+    /// Takes those of `bits` that are pending.
+    pub fn take_now(&self, bits: u32) -> u32 {
+        self.bits.fetch_and(!bits, Ordering::AcqRel) & bits
     }
 
     /// Waits for requests and takes them all, except those in `sticky`, which stay.
@@ -48,6 +74,15 @@ impl Signal {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl Signal {
+        fn new() -> Signal {
+            Signal {
+                bits: AtomicU32::new(0),
+                whose: None,
+            }
+        }
+    }
 
     #[test]
     fn a_request_wakes_its_sleeper_once_and_sticky_ones_stay() {

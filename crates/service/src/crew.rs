@@ -1,0 +1,89 @@
+//! Tasks that come when they are needed. A service begins with three: who looks after the program
+//! ([`look`](crate::look)), one handler, and who serves calls. The first starts the others, when
+//! there is something for them, and does their work itself where the system refuses a task: a
+//! program at its limit of tasks is slower, and goes on.
+
+use crate::process::Process;
+use crate::{tasks, threads};
+use core::sync::atomic::AtomicU32;
+use core::time::Duration;
+use deckle_live::pager::Role;
+use deckle_sys::futex::{Awaited, Scope};
+
+/// Who reclaims for others: its role.
+pub const DONOR: Role = Role::OWN;
+
+/// How long an open gate is waited for between two looks at the program.
+const GATE: Duration = Duration::from_millis(10);
+
+/// Whether tasks can be started when a service runs, and it can be waited for who wants one.
+pub fn may_come_on_demand(process: &Process) -> bool {
+    crate::door().may(libc::SYS_clone) && process.watch.can_wait_with()
+}
+
+impl Process {
+    /// Whether this service is asked for memory, and nobody is there for that.
+    fn lacks_donor(&self) -> bool {
+        let (group, line) = (self.account.group(), self.account.line());
+        !self.pager.crew().has(DONOR) && group.is_asked(line)
+    }
+
+    /// Whether [`muster`](Self::muster) has something to do.
+    pub fn lacks_somebody(&self) -> bool {
+        use core::sync::atomic::Ordering::SeqCst;
+        self.lacks_donor() || self.pager.crew().wanted().load(SeqCst) != 0
+    }
+
+    /// Starts all who are wanted. Past a closed gate nobody is started, since a fork may copy what
+    /// a task that begins has of this memory; it is waited for a moment then.
+    pub fn muster(&'static self) {
+        let crew = self.pager.crew();
+        if self.lacks_donor() {
+            crew.want(DONOR);
+        }
+        while let Some(role) = crew.take() {
+            let Some(inside) = self.pager.gate().try_enter() else {
+                crew.end(role);
+                // Who has closed it may wait for messages.
+                self.pager.stand_in(role);
+                crew.want(role);
+                self.pager.gate().wait_open(GATE);
+                return;
+            };
+            let begun = threads::start(self, role);
+            if let Ok(begun) = begun {
+                begun.wait();
+            } else {
+                drop(inside);
+                crew.end(role);
+                self.stand_in(role);
+            }
+        }
+    }
+
+    fn stand_in(&self, role: Role) {
+        match role {
+            DONOR => while tasks::donate(self, &mut false, Duration::ZERO) {},
+            role => self.pager.stand_in(role),
+        }
+    }
+
+    /// The words that tell that somebody is wanted, in their places among `all`; how many.
+    pub fn add_calls<'a>(&'a self, all: &mut [Awaited<'a>]) -> usize {
+        let crew = self.pager.crew();
+        let wanted: (Scope, &AtomicU32, u32) = (Scope::Private, crew.wanted(), 0);
+        let line = self.account.line();
+        // Who has that role hears the bell itself.
+        let bell = match crew.has(DONOR) {
+            true => None,
+            false => self.account.group().doorbell(line),
+        };
+        let bell = bell.map(|(bell, answered)| (Scope::Shared, bell, answered));
+        let mut count = 0;
+        for (to, word) in all.iter_mut().zip([wanted].into_iter().chain(bell)) {
+            *to = word;
+            count += 1;
+        }
+        count
+    }
+}
