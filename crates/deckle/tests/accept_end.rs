@@ -68,9 +68,25 @@ fn p22_a_killed_service_ends_its_program_with_one_line() {
     }
 }
 
+/// A variable that a user happens to have ends no program of a release.
+#[test]
+fn defects_are_asked_for_in_builds_with_assertions_alone() {
+    let _turn = turn();
+    deckle_path();
+    let keeper = compile("keeper", &[]);
+    let mut c = deckle(&["run", "--quiet", "--memory-max", "64M", "--"]);
+    c.args([&keeper, "128", "ten"]).env("DECKLE_FAULT", "panic");
+    let (code, _, err) = finish(c.output().unwrap());
+    let wanted = if cfg!(debug_assertions) { 137 } else { 0 };
+    assert_eq!(code, wanted, "{err}");
+}
+
 #[test]
 fn p22_a_panic_of_the_service_ends_its_program_with_one_line() {
     let _turn = turn();
+    if !accept::has_defects("p22_a_panic_of_the_service") {
+        return;
+    }
     deckle_path();
     let keeper = compile("keeper", &[]);
     let mut c = deckle(&["run", "--quiet", "--memory-max", "64M", "--"]);
@@ -87,7 +103,8 @@ fn p22_a_panic_of_the_service_ends_its_program_with_one_line() {
 fn p22_a_panic_in_a_forked_child_s_service_fails_the_fork_and_no_more() {
     let _turn = turn();
     deckle_path();
-    if !accept::have("p22_a_panic_in_a_forked_child_s_service", "python3") {
+    let test = "p22_a_panic_in_a_forked_child_s_service";
+    if !accept::has_defects(test) || !accept::have(test, "python3") {
         return;
     }
     let script = "

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use crate::accept::{compile, deckle_path, gauges, turn};
+use crate::accept::{compile, deckle_path, gauges, has_defects, turn};
 use crate::common::*;
 use crate::look::*;
 
@@ -147,6 +147,9 @@ fn an_idle_process_comes_below_a_lowered_limit_by_itself() {
 /// being forked.
 fn lower_what_is_shared(early: bool) {
     let _turn = turn();
+    if early && !has_defects("a_limit_lowered_within_a_fork") {
+        return;
+    }
     let keeper = compile("keeper", &[]);
     let name = unique("shared");
     let (mode, fault) = if early {
@@ -192,6 +195,9 @@ fn a_limit_lowered_within_a_fork_has_nobody_killed() {
 #[test]
 fn a_limit_lowered_within_the_fork_of_who_ends_then_holds_for_the_child() {
     let _turn = turn();
+    if !has_defects("a_limit_lowered_within_the_fork") {
+        return;
+    }
     let keeper = compile("keeper", &[]);
     let name = unique("orphan");
     let script = "$0 256 orphan; read";

@@ -212,7 +212,7 @@ impl Last {
         account.stop_lending_file(mm);
         process.note_away();
         let changes = changes(process);
-        if crate::door().fault.get() == b"panic" && changes[0] > 1000 {
+        if crate::defect() == b"panic" && changes[0] > 1000 {
             panic!("as DECKLE_FAULT asks");
         }
         // To who does not fault nothing comes back.

@@ -53,6 +53,15 @@ fn door() -> &'static Door {
     unsafe { &*DOOR.load(Acquire) }
 }
 
+/// The defect that a test asks for (`DECKLE_FAULT`): in builds with assertions alone. Who forces
+/// splits and collapses finds defects of programs, and may do so with any.
+fn defect() -> &'static [u8] {
+    match cfg!(debug_assertions) {
+        true => door().fault.get(),
+        false => b"",
+    }
+}
+
 /// The image's entry. The second argument is the address of the [`Door`].
 ///
 /// # Safety

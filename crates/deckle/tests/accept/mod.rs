@@ -43,6 +43,15 @@ pub fn root(test: &str) -> bool {
     is
 }
 
+/// Whether a test can ask for a defect (`DECKLE_FAULT`); says so where it cannot.
+pub fn has_defects(test: &str) -> bool {
+    let has = cfg!(debug_assertions);
+    if !has {
+        not_here(format_args!("{test}: no release has defects to ask for"));
+    }
+    has
+}
+
 /// Whether `program` is in PATH; says so if it is not.
 pub fn have(test: &str, program: &str) -> bool {
     let path = std::env::var("PATH").unwrap_or_default();
