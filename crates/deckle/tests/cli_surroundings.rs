@@ -242,3 +242,22 @@ fn a_frozen_victim_is_passed_over_and_the_next_largest_is_killed() {
         ran.err
     );
 }
+
+/// It was said to have no memory, whatever the limit.
+#[test]
+fn a_program_with_too_little_address_space_runs_outside_and_is_told_which_limit() {
+    let _turn = turn();
+    let keeper = compile("keeper", &[]);
+    let mut c = Command::new("bash");
+    let deckle = env!("CARGO_BIN_EXE_deckle");
+    c.args(["-c", "ulimit -v 120000 && exec \"$@\"", "bash", deckle]);
+    c.args(["run", "--quiet", "--memory-max", "64M", "--"]);
+    c.args([&keeper, "8", "check"]);
+    let (code, out, err) = finish(c.output().unwrap());
+    assert_eq!((code, out.contains("all right")), (0, true), "{out}{err}");
+    assert!(
+        err.contains("runs outside the limit") && err.contains("(RLIMIT_AS, ulimit -v)"),
+        "{err}"
+    );
+    assert_eq!(err.lines().count(), 1, "{err}");
+}
