@@ -5,7 +5,6 @@
 
 use crate::process::Process;
 use crate::{tasks, threads};
-use core::sync::atomic::AtomicU32;
 use core::time::Duration;
 use deckle_live::pager::Role;
 use deckle_sys::futex::{Awaited, Scope};
@@ -68,22 +67,16 @@ impl Process {
         }
     }
 
-    /// The words that tell that somebody is wanted, in their places among `all`; how many.
-    pub fn add_calls<'a>(&'a self, all: &mut [Awaited<'a>]) -> usize {
-        let crew = self.pager.crew();
-        let wanted: (Scope, &AtomicU32, u32) = (Scope::Private, crew.wanted(), 0);
-        let line = self.account.line();
+    /// The words that tell that somebody is wanted.
+    pub fn calls(&self) -> [Awaited<'_>; 2] {
+        let (crew, line) = (self.pager.crew(), self.account.line());
+        let wanted = (Scope::Private, crew.wanted(), 0);
         // Who has that role hears the bell itself.
         let bell = match crew.has(DONOR) {
             true => None,
             false => self.account.group().doorbell(line),
         };
         let bell = bell.map(|(bell, answered)| (Scope::Shared, bell, answered));
-        let mut count = 0;
-        for (to, word) in all.iter_mut().zip([wanted].into_iter().chain(bell)) {
-            *to = word;
-            count += 1;
-        }
-        count
+        [wanted, bell.unwrap_or(wanted)]
     }
 }

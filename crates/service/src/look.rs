@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicU32, fence};
 use core::time::Duration;
 use deckle_live::pager::Role;
 use deckle_mm::Item;
-use deckle_sys::futex::{self, Awaited, Scope};
+use deckle_sys::futex::{self, Scope};
 use deckle_sys::poll::is_ready;
 use std::time::Instant;
 
@@ -59,10 +59,8 @@ fn doze(process: &'static Process, time: Duration) -> Result<State, Unknown> {
     loop {
         process.muster();
         let left = end.saturating_duration_since(Instant::now());
-        let mut words = no_words();
-        let count = process.add_calls(&mut words);
         let rest = process.pager.rest().map_or(left, |rest| rest.min(left));
-        let state = process.watch.wait_with(&words[..count], Some(rest))?;
+        let state = process.watch.wait_with(&process.calls(), Some(rest))?;
         if state != State::Running || left.is_zero() {
             return Ok(state);
         }
@@ -76,12 +74,6 @@ fn doze(process: &'static Process, time: Duration) -> Result<State, Unknown> {
 fn is_due(process: &Process) -> bool {
     let rest = process.pager.rest();
     rest.is_some_and(|rest| rest.is_zero())
-}
-
-/// Words that nobody changes, in the places of others.
-fn no_words() -> [Awaited<'static>; 4] {
-    static STILL: AtomicU32 = AtomicU32::new(0);
-    [(Scope::Private, &STILL, 0); 4]
 }
 
 /// Counters when nothing was left to do, and the number of the last news then.
@@ -160,12 +152,10 @@ fn is_lost(process: &Process) -> bool {
 /// Sleeps until something has changed; starts meanwhile who is wanted, and does for a background
 /// task that is not there what is due. Without tasks on demand or words to wait for it looks on.
 fn sleep(process: &'static Process, idle: &Idle) -> Result<State, Unknown> {
-    let (bell, crew) = (&process.rest.0, process.pager.crew());
-    let can_wait = crew.is_on_demand() || process.watch.can_wait_with();
+    let bell = &process.rest.0;
+    let can_wait = process.pager.crew().is_on_demand() || process.watch.can_wait_with();
     loop {
-        if crew.is_on_demand() {
-            process.muster();
-        }
+        process.muster();
         bell.store(ASLEEP, SeqCst);
         fence(SeqCst);
         let news = news(process).filter(|_| changes(process) == idle.changes);
@@ -177,14 +167,11 @@ fn sleep(process: &'static Process, idle: &Idle) -> Result<State, Unknown> {
             bell.store(0, SeqCst);
             return process.watch.wait(LOOK);
         }
-        let mut words = no_words();
-        words[0] = (Scope::Shared, news, idle.news);
-        words[1] = (Scope::Private, bell, ASLEEP);
-        let (rest, count) = match crew.is_on_demand() {
-            true => (process.pager.rest(), process.add_calls(&mut words[2..])),
-            false => (None, 0),
-        };
-        let state = process.watch.wait_with(&words[..2 + count], rest)?;
+        let [wanted, asked] = process.calls();
+        let news = (Scope::Shared, news, idle.news);
+        let words = [news, (Scope::Private, bell, ASLEEP), wanted, asked];
+        let rest = process.pager.rest();
+        let state = process.watch.wait_with(&words, rest)?;
         let was_asleep = bell.swap(0, SeqCst) == ASLEEP;
         let is_due = rest.is_some() && is_due(process);
         if is_due {

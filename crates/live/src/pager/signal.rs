@@ -11,8 +11,9 @@ use super::crew::{Crew, Role};
 /// Pending requests as bits.
 pub struct Signal {
     bits: AtomicU32,
-    /// Who takes them, where somebody has to be called for that.
-    whose: Option<(Arc<Crew>, Role)>,
+    /// Who takes them, and among whom.
+    role: Role,
+    crew: Arc<Crew>,
 }
 
 impl Signal {
@@ -20,7 +21,8 @@ impl Signal {
     pub fn of(crew: &Arc<Crew>, role: Role) -> Signal {
         Signal {
             bits: AtomicU32::new(0),
-            whose: Some((crew.clone(), role)),
+            role,
+            crew: crew.clone(),
         }
     }
 
@@ -39,10 +41,8 @@ impl Signal {
 
     /// Has somebody come who takes what is pending.
     pub fn call(&self) {
-        if self.is_raised()
-            && let Some((crew, role)) = &self.whose
-        {
-            crew.want(*role);
+        if self.is_raised() {
+            self.crew.want(self.role);
         }
     }
 
@@ -75,18 +75,13 @@ impl Signal {
 mod tests {
     use super::*;
 
-    impl Signal {
-        fn new() -> Signal {
-            Signal {
-                bits: AtomicU32::new(0),
-                whose: None,
-            }
-        }
+    fn silent() -> Signal {
+        Signal::of(&Arc::new(Crew::new()), Role::FILLER)
     }
 
     #[test]
     fn a_request_wakes_its_sleeper_once_and_sticky_ones_stay() {
-        let signal = Signal::new();
+        let signal = silent();
         std::thread::scope(|s| {
             let got = s.spawn(|| signal.take(8));
             signal.raise(1);
@@ -96,7 +91,7 @@ mod tests {
         signal.raise(2 | 8);
         assert_eq!(signal.take(8), 10);
         assert_eq!(signal.take(8), 8);
-        let signal = Signal::new();
+        let signal = silent();
         assert_eq!(signal.take_within(8, Duration::from_millis(1)), 0);
         signal.raise(3);
         assert_eq!(signal.take_within(8, Duration::from_secs(60)), 3);
