@@ -35,13 +35,14 @@ fn the_smaller_limit_holds_for_the_inner_program() {
     let s = Scratch::new("nested");
     let stats = s.path("stats");
     for (keeper, strict) in [(&dynamic, ""), (&fixed, ""), (&fixed, " --strict")] {
-        let inner = format!("--memory-max 32M --stats {stats}{strict}");
-        let ran = nested(
-            &format!("--memory-max 96M{strict}"),
-            &inner,
-            &[keeper, "60", "check"],
-        );
-        ran.expect("all right");
+        let check = |outer: &str, inner: &str| {
+            let [outer, inner] = [outer, inner].map(|limits| format!("{limits}{strict}"));
+            let ran = nested(&outer, &inner, &[keeper, "60", "check"]);
+            ran.expect("all right");
+            ran
+        };
+        let stated = format!("--memory-max 32M --stats {stats}");
+        let ran = check("--memory-max 96M", &stated);
         let text = std::fs::read(&stats).unwrap();
         let inner: serde_json::Value = serde_json::from_slice(&text).unwrap();
         let peak = inner["peak"]["memory_bytes"].as_u64().unwrap();
@@ -49,13 +50,7 @@ fn the_smaller_limit_holds_for_the_inner_program() {
         let outer = ran.peak("memory_bytes");
         assert!((32 << 20..=(96 << 20) + FORCED).contains(&outer), "{outer}");
 
-        let inner = format!("--memory-max 96M{strict}");
-        let ran = nested(
-            &format!("--memory-max 32M{strict}"),
-            &inner,
-            &[keeper, "60", "check"],
-        );
-        ran.expect("all right");
+        let ran = check("--memory-max 32M", "--memory-max 96M");
         let outer = ran.peak("memory_bytes");
         assert!((16 << 20..=(32 << 20) + FORCED).contains(&outer), "{outer}");
     }

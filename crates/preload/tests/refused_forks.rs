@@ -65,14 +65,20 @@ fn d30_300_children_of_one_program_are_managed_at_once() {
     assert_eq!((figure(&ran.out, "made "), &*ran.err), (300, ""));
 }
 
+/// A user without other processes, by a number from `first` on; says so where none can be had.
+fn user(first: u32) -> Option<String> {
+    let is_root = fs::metadata("/proc/self").expect("/proc").uid() == 0;
+    if !is_root {
+        skipped("a user without other processes needs root");
+    }
+    is_root.then(|| (first + std::process::id()).to_string())
+}
+
 /// A service begins with three tasks: several children fit.
 #[test]
 fn d30_a_fork_beyond_a_limit_on_processes_fails_and_no_child_is_killed() {
-    if fs::metadata("/proc/self").expect("/proc").uid() != 0 {
-        return skipped("a user without other processes needs root");
-    }
+    let Some(user) = user(100_000) else { return };
     let program = compile("refused_forks", &[]);
-    let user = (100_000 + std::process::id()).to_string();
     let program = [program.to_str().expect("path"), "11", "35", &user];
     let ran = run_behind(&["env"], &LIMIT, &program);
     both(&ran, 11);
@@ -125,11 +131,8 @@ fn d30_a_fork_beyond_the_tasks_of_a_cgroup_fails_and_no_child_is_killed() {
 /// wrong.
 #[test]
 fn d30_at_its_limit_of_tasks_a_program_goes_on() {
-    if fs::metadata("/proc/self").expect("/proc").uid() != 0 {
-        return skipped("a user without other processes needs root");
-    }
+    let Some(user) = user(200_000) else { return };
     let program = compile("no_tasks", &[]);
-    let user = (200_000 + std::process::id()).to_string();
     let program = [program.to_str().expect("path"), "160", &user];
     let limit = ["--quiet", "--memory-max", "64M"];
     let ran = run_behind(&["env"], &limit, &program);
