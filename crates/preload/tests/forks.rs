@@ -247,3 +247,11 @@ fn a_process_of_a_high_oom_score_adj_is_killed_before_a_larger_one() {
     let ran = run(&["--memory-max", "96M"], &args);
     expect(&ran, "prefork right");
 }
+
+/// The kernel moves no page of a huge page whose first one is shared.
+#[test]
+fn p7_what_children_do_not_inherit_of_a_huge_page_can_be_moved() {
+    let program = compile("parted", &[]);
+    let ran = run(&["--memory-max", "64M"], &[program.to_str().expect("path")]);
+    expect(&ran, "both halves moved");
+}

@@ -21,7 +21,7 @@ use deckle_door::Door;
 use deckle_group::LineId;
 use deckle_group::proto::Link;
 use deckle_live::Place;
-use deckle_mm::table::vma::OnFork;
+use deckle_mm::table::vma::{OnFork, Vma};
 use deckle_mm::{Charge, Item, MapError};
 use deckle_sys::futex::{self, Scope};
 
@@ -101,7 +101,15 @@ impl Process {
     /// Lets a child inherit what the program wants it to.
     fn bequeath(&self) -> Result<(), deckle_uffd::Errno> {
         let mut all = self.all_mapped();
-        all.retain(|v| v.on_fork == OnFork::Copy);
+        let copied = |v: &Vma| v.on_fork == OnFork::Copy;
+        for pair in all.windows(2) {
+            let (one, next) = (&pair[0], &pair[1]);
+            let is_edge = one.end() == next.start && copied(one) != copied(next);
+            if is_edge && next.start.index() != 0 {
+                (self.pager.platform()).part_at(next.start.addr() as usize);
+            }
+        }
+        all.retain(copied);
         for run in all.chunk_by(|one, next| one.end() == next.start) {
             let start = run[0].start.addr() as usize;
             let bytes = run.iter().map(|v| v.pages as usize * sys::PAGE).sum();

@@ -27,6 +27,15 @@ impl LivePlatform {
         self.managed.inherit(start, len, true)
     }
 
+    /// Has the kernel take the huge page apart that goes over an edge of what children inherit.
+    /// Once its first page is shared with a child, no other of its pages can be taken out by a
+    /// move, also those that are this process's alone: the kernel asks the first one. `at`: where
+    /// the edge is. Before [`inherit`](Self::inherit), while nothing of the page is shared.
+    pub fn part_at(&self, at: usize) {
+        // SAFETY: changes no byte.
+        let _ = unsafe { kernel::madvise(at, kernel::PAGE, kernel::Advice::Cold) };
+    }
+
     /// Ends that, for all that is managed.
     ///
     /// # Errors
