@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-use deckle_lab::pageout::{Case, Pageout};
+use deckle_lab::pageout::{Case, Pageout, PageoutRow};
 use deckle_lab::{Experiment, Lab, LabError, Report, Side};
 
 const SIZE: usize = 64 << 20;
@@ -38,14 +38,32 @@ fn report(test: &str, ran: Result<Report<Pageout>, LabError>) -> Option<Report<P
     }
 }
 
+/// Most runs of which one is to be undisturbed.
+const RUNS: u32 = 5;
+
+/// The device is the whole machine's: a page that the kernel swaps out of somebody else meanwhile
+/// is in its count, too.
+fn is_disturbed(report: &Report<Pageout>) -> bool {
+    let counted = |row: &PageoutRow| row.zero_pages + row.stored_pages;
+    report.rows.iter().any(|row| counted(row) > BLOCKS * 512)
+}
+
 #[test]
 fn r115_kernel_rows_of_the_pageout_experiment() {
     let _alone = alone();
-    let ran = run(Side::Kernel, &Case::ALL, "/nonexistent");
-    let Some(report) = report("r115_kernel_rows_of_the_pageout_experiment", ran) else {
-        return;
-    };
-    eprintln!("{}", report.to_text());
+    for left in (0..RUNS).rev() {
+        let ran = run(Side::Kernel, &Case::ALL, "/nonexistent");
+        let Some(report) = report("r115_kernel_rows_of_the_pageout_experiment", ran) else {
+            return;
+        };
+        eprintln!("{}", report.to_text());
+        if left == 0 || !is_disturbed(&report) {
+            return are_right(&report);
+        }
+    }
+}
+
+fn are_right(report: &Report<Pageout>) {
     assert!(!report.failed(), "{}", report.to_text());
     let all = BLOCKS * 512;
     for row in &report.rows {
