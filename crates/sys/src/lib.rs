@@ -7,8 +7,8 @@
 //!   interposed by nobody. On it stand [`futex`], [`Fd`], [`poll`], [`pidfd`] and [`socket`], which
 //!   may be used wherever code can run: in signal handlers, in programs without a C library, in a
 //!   child between fork and exec.
-//! - With the feature `std`: [`Memory`] of our own, [`process`]es, [`signal`]s, [`trace`]d
-//!   programs, files and [`clock`]s. These go by way of the C library.
+//! - With the feature `std`: [`Memory`] of our own, [`epoll`], [`process`]es, [`signal`]s,
+//!   [`trace`]d programs, files and [`clock`]s. These go by way of the C library.
 //!
 //! All is there on Linux for x86-64; elsewhere [`Errno`] and [`Memory`] of the heap are.
 
@@ -45,6 +45,8 @@ here! {
 
     #[cfg(feature = "std")]
     pub mod clock;
+    #[cfg(feature = "std")]
+    pub mod epoll;
     #[cfg(feature = "std")]
     pub mod file;
     #[cfg(feature = "std")]

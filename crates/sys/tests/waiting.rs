@@ -3,6 +3,7 @@
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{Acquire, Release};
 use core::time::Duration;
+use deckle_sys::epoll::{AT_ONCE, Epoll};
 use deckle_sys::poll::{is_ready, poll, to_read};
 use deckle_sys::{Fd, futex};
 use std::io::Write;
@@ -50,4 +51,45 @@ fn a_descriptor_is_closed_once_by_its_last_owner() {
     // Nobody can read any more: so it was closed, and by this owner.
     let broken = write.write_all(b"x").unwrap_err();
     assert_eq!(broken.kind(), std::io::ErrorKind::BrokenPipe);
+}
+
+/// The keys of what is ready, in order.
+fn keys(epoll: &Epoll) -> Vec<u64> {
+    let mut keys = Vec::new();
+    epoll.ready(&mut keys);
+    keys.sort_unstable();
+    keys
+}
+
+#[test]
+fn of_many_descriptors_those_that_are_ready_are_told_until_they_are_read_or_removed() {
+    let epoll = Epoll::new().unwrap();
+    let pipes: Vec<_> = (0..AT_ONCE as u64 + 9)
+        .map(|key| {
+            let (read, write) = std::io::pipe().unwrap();
+            let read = Fd::from(OwnedFd::from(read));
+            epoll.add(&read, key).unwrap();
+            (read, write)
+        })
+        .collect();
+    assert_eq!(keys(&epoll), []);
+    assert!(!is_ready(epoll.raw(), Duration::ZERO));
+    for key in [7, 100] {
+        (&pipes[key].1).write_all(b"x").unwrap();
+    }
+    assert!(is_ready(epoll.raw(), Duration::ZERO));
+    assert_eq!(keys(&epoll), [7, 100]);
+    assert_eq!(keys(&epoll), [7, 100]);
+    epoll.remove(&pipes[7].0);
+    epoll.remove(&pipes[7].0);
+    assert_eq!(keys(&epoll), [100]);
+    // All, in two parts, of which none is told for ever in the other's place.
+    (pipes.iter()).for_each(|p| (&p.1).write_all(b"x").unwrap());
+    let mut seen = std::collections::BTreeSet::new();
+    for _ in 0..2 {
+        let some = keys(&epoll);
+        assert_eq!(some.len(), AT_ONCE);
+        seen.extend(some);
+    }
+    assert_eq!(seen.len(), pipes.len() - 1);
 }

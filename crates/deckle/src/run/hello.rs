@@ -3,8 +3,9 @@
 use deckle_group::LineId;
 use deckle_group::proc::proc_stat;
 use deckle_sys::socket::FDS_MAX;
-use deckle_sys::{Fd, pidfd};
+use deckle_sys::{Errno, Fd, pidfd};
 
+use super::events::Watched;
 use super::peer::{Peer, is_descendant};
 use crate::procfs::field;
 use crate::say;
@@ -22,8 +23,8 @@ pub struct Service {
     /// Held, never used: see [`super::services`].
     _userfaultfd: Fd,
     /// Pidfds of both.
-    pub service_pidfd: Fd,
-    pub program_pidfd: Fd,
+    pub service_pidfd: Watched,
+    pub program_pidfd: Watched,
 }
 
 /// A process, and its pid in this process's namespace; 0 if it has none here.
@@ -77,7 +78,7 @@ pub fn program_of(service: &Known) -> Option<Known> {
 /// What a service cannot be watched without has not come.
 pub struct TooFew;
 
-/// The service that says hello on a connection of `peer`, if it is to be watched.
+/// The service that says hello on a connection of `peer`, if it is to be watched: by `watch`.
 ///
 /// # Errors
 /// It cannot be.
@@ -87,6 +88,7 @@ pub fn hello(
     line: LineId,
     mut fds: [Option<Fd>; FDS_MAX],
     sender: Option<Fd>,
+    watch: impl Fn(Fd) -> Result<Watched, Errno>,
 ) -> Result<Option<Service>, TooFew> {
     let [service, program] = identified(pid, [fds[1].take(), fds[2].take()], sender);
     match (fds[0].take(), service, program) {
@@ -94,14 +96,22 @@ pub fn hello(
         (Some(userfaultfd), Some(service), Some(program))
             if peer == Peer::User || is_descendant(service.pid) && is_descendant(program.pid) =>
         {
+            let watch = |pidfd| {
+                watch(pidfd).map_err(|e| {
+                    say(format_args!(
+                        "process {pid}: ended: cannot be waited for (epoll_ctl): {e}"
+                    ));
+                    TooFew
+                })
+            };
             Ok(Some(Service {
                 program: pid,
                 program_here: program.pid,
                 line,
                 pid: service.pid,
                 _userfaultfd: userfaultfd,
-                service_pidfd: service.pidfd,
-                program_pidfd: program.pidfd,
+                service_pidfd: watch(service.pidfd)?,
+                program_pidfd: watch(program.pidfd)?,
             }))
         }
         // One that has ended has no number any more.

@@ -12,8 +12,9 @@ use std::time::{Duration, Instant};
 use deckle_group::proc::{ProcStat, proc_stat, task_stat};
 use deckle_group::{Group, LineId};
 use deckle_sys::clock;
-use deckle_sys::{Fd, pidfd};
+use deckle_sys::pidfd;
 
+use super::events::Watched;
 use crate::say;
 
 /// How long a service may sleep, or work, after the end of its program.
@@ -96,7 +97,7 @@ impl Patience {
 /// A service that has nothing to serve any more.
 struct Leaving {
     pid: u32,
-    pidfd: Fd,
+    pidfd: Watched,
     /// Where it publishes its last figures before it ends.
     line: LineId,
     patience: Patience,
@@ -109,7 +110,7 @@ pub struct Leavings(Vec<Leaving>);
 
 impl Leavings {
     /// Adds one, whose time runs from now on.
-    pub fn add(&mut self, pid: u32, pidfd: Fd, line: LineId) {
+    pub fn add(&mut self, pid: u32, pidfd: Watched, line: LineId) {
         self.0.push(Leaving {
             pid,
             pidfd,
@@ -127,11 +128,6 @@ impl Leavings {
     /// Their lines.
     pub fn lines(&self) -> impl Iterator<Item = LineId> + '_ {
         self.0.iter().map(|l| l.line)
-    }
-
-    /// Their descriptors: readable once they have ended.
-    pub fn fds(&self) -> impl Iterator<Item = i32> + '_ {
-        self.0.iter().map(|l| l.pidfd.raw())
     }
 
     /// When to look at them without any event.

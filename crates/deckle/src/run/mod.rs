@@ -3,6 +3,7 @@
 mod child;
 mod ending;
 mod entry;
+mod events;
 mod front;
 mod hello;
 mod inject;

@@ -7,16 +7,17 @@
 //!
 //! What becomes of a service whose program has ended: see [`super::leaving`].
 
+use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::time::{Duration, Instant};
 
 use deckle_group::proc::proc_stat;
 use deckle_group::proto::{Message, PACKET_MAX, give, give_file, give_spare, held, listen, pair};
 use deckle_group::{Group, LineId, Name};
-use deckle_sys::poll::to_read;
 use deckle_sys::socket::{accept, receive};
 use deckle_sys::{Errno, Fd, pidfd};
 
+use super::events::{Events, Watched};
 use super::hello::{Known, Service, TooFew, hello, pid_of, program_of};
 use super::inject::{Held, Tracer};
 use super::killed::Reports;
@@ -31,7 +32,7 @@ use crate::{say, voice};
 
 struct Connection {
     number: u64,
-    socket: Option<Fd>,
+    socket: Option<Watched>,
     peer: Peer,
     service: Option<Service>,
     /// Its program is being killed: the service has ended before it, or cannot go on.
@@ -39,7 +40,7 @@ struct Connection {
 }
 
 impl Connection {
-    fn new(number: u64, socket: Fd, peer: Peer) -> Connection {
+    fn new(number: u64, socket: Watched, peer: Peer) -> Connection {
         Connection {
             number,
             socket: Some(socket),
@@ -65,6 +66,11 @@ const SPARED: Duration = Duration::from_secs(5);
 /// Most connections, and most packets of one, that are taken in a row: more than a queue has, but
 /// no process holds up the others.
 const AT_ONCE: usize = 1024;
+/// Most times in a row that all that is ready is looked at.
+const ROUNDS: usize = 16;
+/// Keys: of what listens, of connections by their numbers, and of services without one.
+const LISTENER: u64 = 0;
+const NOBODY: u64 = u64::MAX;
 /// Without a word for so long, memory is not out any more.
 const QUIET: Duration = Duration::from_secs(1);
 
@@ -79,12 +85,13 @@ struct OutOfMemory {
 
 /// All of them.
 pub struct Services {
-    listeners: Vec<Fd>,
+    events: Events,
+    listeners: Vec<Watched>,
     /// What is given to services that may not open it themselves.
     page: Option<Fd>,
     device: Option<Fd>,
-    connections: Vec<Connection>,
-    /// Connections until now.
+    connections: BTreeMap<u64, Connection>,
+    /// Connections until now: the number of the last one.
     connected: u64,
     files: SwapFiles,
     victims: Victims,
@@ -99,19 +106,23 @@ impl Services {
     /// The programs that have a service: their pids here, whatever they are to themselves, and
     /// their lines.
     pub fn programs(&self) -> Vec<(u32, LineId)> {
-        let services = self.connections.iter().filter_map(|c| c.service.as_ref());
+        let services = self.connections.values().filter_map(|c| c.service.as_ref());
         services.map(|s| (s.program_here, s.line)).collect()
     }
 
     /// Listens on the group's socket.
     pub fn listen(name: Name, files: SwapFiles) -> Result<Services, Fail> {
-        let (first, second) = listen(name)
-            .map_err(|e| Fail::own(format!("no socket for the services to connect to: {e}")))?;
+        let refused = |e| Fail::own(format!("no socket for the services to connect to: {e}"));
+        let (first, second) = listen(name).map_err(refused)?;
+        let events = Events::new().map_err(refused)?;
+        let listeners = [Some(first), second].into_iter().flatten();
+        let listeners = listeners.map(|fd| events.watch(fd, LISTENER));
         Ok(Services {
-            listeners: [Some(first), second].into_iter().flatten().collect(),
+            listeners: listeners.collect::<Result<_, _>>().map_err(refused)?,
+            events,
             page: Group::open(name).ok(),
             device: Fd::open(c"/dev/userfaultfd", libc::O_RDWR, 0).ok(),
-            connections: Vec::new(),
+            connections: BTreeMap::new(),
             connected: 0,
             files,
             victims: Victims::default(),
@@ -122,22 +133,9 @@ impl Services {
         })
     }
 
-    /// Adds what is to be polled.
-    pub fn poll_set(&self, set: &mut Vec<libc::pollfd>) {
-        let mut add = |fd| set.push(to_read(fd));
-        self.listeners.iter().for_each(|l| add(l.raw()));
-        for c in &self.connections {
-            if let Some(socket) = &c.socket {
-                add(socket.raw());
-            }
-            if let Some(s) = &c.service {
-                if !c.lost {
-                    add(s.service_pidfd.raw());
-                }
-                add(s.program_pidfd.raw());
-            }
-        }
-        self.leaving.fds().for_each(add);
+    /// A descriptor that can be read when there is something to do.
+    pub fn events(&self) -> i32 {
+        self.events.raw()
     }
 
     /// When [`work`](Services::work) has something to do without any event.
@@ -150,12 +148,13 @@ impl Services {
     /// part of the program; its time to end runs from the first look.
     pub fn is_leaving(&mut self, pid: u32) -> bool {
         let serves = |c: &Connection| c.service.as_ref().is_some_and(|s| s.pid == pid);
-        if self.leaving.has(pid) || self.connections.iter().any(serves) {
+        if self.leaving.has(pid) || self.connections.values().any(serves) {
             return true;
         }
         // One that never got as far as its first message.
         let found = is_service_task(pid);
-        if found && let Ok(pidfd) = pidfd::open(pid) {
+        let watched = || self.events.watch(pidfd::open(pid)?, NOBODY);
+        if found && let Ok(pidfd) = watched() {
             self.leaving.add(pid, pidfd, LineId::NONE);
         }
         found
@@ -163,23 +162,45 @@ impl Services {
 
     /// Does whatever is to be done; never waits.
     pub fn work(&mut self, group: &Group, tracer: &mut Tracer) {
-        self.accept();
-        let mut connections = std::mem::take(&mut self.connections);
         let mut out = Vec::new();
-        for c in &mut connections {
-            self.read(c, group, tracer, &mut out);
-            self.watch(c);
+        for _ in 0..ROUNDS {
+            let (keys, all) = self.events.ready();
+            // Whoever has connected may have said something, too.
+            let is_over = all && keys.first() != Some(&LISTENER);
+            for key in keys {
+                match key {
+                    LISTENER => self.accept(),
+                    number => self.attend(number, group, tracer, &mut out),
+                }
+            }
+            if is_over {
+                break;
+            }
         }
-        let now = Instant::now();
-        for c in connections.iter().filter(|c| c.socket.is_none()) {
-            self.files.ended(c.number, now);
-        }
-        self.files.expire(now, group);
-        connections.retain(|c| c.socket.is_some() || c.service.is_some());
-        connections.append(&mut self.connections);
-        self.connections = connections;
+        self.files.expire(Instant::now(), group);
         out.into_iter().for_each(|o| self.out_of_memory(group, o));
         self.leaving.see_off(group);
+    }
+
+    /// Looks at a connection, of which something is ready, or was.
+    fn attend(
+        &mut self,
+        number: u64,
+        group: &Group,
+        tracer: &mut Tracer,
+        out: &mut Vec<OutOfMemory>,
+    ) {
+        let Some(mut c) = self.connections.remove(&number) else {
+            return;
+        };
+        self.read(&mut c, group, tracer, out);
+        self.watch(&mut c);
+        if c.socket.is_none() {
+            self.files.ended(number, Instant::now());
+        }
+        if c.socket.is_some() || c.service.is_some() {
+            self.connections.insert(number, c);
+        }
     }
 
     fn accept(&mut self) {
@@ -198,8 +219,12 @@ impl Services {
 
     fn connect(&mut self, socket: Fd, peer: Peer) {
         self.connected += 1;
-        let new = Connection::new(self.connected, socket, peer);
-        self.connections.push(new);
+        let number = self.connected;
+        // One that cannot be waited for is closed, which its other end sees.
+        if let Ok(socket) = self.events.watch(socket, number) {
+            let new = Connection::new(number, socket, peer);
+            self.connections.insert(number, new);
+        }
     }
 
     /// Kills one process, unless one is being killed or was since the sender has looked.
@@ -207,7 +232,7 @@ impl Services {
         if o.kills != group.oom_kills() || self.spares(group) {
             return;
         }
-        let services = self.connections.iter().filter_map(|c| c.service.as_ref());
+        let services = self.connections.values().filter_map(|c| c.service.as_ref());
         let alive: Vec<_> = services
             .filter(|s| !pidfd::has_ended(&s.program_pidfd))
             .collect();
@@ -251,7 +276,7 @@ impl Services {
             let last = || proc_stat(s.program_here).is_ok_and(|p| p.exiting && p.threads <= 1);
             pidfd::has_ended(&s.program_pidfd) || last()
         };
-        let services = self.connections.iter().filter_map(|c| c.service.as_ref());
+        let services = self.connections.values().filter_map(|c| c.service.as_ref());
         let ending: Vec<LineId> = (services.filter(ends).map(|s| s.line))
             .chain(self.leaving.lines())
             .collect();
@@ -295,7 +320,8 @@ impl Services {
             };
             match Message::decode(got.packet) {
                 Some(Message::Hello { pid, line, .. }) => {
-                    match hello(c.peer, pid, line, got.fds, got.sender) {
+                    let watch = |pidfd| self.events.watch(pidfd, c.number);
+                    match hello(c.peer, pid, line, got.fds, got.sender, watch) {
                         Ok(service) => c.service = service,
                         // The service ends its program when the connection does.
                         Err(TooFew) => c.socket = None,
@@ -358,7 +384,11 @@ impl Services {
             if let Some(s) = c.service.take() {
                 self.leaving.add(s.pid, s.service_pidfd, s.line);
             }
-        } else if !c.lost {
+            return;
+        }
+        // It has no more to tell.
+        s.service_pidfd.rest();
+        if !c.lost {
             c.lost = true;
             // The first process of a pid namespace ends after all others of it.
             let ends = proc_stat(pid_of(&s.program_pidfd)).is_ok_and(|p| p.exiting);

@@ -26,6 +26,8 @@ const SAMPLE_MAX: Duration = Duration::from_secs(1);
 /// The same while nothing happens and so many of them have found the same.
 const SAMPLE_IDLE: Duration = Duration::from_secs(60);
 const SAME: u32 = 5;
+/// They take one part of so many of the supervisor's time at most.
+const SAMPLE_SHARE: u32 = 50;
 /// How long children of the program may outlive it before that is mentioned.
 const TELL_AFTER: Duration = Duration::from_secs(1);
 /// How long the dead that nobody waits for rest before they are reaped. The kernel takes a
@@ -95,7 +97,6 @@ pub fn supervise(
         rest: None,
     };
     s.expect(traced, group, program);
-    let mut set = Vec::new();
     let mut samples = Samples::new(start);
     loop {
         if !s.hear(signals, &mut services) {
@@ -113,16 +114,14 @@ pub fn supervise(
         if now >= samples.next {
             let found = tree::unmanaged_anon_pages(group, &services.programs());
             group.note_unmanaged_anon(found);
-            samples.note(found, now);
+            samples.note(found, now, now.elapsed());
         }
         patience = patience.min(samples.next.saturating_duration_since(now));
         for at in [services.deadline(), s.rest].into_iter().flatten() {
             patience = patience.min(at.saturating_duration_since(now));
         }
-        set.clear();
-        set.push(to_read(signals.fd()));
-        set.extend(s.front.iter().map(|link| to_read(link.fd())));
-        services.poll_set(&mut set);
+        let front = s.front.as_ref().map_or(-1, Link::fd);
+        let mut set = [signals.fd(), services.events(), front].map(to_read);
         let wait = patience.as_millis() as i32 + 1;
         if poll(&mut set, wait).is_ok_and(|ready| ready > 0) {
             samples.come_soon();
@@ -136,6 +135,8 @@ pub fn supervise(
 struct Samples {
     next: Instant,
     every: Duration,
+    /// How long there is none, so that they are cheap where there are thousands of processes.
+    rest: Duration,
     /// What was found last, and how often one after the other.
     last: u64,
     same: u32,
@@ -147,12 +148,14 @@ impl Samples {
         Samples {
             next: now + every,
             every,
+            rest: Duration::ZERO,
             last: 0,
             same: 0,
         }
     }
 
-    fn note(&mut self, found: u64, now: Instant) {
+    /// One was begun at `now`, and took so long.
+    fn note(&mut self, found: u64, now: Instant, took: Duration) {
         let is_same = std::mem::replace(&mut self.last, found) == found;
         self.same = if is_same { self.same + 1 } else { 0 };
         let most = if self.same < SAME {
@@ -161,14 +164,16 @@ impl Samples {
             SAMPLE_IDLE
         };
         self.every = (self.every * 2).min(most);
-        self.next = now + self.every;
+        self.rest = took * SAMPLE_SHARE;
+        self.next = now + self.every.max(self.rest);
     }
 
     /// Something happens.
     fn come_soon(&mut self) {
         self.same = 0;
         self.every = self.every.min(SAMPLE_MAX);
-        self.next = self.next.min(Instant::now() + SAMPLE_MAX);
+        let soon = Instant::now() + SAMPLE_MAX.max(self.rest);
+        self.next = self.next.min(soon);
     }
 }
 
