@@ -9,7 +9,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 /// Has `deckle` begin with these limits on descriptors, soft and hard.
-fn with_files(c: &mut Command, [soft, hard]: [u64; 2]) {
+pub fn with_files(c: &mut Command, [soft, hard]: [u64; 2]) {
     let limit = libc::rlimit {
         rlim_cur: soft,
         rlim_max: hard,
@@ -192,10 +192,10 @@ fn the_end_of_the_terminal_ends_a_program_that_deckle_leads() {
 }
 
 /// A freezer cgroup, thawed and removed at the end.
-struct Freezer(String);
+pub struct Freezer(pub String);
 
 impl Freezer {
-    fn new() -> Option<Freezer> {
+    pub fn new() -> Option<Freezer> {
         let dir = format!("/sys/fs/cgroup/freezer/deckle-test-{}", std::process::id());
         std::fs::create_dir(&dir).ok()?;
         Some(Freezer(dir))

@@ -11,7 +11,7 @@ use deckle_mm::Charge;
 use deckle_sys::file::{make_fifo, set_flags};
 use deckle_sys::{Fd, pidfd};
 use std::fs::OpenOptions;
-use std::io::{PipeReader, Read, Write};
+use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -25,13 +25,19 @@ const SLEEPER: [&str; 4] = ["--", "sh", "-c", "echo $$; exec sleep 1000"];
 /// What a pipe was filled with.
 const FILLING: &[u8] = &[b'x'; 4096];
 
-/// `deckle run ARGS` over a sleeping program, with a pipe for standard error that is full; its
-/// other end, the program, and its group.
-fn start_full(args: &[&str]) -> (PipeReader, Running, u32, Group) {
+/// A pipe that is full: its two ends.
+pub fn full_pipe() -> (PipeReader, PipeWriter) {
     let (unread, full) = std::io::pipe().unwrap();
     set_flags(&full, libc::O_NONBLOCK).unwrap();
     while (&full).write(FILLING).is_ok() {}
     set_flags(&full, 0).unwrap();
+    (unread, full)
+}
+
+/// `deckle run ARGS` over a sleeping program, with a pipe for standard error that is full; its
+/// other end, the program, and its group.
+fn start_full(args: &[&str]) -> (PipeReader, Running, u32, Group) {
+    let (unread, full) = full_pipe();
     let mut c = deckle(&[&["run", "--unmanaged"], args, &SLEEPER].concat());
     c.stdout(Stdio::piped()).stderr(full);
     let mut run = Running(c.spawn().unwrap());

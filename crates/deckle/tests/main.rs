@@ -30,6 +30,7 @@ mod cli_terminal;
 mod cli_undisturbed;
 mod common;
 mod figures;
+mod kill_matrix;
 mod look;
 mod look_cost;
 mod look_idle;
