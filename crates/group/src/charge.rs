@@ -18,7 +18,7 @@ use deckle_mm::{Charge, OverLimit};
 use deckle_sys::clock::this_cpu;
 
 use crate::attach::Group;
-use crate::layout::{Line, SLOTS};
+use crate::layout::{Line, SLOTS, Slot};
 use crate::line::LineId;
 
 /// Pages that a slot takes at once, at least.
@@ -66,11 +66,15 @@ fn charged_of(line: &Line, slots: usize) -> i64 {
 
 /// Pages charged by a line, without unspent ones.
 pub(crate) fn spent_of(line: &Line) -> u64 {
-    let spent = |s: &crate::layout::Slot| {
+    spent_in(&line.slots)
+}
+
+fn spent_in(slots: &[Slot]) -> u64 {
+    let spent = |s: &Slot| {
         let (charged, unspent) = unpack(s.word.load(SeqCst));
         charged - unspent as i64
     };
-    line.slots.iter().map(spent).sum::<i64>().max(0) as u64
+    slots.iter().map(spent).sum::<i64>().max(0) as u64
 }
 
 /// Has a line that nobody charges any more charged `pages`; at no moment is it less than the
@@ -101,7 +105,9 @@ impl Group {
 
     /// Pages in use by the whole group (memory.current), without unspent batches.
     pub fn usage(&self) -> u64 {
-        self.lines().iter().map(spent_of).sum()
+        let slots = self.slots();
+        let spent = |l: &Line| spent_in(&l.slots[..slots]);
+        self.lines().iter().map(spent).sum()
     }
 
     /// Largest amount that was ever charged at one time, unspent batches included; above
@@ -124,9 +130,9 @@ impl Group {
 
     /// Takes back the unspent batches of every process. How many pages that gave.
     pub fn drain(&self) -> u64 {
-        let mut got = 0;
+        let (mut got, slots) = (0, self.slots());
         for line in self.lines() {
-            for slot in &line.slots {
+            for slot in &line.slots[..slots] {
                 let before = slot.word.fetch_update(AcqRel, Relaxed, |w| {
                     let (charged, unspent) = unpack(w);
                     (unspent > 0).then(|| pack(charged - unspent as i64, 0))

@@ -190,7 +190,7 @@ impl Account {
         if !self.lending.load(Relaxed) {
             return false;
         }
-        self.group.fold_stale();
+        // Who has ended has left: if not by itself, `deckle run` has seen it.
         let left = self.group.shared_with(self.line());
         let mut better = left == 0 && mm.stats().get(Item::NrShared) > 0;
         if better {
