@@ -86,6 +86,11 @@ impl Msg {
         Self { raw: EMPTY }
     }
 
+    /// Whether it tells of a fault.
+    pub const fn is_fault(&self) -> bool {
+        self.raw.event == sys::UFFD_EVENT_PAGEFAULT
+    }
+
     /// Takes the message out; `None` if there is none (any more).
     pub fn take(&mut self) -> Option<Event> {
         let raw = core::mem::replace(&mut self.raw, EMPTY);

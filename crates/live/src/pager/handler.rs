@@ -1,6 +1,7 @@
 //! The four loops.
 
 use std::os::fd::AsRawFd;
+use std::sync::PoisonError;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
@@ -51,11 +52,17 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
 
     /// Serves a message, if there is one. A closed gate is not waited for: to be told to stop is
     /// possible at any time.
+    ///
+    /// Whoever moves managed memory unseen goes on as soon as that has been read. What it touches
+    /// then is a fault like any other, at a place that may be another's in the books: so nobody
+    /// reads that before the move was looked into.
     fn read_one(&self, msg: &mut [Msg; 1]) -> Result<bool, Errno> {
         let traced = stage(Stage::Message);
+        let reading = self.reading.lock().unwrap_or_else(PoisonError::into_inner);
         if self.platform().program_uffd().read_events(msg)? == 0 {
             return Ok(false);
         }
+        let _looked_into = (!msg[0].is_fault()).then_some(reading);
         drop(traced);
         match self.gate.try_enter() {
             Some(_inside) => self.handle(&mut msg[0]),

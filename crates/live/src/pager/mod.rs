@@ -111,6 +111,8 @@ pub struct Pager<C: Charge + 'static, S: Store + 'static> {
     share: share::Share,
     hooks: Box<dyn Hooks>,
     stop: OwnedFd,
+    /// Had by who reads messages.
+    reading: Mutex<()>,
     gate: gate::Gate,
     forcing: Option<Forcing>,
     chores: Mutex<Chores>,
@@ -158,6 +160,7 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
             hooks,
             watched: AtomicI32::new(-1),
             stop,
+            reading: Mutex::new(()),
             gate: gate::Gate::new(),
             forcing: None,
             chores: Mutex::new(Chores::new()),
@@ -228,6 +231,7 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
         // Faults of the parent; its lock may have been copied while somebody had it.
         forget(replace(&mut self.queue, Queue::new()));
         self.chores = Mutex::new(Chores::new());
+        self.reading = Mutex::new(());
         self.mm.forget_stalls();
         // SAFETY: the caller's promise.
         unsafe { self.mm.platform_mut().after_fork(opened) }.map_err(PagerError::Live)?;
