@@ -32,8 +32,7 @@ impl LivePlatform {
     /// move, also those that are this process's alone: the kernel asks the first one. `at`: where
     /// the edge is. Before [`inherit`](Self::inherit), while nothing of the page is shared.
     pub fn part_at(&self, at: usize) {
-        // SAFETY: changes no byte.
-        let _ = unsafe { kernel::madvise(at, kernel::PAGE, kernel::Advice::Cold) };
+        let _ = kernel::part(at);
     }
 
     /// Ends that, for all that is managed.

@@ -9,17 +9,16 @@ use deckle_mm::platform::{Platform, PlatformError, runs_of};
 use deckle_mm::{FrameRun, PageRun, Pfn};
 
 use super::LiveMemory;
-use super::kernel::{self, Advice, BLOCK, PAGE};
+use super::kernel::{self, BLOCK, PAGE};
 
 impl LiveMemory {
     /// See [`Platform::split`]. The kernel gives nothing of a huge page back before all of it is
-    /// gone or its own memory is short; to make a part of it cold it has to take it apart.
+    /// gone or its own memory is short.
     pub(super) fn take_apart(&self, page: PageRun, frame: Pfn) {
         let places = [self.run(page), self.frames(frame, 1)];
         for (addr, len) in places.into_iter().flatten() {
             self.parking.note_part(addr, len);
-            // SAFETY: changes no byte.
-            let _ = unsafe { kernel::madvise(addr, len, Advice::Cold) };
+            let _ = kernel::part(addr);
         }
     }
 

@@ -54,6 +54,13 @@ pub unsafe fn madvise(start: usize, len: usize, advice: Advice) -> Result<(), Er
     }
 }
 
+/// Has the kernel take the huge page apart that the page at `addr` is of: to make a part of one
+/// cold it has to, and does so with nothing that somebody holds. Whether it has not refused.
+pub fn part(addr: usize) -> bool {
+    // SAFETY: changes no byte.
+    unsafe { madvise(addr, PAGE, Advice::Cold) }.is_ok()
+}
+
 /// Gives pages back, locked or not.
 ///
 /// # Safety

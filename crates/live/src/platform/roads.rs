@@ -299,11 +299,6 @@ impl LivePlatform {
         }
         let (mut at, block) = (0, len == BLOCK && self.is_whole(src));
         let (mut cured, mut parted) = (None, None);
-        // The kernel asks the first page of a huge page whether any page of it is shared, also
-        // one that the program has replaced; a page alone speaks for itself. It has to take
-        // apart what becomes cold in part, and does so with nothing that somebody holds.
-        // SAFETY: changes no byte.
-        let part = |addr| unsafe { kernel::madvise(addr, PAGE, Advice::Cold) }.is_ok();
         loop {
             let mut rest = if block { len - at } else { PIECE.min(len - at) };
             if !self.is_ours(src + at, rest) {
@@ -331,7 +326,12 @@ impl LivePlatform {
                         Why::Busy if cured != Some(at) && self.unshare_from(src + at, len - at) => {
                             cured = Some(at);
                         }
-                        Why::Busy if parted != Some(at) && part(src + at) => parted = Some(at),
+                        // The kernel asks the first page of a huge page whether any page of it is
+                        // shared, also one that the program has replaced; a page alone speaks for
+                        // itself.
+                        Why::Busy if parted != Some(at) && kernel::part(src + at) => {
+                            parted = Some(at)
+                        }
                         Why::Invalid => {
                             return self.copy_out_from(at, src, dst, len, prot);
                         }
