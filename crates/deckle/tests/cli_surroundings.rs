@@ -15,12 +15,7 @@ pub fn with_files(c: &mut Command, [soft, hard]: [u64; 2]) {
         rlim_max: hard,
     };
     // SAFETY: a system call that reads a copied structure.
-    unsafe {
-        c.pre_exec(move || match libc::setrlimit(libc::RLIMIT_NOFILE, &limit) {
-            0 => Ok(()),
-            _ => Err(std::io::Error::last_os_error()),
-        })
-    };
+    unsafe { c.pre_exec(move || checked(libc::setrlimit(libc::RLIMIT_NOFILE, &limit))) };
 }
 
 /// 20 children and a hog that does not fit, with that many descriptors.
@@ -139,13 +134,9 @@ fn without_ptrace(c: &mut Command) {
             filter: steps.as_mut_ptr(),
         };
         // SAFETY: system calls on a filter that is live.
-        let done = unsafe {
-            libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
-                && libc::prctl(libc::PR_SET_SECCOMP, 2, &raw const filter) == 0
-        };
-        match done {
-            true => Ok(()),
-            false => Err(std::io::Error::last_os_error()),
+        unsafe {
+            checked(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))?;
+            checked(libc::prctl(libc::PR_SET_SECCOMP, 2, &raw const filter))
         }
     };
     // SAFETY: it makes system calls only.

@@ -3,17 +3,17 @@
 
 use crate::accept::{deckle_path, root, turn};
 use crate::common::*;
-use crate::skipped::not_here;
 use deckle_group::proc::proc_stat;
 use deckle_group::proto::Link;
 use deckle_group::{Group, GroupCharge, LineId};
 use deckle_mm::Charge;
 use deckle_sys::file::{make_fifo, set_flags};
 use deckle_sys::{Fd, pidfd};
+use std::ffi::CString;
 use std::fs::OpenOptions;
 use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -198,24 +198,35 @@ fn a_pipe_is_no_record() {
     assert!(err.contains("not a regular file of yours"), "{err}");
 }
 
-/// Runs a script of the shell with a /dev/shm of its own, of 2 MiB; `$D` is deckle.
-fn with_small_shm(test: &str, script: &str) -> Option<(i32, String, String)> {
+/// Gives the command a /dev/shm of its own, of 2 MiB.
+pub fn with_small_shm(c: &mut Command) {
+    let names = ["none", "/", "/dev/shm", "tmpfs", "size=2m"].map(|s| CString::new(s).unwrap());
+    // SAFETY: system calls on strings that were made before; nothing is allocated.
+    unsafe {
+        c.pre_exec(move || {
+            let [none, root, shm, tmpfs, size] = names.each_ref().map(|s| s.as_ptr());
+            checked(libc::unshare(libc::CLONE_NEWNS))?;
+            let (alone, null) = (libc::MS_REC | libc::MS_PRIVATE, std::ptr::null());
+            checked(libc::mount(none, root, null, alone, null.cast()))?;
+            checked(libc::mount(none, shm, tmpfs, 0, size.cast()))
+        });
+    }
+}
+
+/// Runs a script of the shell so; `$D` is deckle.
+fn in_small_shm(test: &str, script: &str) -> Option<(i32, String, String)> {
     if !root(test) {
         return None;
     }
-    let mount = "mount -t tmpfs -o size=2m,mode=1777 none /dev/shm || exit 99";
     let fill = "fill() { head -c 4M /dev/zero > /dev/shm/filler 2> /dev/null; :; }";
-    let script = format!("{mount}\n{fill}\n{script}");
-    let mut c = Command::new("unshare");
-    c.args(["--mount", "timeout", "--signal=KILL", "60", "sh", "-c"]);
+    let script = format!("{fill}\n{script}");
+    let mut c = Command::new("timeout");
+    c.args(["--signal=KILL", "60", "sh", "-c"]);
     c.arg(script)
         .env("D", deckle_path())
         .env_remove("LD_PRELOAD");
-    let Ok(done) = c.output() else {
-        not_here(format_args!("{test}: no unshare"));
-        return None;
-    };
-    Some(finish(done))
+    with_small_shm(&mut c);
+    Some(finish(c.output().unwrap()))
 }
 
 #[test]
@@ -226,7 +237,7 @@ fn a_full_dev_shm_costs_no_tree_that_runs() {
     let many = format!("for i in 1 2 3 4 5 6 7 8; do {walk} & done; wait");
     let fill = "head -c 4M /dev/zero > /dev/shm/filler 2> /dev/null";
     let script = format!("$D run --memory-max 256M --quiet -- sh -c '{fill}; {many}; echo on'");
-    if let Some(done) = with_small_shm(name, &script) {
+    if let Some(done) = in_small_shm(name, &script) {
         assert_eq!(done, (0, "on\n".into(), String::new()));
     }
 }
@@ -235,7 +246,7 @@ fn a_full_dev_shm_costs_no_tree_that_runs() {
 fn in_a_full_dev_shm_no_tree_begins() {
     let name = "in_a_full_dev_shm_no_tree_begins";
     let script = "fill; $D run --memory-max 256M -- echo on; echo $?; ls -A /dev/shm";
-    if let Some((_, out, err)) = with_small_shm(name, script) {
+    if let Some((_, out, err)) = in_small_shm(name, script) {
         assert_eq!(out, "125\nfiller\n", "{err}");
         assert!(err.contains("/dev/shm is full: free 1 MiB there"), "{err}");
         assert_eq!(err.lines().count(), 1, "{err}");

@@ -4,13 +4,13 @@
 
 use crate::accept::{compile, root, run_with, turn};
 use crate::cli_surroundings::{Freezer, with_files};
-use crate::cli_undisturbed::full_pipe;
+use crate::cli_undisturbed::{full_pipe, with_small_shm};
 use crate::common::*;
 use crate::skipped::not_here;
-use std::ffi::CString;
+use crate::tasks::Tasks;
 use std::io;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 /// What is short: one bit each.
@@ -22,54 +22,7 @@ const FROZEN: u32 = 16;
 const ALL: u32 = 31;
 
 /// Enough for the tree until it uses up the rest.
-const MOST_TASKS: &str = "60";
-
-/// A cgroup of this test's own that counts tasks, in the first version's tree or the second's.
-struct Tasks(PathBuf);
-
-impl Tasks {
-    fn new() -> Option<Tasks> {
-        let roots = ["/sys/fs/cgroup/pids", "/sys/fs/cgroup"];
-        roots.iter().find_map(|root| {
-            let path = PathBuf::from(format!("{root}/deckle-kills-{}", std::process::id()));
-            std::fs::create_dir(&path).ok()?;
-            let made = Tasks(path);
-            std::fs::write(made.0.join("pids.max"), MOST_TASKS).ok()?;
-            Some(made)
-        })
-    }
-}
-
-impl Drop for Tasks {
-    fn drop(&mut self) {
-        until("the cgroup is empty", || {
-            std::fs::remove_dir(&self.0).is_ok()
-        });
-    }
-}
-
-/// Whether a call of the C library has succeeded.
-fn checked(status: i32) -> io::Result<()> {
-    match status {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
-}
-
-/// Gives the command a /dev/shm of its own, of 2 MiB.
-fn with_small_shm(c: &mut Command) {
-    let names = ["none", "/", "/dev/shm", "tmpfs", "size=2m"].map(|s| CString::new(s).unwrap());
-    // SAFETY: system calls on strings that were made before; nothing is allocated.
-    unsafe {
-        c.pre_exec(move || {
-            let [none, root, shm, tmpfs, size] = names.each_ref().map(|s| s.as_ptr());
-            checked(libc::unshare(libc::CLONE_NEWNS))?;
-            let (alone, null) = (libc::MS_REC | libc::MS_PRIVATE, std::ptr::null());
-            checked(libc::mount(none, root, null, alone, null.cast()))?;
-            checked(libc::mount(none, shm, tmpfs, 0, size.cast()))
-        });
-    }
-}
+const MOST_TASKS: u32 = 60;
 
 /// Has the command move to a cgroup before it begins.
 fn in_cgroup(c: &mut Command, cgroup: &Path) {
@@ -92,7 +45,7 @@ fn named(word: &str) -> usize {
 /// One cell of the matrix.
 fn kills_the_hog(killing: &str, short: u32) {
     let has = |what: u32| short & what != 0;
-    let (tasks, freezer) = (Tasks::new().unwrap(), Freezer::new().unwrap());
+    let (tasks, freezer) = (Tasks::new(MOST_TASKS).unwrap(), Freezer::new().unwrap());
     let s = Scratch::new("kills");
     let (_unread, full) = full_pipe();
     let words = [
@@ -136,7 +89,7 @@ fn the_right_process_is_killed_whatever_else_is_short() {
     if !root(test) {
         return;
     }
-    if Freezer::new().is_none() || Tasks::new().is_none() {
+    if Freezer::new().is_none() || Tasks::new(MOST_TASKS).is_none() {
         return not_here(format_args!("{test}: no cgroups may be made here"));
     }
     let _turn = turn();

@@ -45,4 +45,6 @@ mod skipped;
 mod source;
 mod specification;
 mod steer;
+#[path = "../../preload/tests/common/tasks.rs"]
+mod tasks;
 mod tidy;

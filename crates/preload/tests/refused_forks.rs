@@ -1,6 +1,7 @@
 //! Forks for whose child there is no service: they fail, as the kernel's do that it has no task
 //! for, and no child is ever killed.
 
+use crate::common::tasks::Tasks;
 use crate::common::{compile, expect, figure, run, run_behind};
 use crate::skipped::skipped;
 use deckle_group::layout::LINES;
@@ -8,7 +9,7 @@ use deckle_group::{Group, Name};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const LIMIT: [&str; 3] = ["--quiet", "--memory-max", "1G"];
 
@@ -83,32 +84,6 @@ fn d30_a_fork_beyond_a_limit_on_processes_fails_and_no_child_is_killed() {
     let ran = run_behind(&["env"], &LIMIT, &program);
     both(&ran, 11);
     assert_eq!(ran.err, "", "as on the kernel");
-}
-
-/// A control group of this test's own, in the first version's or the second's tree.
-struct Tasks(PathBuf);
-
-impl Tasks {
-    fn new(most: u32) -> Option<Tasks> {
-        let roots = ["/sys/fs/cgroup/pids", "/sys/fs/cgroup"];
-        roots.iter().find_map(|root| {
-            let path = PathBuf::from(format!("{root}/deckle-test-{}", std::process::id()));
-            fs::create_dir(&path).ok()?;
-            let made = Tasks(path);
-            fs::write(made.0.join("pids.max"), most.to_string()).ok()?;
-            Some(made)
-        })
-    }
-}
-
-impl Drop for Tasks {
-    fn drop(&mut self) {
-        // Tasks of the last service may be on their way out.
-        let watchdog = Instant::now() + Duration::from_secs(20);
-        while fs::remove_dir(&self.0).is_err() && Instant::now() < watchdog {
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    }
 }
 
 #[test]

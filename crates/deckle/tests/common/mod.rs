@@ -187,6 +187,14 @@ pub fn until(what: &str, mut f: impl FnMut() -> bool) {
     }
 }
 
+/// What a call of the C library has come to.
+pub fn checked(status: i32) -> std::io::Result<()> {
+    match status {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
+    }
+}
+
 /// A scratch directory, removed at the end.
 pub struct Scratch(pub PathBuf);
 

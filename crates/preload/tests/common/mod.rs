@@ -1,6 +1,7 @@
 //! Running real programs under the library.
 
 pub mod host;
+pub mod tasks;
 
 use crate::skipped::skipped;
 use std::path::{Path, PathBuf};
