@@ -2,12 +2,18 @@
 
 use crate::machine::{LockClass, Machine};
 use crate::sync::Lock;
+use crate::units::PAGE_SIZE;
 use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
 
 /// Buffers kept at most; more are freed when they come back.
 const KEEP: usize = 4;
+/// Most pages that are read together: they stay in a CPU's cache between the one copy and the
+/// other, and each process has such buffers: larger ones would be most of what a small one costs.
+pub const PORTION: u32 = 16;
+/// Bytes of a buffer that is kept at most.
+const LARGEST: usize = PORTION as usize * PAGE_SIZE;
 
 /// A pool of buffers.
 pub struct Scratch(Lock<Vec<Box<[u8]>>>);
@@ -30,7 +36,7 @@ impl Scratch {
     /// Returns a buffer.
     pub fn give_back<M: Machine>(&self, m: &M, buffer: Box<[u8]>) {
         let mut kept = self.0.lock(m);
-        if kept.len() < KEEP {
+        if kept.len() < KEEP && buffer.len() <= LARGEST {
             kept.push(buffer);
         }
     }

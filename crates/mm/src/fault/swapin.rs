@@ -13,6 +13,7 @@ use crate::env::Env;
 use crate::fault::{Fault, FaultError};
 use crate::mm::Mm;
 use crate::platform::{Content, Prot, Stop};
+use crate::scratch::PORTION;
 use crate::stat::Item;
 use crate::store::Store;
 use crate::table::block::Table;
@@ -160,7 +161,7 @@ impl<E: Env> Mm<E> {
         } = coming;
         let mapped = &coming.slots[..got as usize];
         // What is freed takes its copies along.
-        let keeps = got > 0 && access == Access::Read && self.wants_copies(got);
+        let keeps = got > 0 && access == Access::Read && self.wants_copies(mapped);
         coming.busy.end_by(self, |state| {
             let Some(table) = state.table() else { return };
             for &(k, slot) in &coming.slots {
@@ -196,6 +197,26 @@ impl<E: Env> Mm<E> {
 
     /// Reads the slots of a window and maps the bytes; the number of pages mapped.
     fn read_in(&self, coming: &Coming) -> (u32, Result<(), FaultError>) {
+        let pages = coming.run.pages;
+        let bytes = pages.min(PORTION) as usize * PAGE_SIZE;
+        let mut buffer = self.swap.scratch.take(self.machine(), bytes);
+        let (mut got, mut result) = (0, Ok(()));
+        while got < pages && result.is_ok() {
+            let part;
+            (part, result) = self.read_part(coming, got, &mut buffer);
+            got += part;
+        }
+        self.swap.scratch.give_back(self.machine(), buffer);
+        (got, result)
+    }
+
+    /// The same of a portion of it, from the page `from` on.
+    fn read_part(
+        &self,
+        coming: &Coming,
+        from: u32,
+        buffer: &mut [u8],
+    ) -> (u32, Result<(), FaultError>) {
         let &Coming {
             run,
             pfn,
@@ -203,25 +224,18 @@ impl<E: Env> Mm<E> {
             guarded,
             ..
         } = coming;
-        let bytes = run.pages as usize * PAGE_SIZE;
-        let mut buffer = self.swap.scratch.take(self.machine(), bytes);
-        let read = slot_runs(&coming.slots)
-            .into_iter()
-            .try_for_each(|(k, slot, n)| {
-                let (from, to) = (k as usize * PAGE_SIZE, (k + n) as usize * PAGE_SIZE);
-                self.store().get(slot, &mut buffer[from..to])
-            });
-        let result = match read {
-            Ok(()) => {
-                let content = Content::Bytes(&buffer[..bytes]);
-                match self.map_as(run, pfn, content, prot, guarded) {
-                    Ok(()) => (run.pages, Ok(())),
-                    Err(e) => (e.at, Err(FaultError::Platform(e))),
-                }
+        let pages = PORTION.min(run.pages - from);
+        let slots = &coming.slots[from as usize..(from + pages) as usize];
+        for (k, slot, n) in slot_runs(slots) {
+            let at = |k: u32| (k - from) as usize * PAGE_SIZE;
+            if let Err(e) = self.store().get(slot, &mut buffer[at(k)..at(k + n)]) {
+                return (0, Err(FaultError::Store(e)));
             }
-            Err(e) => (0, Err(FaultError::Store(e))),
-        };
-        self.swap.scratch.give_back(self.machine(), buffer);
-        result
+        }
+        let content = Content::Bytes(&buffer[..pages as usize * PAGE_SIZE]);
+        match self.map_as(run.part(from, pages), pfn.add(from), content, prot, guarded) {
+            Ok(()) => (pages, Ok(())),
+            Err(e) => (e.at, Err(FaultError::Platform(e))),
+        }
     }
 }
