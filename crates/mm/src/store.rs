@@ -84,6 +84,12 @@ pub trait Store: Send + Sync {
     fn charged_bytes(&self) -> u64 {
         self.ram_bytes()
     }
+    /// Whether other processes have the bytes of a slot too, since a fork: to keep the slot takes
+    /// no memory, and to free it gives none back.
+    fn is_shared(&self, slot: Slot) -> bool {
+        let _ = slot;
+        false
+    }
     /// Moves about `budget` bytes of what is stored closer together, so that RAM goes back. Returns
     /// the bytes moved or given back; 0: nothing is to be gained.
     fn compact(&self, budget: u64) -> u64 {

@@ -201,6 +201,23 @@ pub fn map_huge(bytes: usize) -> Result<usize, i32> {
     Ok(at)
 }
 
+/// A mapping of whole pages.
+///
+/// # Errors
+/// The errno of mmap.
+pub fn map_pages(bytes: usize) -> Result<usize, i32> {
+    map_aligned(bytes, sys::PAGE)
+}
+
+/// Gives back what [`map_huge`] or [`map_pages`] has mapped.
+///
+/// # Safety
+/// Nobody uses it any more.
+pub unsafe fn unmap(start: usize, bytes: usize) {
+    // SAFETY: the caller's promise. Where the kernel refuses, it stays, and is charged.
+    unsafe { give_back(start, bytes) };
+}
+
 /// A mapping for a large block.
 fn map_large(layout: Layout) -> *mut u8 {
     let bytes = layout.size().checked_next_multiple_of(sys::PAGE);

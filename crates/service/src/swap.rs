@@ -69,6 +69,8 @@ impl Swap {
             return Swap { to, refused };
         };
         let config = Config {
+            // Of an idle process of which a page is stored, this is most of what that takes.
+            segment_bytes: 16 << 10,
             large_segment_bytes: HUGE as u32,
             // As many as tasks reclaim at once.
             shards: 2,
@@ -117,6 +119,7 @@ impl Store for Swap {
         free(first: Slot, count: u32);
         ram_bytes() -> u64;
         charged_bytes() -> u64;
+        is_shared(slot: Slot) -> bool;
         compact(budget: u64) -> u64;
         wants_writeback(resident: u64) -> bool;
         writeback() -> Option<Written>;

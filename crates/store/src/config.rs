@@ -7,11 +7,12 @@ use crate::codec::Algorithm;
 pub struct Config {
     /// How pages are compressed.
     pub algorithm: Algorithm,
-    /// Bytes of a segment: rounded up to a power of two from 16 KiB to 16 MiB.
+    /// Bytes of a segment while little is stored: rounded up to a power of two from 16 KiB to 16
+    /// MiB.
     pub segment_bytes: u32,
-    /// Bytes of a new segment in a shard with live bytes of 8 such: rounded and limited likewise,
-    /// at least `segment_bytes`. A huge page costs less to map than its pages one by one, and
-    /// less than that in memory that was just freed whole.
+    /// Most bytes of a segment: rounded and limited likewise, at least `segment_bytes`. A new one
+    /// in a shard has the largest size of which there are 8 live. A huge page costs less to map
+    /// than its pages one by one, and less than that in memory that was just freed whole.
     pub large_segment_bytes: u32,
     /// Parts with a lock, an open segment and a compaction of their own: rounded up to a
     /// power of two, at most 64. One lock is held about 0.2 us for a page that takes ten

@@ -118,6 +118,9 @@ impl<S: Store> Store for Faulty<S> {
     fn ram_bytes(&self) -> u64 {
         self.inner.ram_bytes()
     }
+    fn is_shared(&self, slot: Slot) -> bool {
+        self.inner.is_shared(slot)
+    }
     fn compact(&self, budget: u64) -> u64 {
         self.inner.compact(budget)
     }

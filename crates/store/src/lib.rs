@@ -26,6 +26,7 @@ mod pool;
 mod ram;
 mod segment;
 mod shard;
+mod share;
 mod swapfile;
 mod table;
 mod tier;

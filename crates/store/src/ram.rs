@@ -312,7 +312,7 @@ impl Part {
         let mut shard = self.lock();
         let result = f(&mut shard);
         let bytes = shard.bytes();
-        let charged = bytes - shard.segments.borrowed() + shard.segments.ghost();
+        let charged = bytes - shard.borrowed() + shard.ghost();
         self.bytes.store(bytes, Ordering::Relaxed);
         self.charged.store(charged, Ordering::Relaxed);
         self.pages.store(shard.pages(), Ordering::Relaxed);
@@ -413,6 +413,10 @@ impl<S: Segments, F: SwapFile> Store for Ram<S, F> {
             });
             at = stop;
         }
+    }
+
+    fn is_shared(&self, slot: Slot) -> bool {
+        self.part(slot.0).lock().is_shared(slot.0)
     }
 
     /// Copies live objects out of the emptiest segments, about `budget` bytes in each shard; where

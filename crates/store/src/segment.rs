@@ -12,12 +12,12 @@ mod source;
 mod sparse;
 mod verify;
 
+use crate::share::{Ghosts, Share};
 use crate::swapfile::Extent;
 use crate::table::Place;
 use deckle_sys::Memory;
 use filed::Filed;
 pub(crate) use filed::{Outgoing, Sparse};
-use share::{Ghosts, Share};
 pub use source::{Heap, Segments};
 pub(crate) use sparse::LIVE_PER_DEAD;
 use sparse::NO_BUCKETS;
@@ -123,9 +123,8 @@ impl Segment {
 }
 
 const NIL: u32 = u32::MAX;
-/// With live bytes of so many large segments, shared ones not counted, new segments are large:
-/// what is not used of the open one is little beside them.
-const LARGE_FROM: u64 = 8;
+/// With live bytes of so many segments of a size, shared ones not counted, new ones have it.
+const GROWS_FROM: u64 = 8;
 
 /// What the segments of one [`Share`] hold, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -136,7 +135,7 @@ struct Sum {
 
 /// All segments of a shard.
 pub(crate) struct SegmentSet {
-    /// Bytes of a segment while little is stored, and when much is.
+    /// Bytes of the smallest segments and of the largest.
     sizes: [u32; 2],
     /// Encodings of so many bytes and more go to the file first.
     far: u32,
@@ -264,8 +263,7 @@ impl SegmentSet {
         let [small, large] = self.sizes;
         let size = match goes_first {
             true => filed::FAR_BYTES.clamp(small, large),
-            false if self.is_much() => large,
-            false => small,
+            false => self.fitting().clamp(small, large),
         };
         let memory = match self.spare.take_if(|spare| spare.len() == size as usize) {
             Some(spare) => spare,
@@ -299,9 +297,17 @@ impl SegmentSet {
         }
     }
 
-    /// Whether so much is stored that new segments are large.
+    /// The largest size of which there are [`GROWS_FROM`] live, or none: what is not used of the
+    /// open segment is little beside what is stored.
+    fn fitting(&self) -> u32 {
+        let live = self.sums[Share::Own as usize].live / GROWS_FROM;
+        let bits = live.checked_ilog2().unwrap_or(0).min(31);
+        1 << bits
+    }
+
+    /// Whether so much is stored that new segments are as large as they get.
     fn is_much(&self) -> bool {
-        self.sums[Share::Own as usize].live >= LARGE_FROM * u64::from(self.sizes[1])
+        self.sums[Share::Own as usize].live >= GROWS_FROM * u64::from(self.sizes[1])
     }
 
     /// Gives a segment back, or keeps it to be used anew.

@@ -178,6 +178,12 @@ impl Shard {
         }
     }
 
+    /// Whether what is in a slot is in a segment that is lent or borrowed.
+    pub(crate) fn is_shared(&self, slot: u32) -> bool {
+        let place = self.table.get(self.index(slot)).place();
+        place.is_some_and(|place| self.segments.is_shared(place.segment))
+    }
+
     /// Empties a slot; false when it was empty.
     pub(crate) fn free(&mut self, hooks: &dyn Segments, slot: u32) -> bool {
         let index = self.index(slot);
@@ -216,7 +222,36 @@ impl Shard {
     /// Before a fork, see [`SegmentSet::lend`].
     pub(crate) fn lend(&mut self, hooks: &dyn Segments) -> u64 {
         self.victim = None;
+        self.table.lend();
         self.segments.lend(hooks)
+    }
+
+    /// See [`SegmentSet::unlend`].
+    pub(crate) fn unlend(&mut self, oldest: Option<u64>) {
+        self.table.unlend(oldest);
+        self.segments.unlend(oldest);
+    }
+
+    /// After a fork, see [`SegmentSet::borrow_lent`].
+    pub(crate) fn borrow_lent(&mut self, hooks: &dyn Segments) {
+        self.table.borrow_lent();
+        self.segments.borrow_lent(hooks);
+    }
+
+    /// What is borrowed is charged here from now on.
+    pub(crate) fn own(&mut self) {
+        self.table.own();
+        self.segments.own();
+    }
+
+    /// Bytes that a parent is charged for.
+    pub(crate) fn borrowed(&self) -> u64 {
+        self.table.borrowed() + self.segments.borrowed()
+    }
+
+    /// Bytes that this process is charged for, and only children have, perhaps.
+    pub(crate) fn ghost(&self) -> u64 {
+        self.table.ghost() + self.segments.ghost()
     }
 
     /// Moves live objects out of the emptiest segments until about `budget` bytes are copied or

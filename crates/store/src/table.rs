@@ -1,6 +1,7 @@
 //! Where each slot's page is: a table of three levels, filled lazily, 12 bytes a slot.
 
 use crate::segment::HEADER;
+use crate::share::{Ghosts, Share};
 
 /// Slots that one leaf covers.
 pub(crate) const LEAF_SLOTS: u32 = 512;
@@ -93,7 +94,11 @@ struct Row {
 struct Leaf {
     rows: Box<[Row; LEAF_SLOTS as usize]>,
     used: u32,
+    share: Share,
 }
+
+/// Bytes of a leaf.
+const LEAF_BYTES: u64 = size_of::<[Row; LEAF_SLOTS as usize]>() as u64;
 
 struct Mid {
     leaves: Box<[Option<Leaf>; MID_LEAVES]>,
@@ -108,12 +113,16 @@ pub(crate) fn boxed<T, const N: usize>(value: impl FnMut() -> T) -> Option<Box<[
     all.into_boxed_slice().try_into().ok()
 }
 
-/// The table. Leaves that become empty are freed.
+/// The table. Leaves that become empty are freed. A fork copies a leaf when one side writes it,
+/// and no sooner.
 #[derive(Default)]
 pub(crate) struct Table {
     mids: Vec<Option<Mid>>,
     leaves: usize,
     nr_mids: usize,
+    /// Leaves that a parent is charged for.
+    borrowed: u64,
+    ghosts: Ghosts,
 }
 
 fn split(index: u32) -> (usize, usize, usize) {
@@ -173,7 +182,11 @@ impl Table {
         if mids.leaves[mid].is_none() {
             let (word, meta) = ([0; 2], 0);
             let rows = boxed(|| Row { word, meta });
-            mids.leaves[mid] = rows.map(|rows| Leaf { rows, used: 0 });
+            mids.leaves[mid] = rows.map(|rows| Leaf {
+                rows,
+                used: 0,
+                share: Share::Own,
+            });
             if mids.leaves[mid].is_some() {
                 mids.used += 1;
                 self.leaves += 1;
@@ -195,6 +208,11 @@ impl Table {
         let Some(leaf) = mids.leaves[mid].as_mut() else {
             return false;
         };
+        match core::mem::replace(&mut leaf.share, Share::Own) {
+            Share::Own => {}
+            Share::Lent => self.ghosts.add(LEAF_BYTES),
+            Share::Borrowed => self.borrowed -= 1,
+        }
         leaf.used -= u32::from(leaf.rows[at].meta >> SUM_BITS != 0);
         leaf.used += u32::from(entry.kind != Kind::Empty);
         leaf.rows[at] = Row {
@@ -230,9 +248,53 @@ impl Table {
         None
     }
 
+    /// Before a fork, by the parent: all leaves are shared from now on, at its charge.
+    pub(crate) fn lend(&mut self) {
+        self.own();
+        self.share(Share::Own, Share::Lent);
+        self.ghosts.fork();
+    }
+
+    /// As [`SegmentSet::unlend`](crate::segment::SegmentSet::unlend).
+    pub(crate) fn unlend(&mut self, oldest: Option<u64>) {
+        self.ghosts.forget(oldest);
+        if oldest.is_none() {
+            self.share(Share::Lent, Share::Own);
+        }
+    }
+
+    /// After a fork, by the child: the leaves that its parent has lent are borrowed.
+    pub(crate) fn borrow_lent(&mut self) {
+        self.ghosts.forget(None);
+        self.borrowed = self.share(Share::Lent, Share::Borrowed);
+    }
+
+    /// What is borrowed is charged here from now on.
+    pub(crate) fn own(&mut self) {
+        self.share(Share::Borrowed, Share::Own);
+        self.borrowed = 0;
+    }
+
+    fn share(&mut self, from: Share, to: Share) -> u64 {
+        let mids = self.mids.iter_mut().flatten();
+        let leaves = mids.flat_map(|mid| mid.leaves.iter_mut().flatten());
+        let change = |leaf: &mut Leaf| leaf.share = to;
+        leaves.filter(|leaf| leaf.share == from).map(change).count() as u64
+    }
+
+    /// Bytes of leaves that a parent is charged for.
+    pub(crate) fn borrowed(&self) -> u64 {
+        self.borrowed * LEAF_BYTES
+    }
+
+    /// Bytes of leaves that only children have.
+    pub(crate) fn ghost(&self) -> u64 {
+        self.ghosts.bytes()
+    }
+
     /// Bytes of all levels.
     pub(crate) fn bytes(&self) -> usize {
-        self.leaves * size_of::<[Row; LEAF_SLOTS as usize]>()
+        self.leaves * LEAF_BYTES as usize
             + self.nr_mids * size_of::<[Option<Leaf>; MID_LEAVES]>()
             + self.mids.capacity() * size_of::<Option<Mid>>()
     }

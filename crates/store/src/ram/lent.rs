@@ -18,7 +18,7 @@ impl<S: Segments, F: SwapFile> Ram<S, F> {
     /// Only children of the fork of this number (see [`lend`](Self::lend)) and of later ones
     /// hold anything still of what was lent; `None`: no child does.
     pub fn unlend(&self, oldest: Option<u64>) {
-        self.each(|shard| shard.segments.unlend(oldest));
+        self.each(|shard| shard.unlend(oldest));
     }
 
     /// In a child of fork: what its parent [lent](Self::lend) is not charged here. Returns its
@@ -26,18 +26,18 @@ impl<S: Segments, F: SwapFile> Ram<S, F> {
     pub fn borrow_lent(&self) -> u64 {
         *self.tier.extents() = Default::default();
         self.take_file_reads();
-        self.each(|shard| shard.segments.borrow_lent(&self.hooks));
+        self.each(|shard| shard.borrow_lent(&self.hooks));
         self.borrowed()
     }
 
     /// Bytes of what is borrowed, and not unmapped since.
     pub fn borrowed(&self) -> u64 {
-        let borrowed = |part: &Part| part.lock().segments.borrowed();
+        let borrowed = |part: &Part| part.lock().borrowed();
         self.shards.iter().map(borrowed).sum()
     }
 
     /// What is borrowed is charged here from now on: its lender does not pay any more.
     pub fn own(&self) {
-        self.each(|shard| shard.segments.own());
+        self.each(|shard| shard.own());
     }
 }

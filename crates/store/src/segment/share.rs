@@ -1,49 +1,7 @@
 //! Segments that a fork has copied: who is charged for them.
 
 use super::{SegmentSet, Segments, State};
-use std::collections::VecDeque;
-
-/// With whom a segment is shared since a fork. What the parent appends to the open one after it
-/// is memory that it shares no more: the child is charged for as much.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Share {
-    /// With nobody.
-    Own,
-    /// With a child, who is not charged for it: its charge stays when it is unmapped.
-    Lent,
-    /// With a parent, who is charged for it.
-    Borrowed,
-}
-
-/// Segments that were lent and are unmapped here, while a child may have them still.
-#[derive(Default)]
-pub(super) struct Ghosts {
-    /// Forks until now.
-    forks: u64,
-    /// After how many forks so many bytes were unmapped: children of later ones have none of
-    /// them.
-    unmapped: VecDeque<(u64, u64)>,
-    bytes: u64,
-}
-
-impl Ghosts {
-    pub(super) fn add(&mut self, bytes: u64) {
-        self.bytes += bytes;
-        match self.unmapped.back_mut() {
-            Some((forks, sum)) if *forks == self.forks => *sum += bytes,
-            _ => self.unmapped.push_back((self.forks, bytes)),
-        }
-    }
-
-    fn forget(&mut self, oldest: u64) {
-        while let Some(&(forks, bytes)) = self.unmapped.front()
-            && forks < oldest
-        {
-            self.unmapped.pop_front();
-            self.bytes -= bytes;
-        }
-    }
-}
+use crate::share::Share;
 
 impl SegmentSet {
     fn share(&mut self, from: Share, to: Share) {
@@ -76,15 +34,14 @@ impl SegmentSet {
         self.drop_spare(hooks);
         self.own();
         self.share(Share::Own, Share::Lent);
-        self.ghosts.forks += 1;
         self.filed.lend();
-        self.ghosts.forks
+        self.ghosts.fork()
     }
 
     /// Only children of the fork of this number and later ones share anything still; `None`:
     /// nobody does.
     pub(crate) fn unlend(&mut self, oldest: Option<u64>) {
-        self.ghosts.forget(oldest.unwrap_or(u64::MAX));
+        self.ghosts.forget(oldest);
         if oldest.is_none() {
             self.share(Share::Lent, Share::Own);
         }
@@ -93,7 +50,7 @@ impl SegmentSet {
     /// After a fork, by the child: what its parent lent is borrowed. The open segment, which
     /// the parent goes on writing, is sealed here.
     pub(crate) fn borrow_lent(&mut self, hooks: &dyn Segments) {
-        self.ghosts.forget(u64::MAX);
+        self.ghosts.forget(None);
         self.filed.disown();
         self.share(Share::Lent, Share::Borrowed);
         let borrowed = self.segments.iter();
@@ -112,6 +69,12 @@ impl SegmentSet {
         self.borrowed = 0;
     }
 
+    /// Whether a segment is lent or borrowed.
+    pub(crate) fn is_shared(&self, segment: u32) -> bool {
+        let segment = self.segments.get(segment as usize);
+        segment.is_some_and(|s| s.share != Share::Own)
+    }
+
     /// Bytes of borrowed segments that the parent is charged for.
     pub(crate) fn borrowed(&self) -> u64 {
         self.borrowed
@@ -119,6 +82,6 @@ impl SegmentSet {
 
     /// Bytes of lent segments that are unmapped here but perhaps not by those who borrow them.
     pub(crate) fn ghost(&self) -> u64 {
-        self.ghosts.bytes
+        self.ghosts.bytes()
     }
 }
