@@ -2,6 +2,7 @@
 
 mod collapse;
 mod common;
+mod family;
 #[path = "common/inside.rs"]
 mod inside;
 mod open;

@@ -3,12 +3,11 @@
 
 use crate::common::case;
 use crate::service::Inside;
-use crate::service::{Served, opens, service_with, within};
-use deckle_live::Place;
+use crate::service::{Served, opens, reconciled, service_with, within};
+use deckle_live::{Limit, Place};
 use deckle_mm::space::remap::Remap;
-use deckle_mm::{Advice, Item, Prot, SpaceId, Store, ThpMode, Vpn};
+use deckle_mm::{Advice, Charge, Item, Prot, SpaceId, Store, ThpMode, Vpn};
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
 
 /// Operations of one seed.
 const STEPS: u32 = 2500;
@@ -44,6 +43,7 @@ impl Page {
 
 struct Program<'a> {
     service: &'a Served,
+    limit: &'a Limit,
     pages: BTreeMap<u64, Page>,
     x: u64,
     ratio: u8,
@@ -264,14 +264,19 @@ impl Program<'_> {
         self.set(start, n, |p| p.locked = true);
     }
 
-    /// As a fork does whose child ends at once; what it holds would be charged to this account.
+    /// As a fork does whose child ends before the program goes on; what it holds would be charged
+    /// to this account. Meanwhile some of what both share is given up.
     fn fork(&mut self) {
-        self.log.push("fork".into());
+        let (ahead, n) = (self.below(2) == 0, self.below(1000));
+        self.log.push(format!("fork {ahead} {n}"));
         let pager = self.service.inside();
-        pager.freeze(|| {}).expect("freeze");
+        pager.freeze(ahead, || {}).expect("freeze");
         assert_eq!(pager.mm().stats().get(Item::NrOpen), 0);
-        pager.mm().unshare_all();
         pager.thaw();
+        let given = pager.mm().reclaim_shared(n);
+        // The child's end.
+        self.limit.uncharge(given.pages());
+        pager.mm().unshare_all();
     }
 
     fn step(&mut self) {
@@ -311,7 +316,7 @@ impl Program<'_> {
                 self.log.push(format!("reclaim {n}"));
                 self.service.inside().mm().reclaim(n);
             }
-            61 => self.fork(),
+            61..63 => self.fork(),
             _ => {
                 self.ratio = [0, 20, 60, 100][self.below(4) as usize];
                 self.log.push(format!("ratio {}", self.ratio));
@@ -319,15 +324,6 @@ impl Program<'_> {
                 mm.set_tunables(opens(ThpMode::Always, self.ratio))
                     .expect("tunables");
             }
-        }
-    }
-
-    /// Who waits for a page goes on before it is booked, so the books may need a moment.
-    fn verify(&self) {
-        let begin = Instant::now();
-        while let Err(broken) = self.service.inside().mm().verify(true) {
-            assert!(begin.elapsed() < Duration::from_secs(1), "{broken:?}");
-            std::thread::sleep(Duration::from_millis(1));
         }
     }
 
@@ -340,12 +336,12 @@ impl Program<'_> {
         self.pages.values_mut().for_each(|p| p.prot = Prot::RW);
         let all: Vec<u64> = self.pages.keys().copied().collect();
         all.iter().for_each(|&page| self.check(page));
-        self.verify();
+        reconciled(self.service, true);
         for page in all {
             // SAFETY: the test is done with it.
             unsafe { pager.unmap(Vpn(page), 1) }.expect("unmap");
         }
-        self.verify();
+        reconciled(self.service, true);
         assert_eq!(pager.mm().stats().get(Item::NrOpen), 0);
         assert_eq!(pager.mm().store().stored_pages(), 0);
     }
@@ -356,6 +352,7 @@ fn run(seed: u64) {
     let (service, limit) = service_with([12, 40][seed as usize % 2], opens(ThpMode::Always, 100));
     let mut program = Program {
         service: &service,
+        limit: &limit,
         pages: BTreeMap::new(),
         x: seed,
         ratio: 100,
@@ -366,7 +363,7 @@ fn run(seed: u64) {
         let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             program.step();
             if step % 5 == 0 {
-                program.verify();
+                reconciled(program.service, true);
             }
         }));
         let open = service.inside().mm().stats().get(Item::NrOpen);

@@ -24,6 +24,7 @@ use deckle_live::Place;
 use deckle_mm::table::vma::{OnFork, Vma};
 use deckle_mm::{Charge, Item, MapError};
 use deckle_sys::futex::{self, Scope};
+use std::time::Instant;
 
 impl Process {
     /// Before a fork: everything stands still when this is answered. `alone`: no service will be
@@ -68,11 +69,11 @@ impl Process {
 
     fn stand_still(&self, alone: bool, refused: usize) -> Result<usize, i32> {
         self.begun.lock().drain(..).for_each(|thread| thread.wait());
-        self.make_room_for_fork();
+        let ahead = self.make_room_for_fork();
         let lend = || self.account.lend(self.pager.mm());
         let frozen = match alone {
             true => self.pager.freeze_whole(),
-            false => self.pager.freeze(lend),
+            false => self.pager.freeze(ahead, lend),
         };
         if frozen.is_err() {
             return Err(libc::ENOMEM);
@@ -164,23 +165,47 @@ impl Process {
     /// which it is charged whatever there is, and for what this process borrows itself: a child
     /// borrows from its parent alone, so that this is charged here before the fork. What there is
     /// no room for is taken over and reclaimed before that.
-    fn make_room_for_fork(&self) {
-        let mm = self.pager.mm();
-        let resident = [Item::NrAnon, Item::NrOpen, Item::NrInactive].map(|i| mm.stats().get(i));
-        let resident: u64 = resident.iter().sum();
-        let first = (resident / 8).min(ROOM) + self.account.own();
-        let over = |more: u64| (self.account.usage() + more).saturating_sub(self.account.high());
+    ///
+    /// Where memory is short and children live, or was when one of them was forked, the next child
+    /// would give up what is shared as they do: so this process does, as far as both sides would
+    /// not fit if one wrote all of it. Whether what is left had better be stored, too.
+    fn make_room_for_fork(&self) -> bool {
+        let (account, mm) = (&self.account, self.pager.mm());
+        let first = (self.resident() / 8).min(ROOM) + account.own();
+        let over = |more: u64| (account.usage() + more).saturating_sub(account.high());
         let lacks = over(first);
+        let has_children = account.has_borrowers();
+        let was_short = self.short_of_room.load(Relaxed) && has_children;
+        let is_short = was_short || lacks > 0;
+        self.short_of_room.store(is_short, Relaxed);
+        let is_family = is_short && has_children && over(self.resident()) > 0;
         if lacks > 0 {
             mm.reclaim(lacks);
         }
+        if is_family {
+            account.give_up_lent(mm, over(self.resident()).div_ceil(2));
+        }
         // Again and again: others may take meanwhile what room there was.
-        loop {
-            let lacks = over(first + self.account.borrows(mm));
-            if lacks == 0 || self.account.give_up_shared(mm, lacks) == 0 {
+        let begin = Instant::now();
+        for _ in 0..ROUNDS {
+            let lacks = over(first + account.borrows(mm));
+            let has_reclaimed = || {
+                account.give_up_shared(mm, lacks) > 0
+                    || mm.reclaim(lacks) > 0
+                    || begin.elapsed() < PATIENCE && account.reclaim_elsewhere(lacks)
+            };
+            if lacks == 0 || !has_reclaimed() {
                 break;
             }
         }
+        account.stop_borrowing(mm, true);
+        is_family && account.pays_to_give(mm, account.group().shared_with(account.line()))
+    }
+
+    fn resident(&self) -> u64 {
+        let stats = self.pager.mm().stats();
+        let each = [Item::NrAnon, Item::NrOpen, Item::NrInactive].map(|item| stats.get(item));
+        each.iter().sum()
     }
 
     /// After it, in the parent, when the child has a service of its own, or will never have one.
@@ -195,6 +220,10 @@ impl Process {
     }
 }
 
+/// Most times that a fork makes room, which others may take.
+const ROUNDS: u32 = 16;
+/// How long a fork, under which the program stands still, asks others for room.
+const PATIENCE: Duration = Duration::from_millis(500);
 /// Most pages that are made free below `memory.high` before a fork.
 const ROOM: u64 = 2048;
 

@@ -14,26 +14,47 @@ impl Account {
     /// drops them, if that pays. Its parent's can be reclaimed when nothing is shared any more.
     /// Returns how many pages it shares less.
     pub fn give_up_shared(&self, mm: &Manager, pages: u64) -> u64 {
+        let beside = || self.group().shared_beside(self.line());
+        match self.give_up(mm, pages, || self.is_borrowing().then(beside)) {
+            (done, true) => done + self.take_over_rest(mm),
+            (done, false) => done,
+        }
+    }
+
+    /// The same of a parent before it forks again, so that the next child shares less: what is
+    /// stored before the fork is stored once for both.
+    pub fn give_up_lent(&self, mm: &Manager, pages: u64) -> u64 {
+        let (done, _) = self.give_up(mm, pages, || Some(self.group().shared_with(self.line())));
+        done
+    }
+
+    /// `all`: how many pages are shared, counted for each process that has them; `None`: nothing
+    /// is. How many are given up, and whether no more can be.
+    fn give_up(&self, mm: &Manager, pages: u64, all: impl Fn() -> Option<u64>) -> (u64, bool) {
         let (mut done, mut step) = (0, FIRST_STEP);
-        if self.is_borrowing() && self.given().is_new() {
+        if pages > 0 && all().is_some() && self.given().is_new() {
             done += self.note_given(mm, |mm| mm.reclaim_shared_sample());
         }
-        while self.is_borrowing() && done < pages {
-            let shared = mm.stats().get(Item::NrShared);
-            let all = self.group().shared_beside(self.line());
-            // What goes on to a file takes no memory.
-            let filed = self.group().has_file_room(all * PAGE_SIZE as u64);
-            if shared == 0 || !filed && !self.given().pays(shared, all) {
-                break;
-            }
+        while done < pages
+            && let Some(all) = all()
+            && self.pays_to_give(mm, all)
+        {
             let n = step.min(pages - done).max(FIRST_STEP);
-            done += match self.note_given(mm, |mm| mm.reclaim_shared(n)) {
-                0 => return done + self.take_over_rest(mm),
-                given => given,
-            };
+            match self.note_given(mm, |mm| mm.reclaim_shared(n)) {
+                0 => return (done, true),
+                given => done += given,
+            }
             step *= 2;
         }
-        done
+        (done, false)
+    }
+
+    /// Whether it pays to give up what is shared; `all` as in [`give_up`](Self::give_up).
+    pub fn pays_to_give(&self, mm: &Manager, all: u64) -> bool {
+        let shared = mm.stats().get(Item::NrShared);
+        // What goes on to a file takes no memory.
+        let filed = || self.group().has_file_room(all * PAGE_SIZE as u64);
+        shared > 0 && (filed() || self.given().pays(shared, all))
     }
 
     /// The same before memory is out, for a process that would go on reading back what it has

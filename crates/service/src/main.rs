@@ -32,6 +32,7 @@ mod shed;
 mod slab;
 mod swap;
 mod swapfile;
+mod tables;
 mod tasks;
 mod threads;
 mod watch;

@@ -5,10 +5,11 @@ use crate::look::Rest;
 use crate::own::Own;
 use crate::serve;
 use crate::swap::Swap;
+use crate::tables::Seen;
 use crate::threads::Begun;
 use crate::watch::Watch;
-use core::sync::atomic::AtomicPtr;
 use core::sync::atomic::Ordering::{Acquire, Release};
+use core::sync::atomic::{AtomicBool, AtomicPtr};
 use deckle_door::Lock;
 use deckle_group::Reservation;
 use deckle_group::proto::Link;
@@ -30,6 +31,11 @@ pub struct Process {
     pub watch: Watch,
     /// The line in the group that is kept for the child of the fork that is on its way.
     pub reserved: Lock<Option<Reservation>>,
+    /// Whether there was no room for the child at the last fork, or at one before it whose child
+    /// lived then.
+    pub short_of_room: AtomicBool,
+    /// What the last look at the tables has found.
+    pub tables_seen: Lock<Seen>,
     /// Threads that may have begun only just.
     pub begun: Lock<Vec<Begun>>,
     /// Whether who looks after it sleeps.

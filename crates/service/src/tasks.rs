@@ -18,11 +18,12 @@ use crate::crew::DONOR;
 use crate::end::{self, Last};
 use crate::own::Own;
 use crate::process::{self, Process};
+use crate::serve;
 use crate::swap::Swap;
 use crate::swapfile::Files;
 use crate::sys::{self, PAGE};
 use crate::watch::{State, Watch};
-use crate::{heap, serve};
+use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::Relaxed;
 use core::time::Duration;
 use deckle_door::{Door, Lock};
@@ -253,6 +254,8 @@ fn manage(door: &Door, found: Found, link: Link, line: LineId) -> Result<&'stati
         link,
         watch,
         reserved: Lock::new(None),
+        short_of_room: AtomicBool::new(false),
+        tables_seen: Lock::new(None),
         begun: Lock::new(Vec::new()),
         rest: Rest::default(),
         align_mappings,
@@ -414,29 +417,6 @@ impl Process {
             return moved > 0;
         }
         false
-    }
-
-    /// Brings up to date what our own metadata is charged.
-    pub fn settle_tables(&self) {
-        self.account.settle_own(self.own_pages());
-    }
-
-    /// Pages that deckle itself takes of this memory: its tables, which are what the heap has
-    /// beside the segments of the store, and what never changes much. Of a small heap those pages
-    /// count that were touched, since a table of all memory that there can be is room for the most
-    /// part; to look at them takes microseconds.
-    fn own_pages(&self) -> u64 {
-        use deckle_mm::Store;
-        /// Data and stacks of this image and data of the program's side, measured: 304 KiB at most,
-        /// 212 at rest.
-        const REST: u64 = 76;
-        const SMALL: usize = 16 << 20;
-        let (mapped, far) = (heap::mapped_bytes(), heap::FAR);
-        let touched = || self.pager.platform().touched(far.start, far.end).ok();
-        let there = (mapped < SMALL).then(touched).flatten();
-        let there = there.unwrap_or(mapped).min(mapped) as u64;
-        let tables = there.saturating_sub(self.pager.mm().store().ram_bytes());
-        REST + tables.div_ceil(PAGE as u64)
     }
 
     /// Ends the program and this service, with one line, if the group has taken them for dead:

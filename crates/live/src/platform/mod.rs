@@ -27,7 +27,7 @@ use std::sync::Mutex;
 
 use deckle_mm::platform::{Flush, PlatformError, Prot, Stop};
 use deckle_mm::{BlockNr, FrameRun, PageMask, PageRun, Pfn, SpaceId, Vpn};
-use deckle_uffd::{Categories, Errno, Pagemap, PagemapScan, Uffd};
+use deckle_uffd::{Categories, Errno, PageEntry, Pagemap, PagemapScan, Uffd};
 
 pub use caps::{Capabilities, Capability};
 pub use error::LiveError;
@@ -209,6 +209,26 @@ impl LivePlatform {
         let mut bytes = 0;
         self.pagemap.each(query, |found| bytes += found.bytes())?;
         Ok(bytes)
+    }
+
+    /// Bytes between two addresses that are there, and that other processes have too since a fork.
+    ///
+    /// # Errors
+    /// See [`Pagemap::scan`] and [`Pagemap::entries`].
+    pub fn shared(&self, start: usize, end: usize) -> Result<usize, Errno> {
+        const AT_ONCE: usize = 256;
+        let query = PagemapScan::any(start, end, Categories::PRESENT);
+        let (mut bytes, mut read) = (0, Ok(()));
+        self.pagemap.each(query, |found| {
+            let mut entries = [PageEntry::default(); AT_ONCE];
+            for at in (found.start()..found.end()).step_by(AT_ONCE * PAGE) {
+                let part = &mut entries[..AT_ONCE.min((found.end() - at) / PAGE)];
+                read = read.and_then(|()| self.pagemap.entries(at, part));
+                let others = |e: &&PageEntry| e.is_present() && !e.is_exclusive();
+                bytes += part.iter().filter(others).count() * PAGE;
+            }
+        })?;
+        read.map(|()| bytes)
     }
 
     /// Wakes who waits for a fault on the pages: needed when a fault turns out to have been

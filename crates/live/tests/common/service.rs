@@ -7,6 +7,7 @@ use deckle_live::{Die, Limit, LiveConfig, Pager, Region, Service};
 use deckle_mm::{Charge, FaultOrder, Item, ThpMode, Tunables};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::time::{Duration, Instant};
 
 pub const MIB: usize = 1 << 20;
 
@@ -64,6 +65,16 @@ pub fn sound(service: &Served) {
     let last = (0..100).map(|_| look()).find(Result::is_ok);
     if last.is_none() {
         panic!("{:?}", look());
+    }
+}
+
+/// Reconciles the books, of a program that has just stopped: who waits for a page goes on before it
+/// is booked.
+pub fn reconciled(service: &Served, alone: bool) {
+    let begin = Instant::now();
+    while let Err(broken) = service.inside().mm().verify(alone) {
+        assert!(begin.elapsed() < Duration::from_secs(1), "{broken:?}");
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 

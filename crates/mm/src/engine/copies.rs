@@ -28,6 +28,7 @@
 use crate::charge::Charge;
 use crate::engine::Engine;
 use crate::env::Env;
+use crate::scratch::PORTION;
 use crate::stat::{Item, Stats};
 use crate::store::Store;
 use crate::units::{BLOCK_PAGES, FrameRun, PAGE_SIZE, PageMask, Pfn, Slot};
@@ -54,32 +55,39 @@ type Places = Vec<(u32, Slot)>;
 pub(crate) struct Copies {
     /// frame -> slot
     slots: BTreeMap<u32, u32>,
+    /// The same, of slots that several processes have since a fork, or will: they take memory once
+    /// for all of these, and none comes back when one gives them up.
+    family: BTreeMap<u32, u32>,
 }
 
 impl Copies {
     pub const fn new() -> Copies {
         Copies {
             slots: BTreeMap::new(),
+            family: BTreeMap::new(),
         }
     }
 
     /// Removes and returns those of `pages` frames from `first` on, as (index, slot).
     fn take(&mut self, first: Pfn, pages: u32) -> Vec<(u32, Slot)> {
         let range = first.0..first.0.saturating_add(pages);
-        let found: Vec<(u32, Slot)> = self
-            .slots
-            .range(range)
-            .map(|(&p, &s)| (p - first.0, Slot(s)))
-            .collect();
-        for (k, _) in &found {
-            self.slots.remove(&(first.0 + k));
+        let mut found = Vec::new();
+        for map in [&mut self.slots, &mut self.family] {
+            let old = found.len();
+            let here = map.range(range.clone());
+            found.extend(here.map(|(&p, &s)| (p - first.0, Slot(s))));
+            for (k, _) in &found[old..] {
+                map.remove(&(first.0 + k));
+            }
         }
+        found.sort_unstable_by_key(|&(k, _)| k);
         found
     }
 
     /// Every frame and its slot.
     pub fn iter(&self) -> impl Iterator<Item = (Pfn, Slot)> {
-        self.slots.iter().map(|(&p, &s)| (Pfn(p), Slot(s)))
+        let all = self.slots.iter().chain(&self.family);
+        all.map(|(&p, &s)| (Pfn(p), Slot(s)))
     }
 }
 
@@ -143,26 +151,49 @@ impl<E: Env> Engine<E> {
             return 0;
         }
         // A copy takes what the average stored page takes.
-        let stored = u128::from(self.store().stored_pages());
-        let room = u128::from(max / SHARE) * stored / u128::from(store.max(1));
+        let stored = self.store().stored_pages();
+        let (stored, store) = match stored {
+            0 => (1, 1),
+            _ => (u128::from(stored), u128::from(store.max(1))),
+        };
+        let room = u128::from(max / SHARE) * stored / store;
         u64::try_from(room).unwrap_or(u64::MAX)
     }
 
-    /// Whether pages that a read brings back now should keep their slots.
-    pub(crate) fn wants_copies(&self, pages: u32) -> bool {
+    /// Whether pages that a read brings back now from these slots should keep them.
+    pub(crate) fn wants_copies(&self, slots: &[(u32, Slot)]) -> bool {
+        if self.are_shared(slots) {
+            return true;
+        }
+        let pages = slots.len() as u64;
         let have = self.stats().get(Item::NrSwapcached);
         self.tunables().swap_cache
-            && have + u64::from(pages) <= self.copies_allowed()
+            && have + pages <= self.copies_allowed()
             && self.swap.worth.pays(self.stats())
+    }
+
+    fn are_shared(&self, slots: &[(u32, Slot)]) -> bool {
+        slots.iter().all(|&(_, slot)| self.store().is_shared(slot))
     }
 
     /// The frames from `pfn` on were filled from these slots; each use of a slot is the
     /// cache's from now on. The caller owns the frames.
     pub(crate) fn keep_copies(&self, pfn: Pfn, slots: &[(u32, Slot)]) {
+        self.keep_as(pfn, slots, self.are_shared(slots));
+    }
+
+    /// The same of copies for children that are about to be forked.
+    pub(crate) fn keep_for_family(&self, pfn: Pfn, slots: &[(u32, Slot)]) {
+        self.keep_as(pfn, slots, true);
+    }
+
+    fn keep_as(&self, pfn: Pfn, slots: &[(u32, Slot)], family: bool) {
         let mut copies = self.swap.copies.lock(self.machine());
-        for (k, slot) in slots {
-            copies.slots.insert(pfn.0 + k, slot.0);
-        }
+        let map = match family {
+            true => &mut copies.family,
+            false => &mut copies.slots,
+        };
+        map.extend(slots.iter().map(|(k, slot)| (pfn.0 + k, slot.0)));
         drop(copies);
         self.stats().add(Item::NrSwapcached, slots.len() as u64);
     }
@@ -177,6 +208,32 @@ impl<E: Env> Engine<E> {
         found
     }
 
+    /// The copy of one frame; its use of the slot is the caller's.
+    pub(crate) fn take_copy(&self, pfn: Pfn) -> Option<Slot> {
+        self.take_copies(pfn, 1).pop().map(|(_, slot)| slot)
+    }
+
+    /// Whether a frame has a copy, good or stale.
+    pub(crate) fn has_copy(&self, pfn: Pfn) -> bool {
+        let copies = self.swap.copies.lock(self.machine());
+        copies.slots.contains_key(&pfn.0) || copies.family.contains_key(&pfn.0)
+    }
+
+    /// Whether there may be `pages` copies more.
+    pub(crate) fn has_room_for_copies(&self, pages: u64) -> bool {
+        let have = self.stats().get(Item::NrSwapcached);
+        have + pages <= self.copies_allowed()
+    }
+
+    /// Whether a slot holds these bytes, of one page.
+    pub(crate) fn holds(&self, slot: Slot, page: &[u8]) -> bool {
+        let mut buffer = self.swap.scratch.take(self.machine(), PAGE_SIZE);
+        let got = self.store().get(slot, &mut buffer[..PAGE_SIZE]);
+        let same = got.is_ok() && buffer[..PAGE_SIZE] == *page;
+        self.swap.scratch.give_back(self.machine(), buffer);
+        same
+    }
+
     /// Frames are about to be free: what was kept for them goes. The caller settles the store.
     pub(crate) fn forget_copies(&self, pfn: Pfn, pages: u32) {
         for (_, slot, n) in slot_runs(&self.take_copies(pfn, pages)) {
@@ -184,14 +241,35 @@ impl<E: Env> Engine<E> {
         }
     }
 
-    /// Gives up to `most` copies back; returns how many.
+    /// Nobody has any copy together with this manager any more, or it pays for all of them: they
+    /// may go when memory is short.
+    pub fn leave_family(&self) {
+        let mut copies = self.swap.copies.lock(self.machine());
+        let family = core::mem::take(&mut copies.family);
+        copies.slots.extend(family);
+    }
+
+    /// Gives up to `most` copies back that are this manager's alone; returns how many.
     pub(crate) fn shrink_copies(&self, most: u64) -> u64 {
+        self.drop_copies(most, |copies| &mut copies.slots)
+    }
+
+    /// The same of those that others have, too, which gives back slots, and no memory.
+    pub(crate) fn shrink_family(&self, most: u64) -> u64 {
+        self.drop_copies(most, |copies| &mut copies.family)
+    }
+
+    fn drop_copies(
+        &self,
+        most: u64,
+        which: impl Fn(&mut Copies) -> &mut BTreeMap<u32, u32>,
+    ) -> u64 {
         let have = self.stats().get(Item::NrSwapcached);
         let mut gone = Vec::new();
         if have > 0 && most > 0 {
             let mut copies = self.swap.copies.lock(self.machine());
             while (gone.len() as u64) < most
-                && let Some((_, slot)) = copies.slots.pop_last()
+                && let Some((_, slot)) = which(&mut copies).pop_last()
             {
                 gone.push(Slot(slot));
             }
@@ -262,20 +340,25 @@ impl<E: Env> Engine<E> {
     /// Which frames of a run at rest hold what the slots hold. A slot that cannot be read counts
     /// as different: what is in memory is right.
     fn compare(&self, pfn: Pfn, slot: Slot, pages: u32) -> PageMask {
-        let bytes = pages as usize * PAGE_SIZE;
         let mut equal = PageMask::EMPTY;
+        let bytes = pages.min(PORTION) as usize * PAGE_SIZE;
         let mut buffer = self.swap.scratch.take(self.machine(), bytes);
-        let read = match self.store().get(slot, &mut buffer[..bytes]) {
-            Ok(()) => pages,
-            Err(e) => e.done.min(pages),
-        };
-        if read > 0 {
-            let run = FrameRun::new(pfn, read);
+        for at in (0..pages).step_by(PORTION as usize) {
+            let n = PORTION.min(pages - at);
+            let buffer = &mut buffer[..n as usize * PAGE_SIZE];
+            let read = match self.store().get(slot.add(at), buffer) {
+                Ok(()) => n,
+                Err(e) => e.done.min(n),
+            };
+            if read == 0 {
+                continue;
+            }
+            let run = FrameRun::new(pfn.add(at), read);
             self.with_bytes(run, &mut |now| {
                 let both = now.chunks(PAGE_SIZE).zip(buffer.chunks(PAGE_SIZE));
                 for (k, (now, stored)) in both.take(read as usize).enumerate() {
                     if now == stored {
-                        equal.set(k as u32);
+                        equal.set(at + k as u32);
                     }
                 }
             });

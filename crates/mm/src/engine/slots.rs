@@ -158,7 +158,8 @@ impl<E: Env> Engine<E> {
     pub(crate) fn alloc_slots(&self, count: u32) -> Result<Slot, OverLimit> {
         if let Err(over) = self.charge().try_charge_swap(count as u64) {
             // Slots that are only kept to save work go first.
-            if self.shrink_copies(count as u64) == 0 {
+            let n = u64::from(count);
+            if self.shrink_copies(n) == 0 && self.shrink_family(n) == 0 {
                 return Err(over);
             }
             self.charge().try_charge_swap(count as u64)?;

@@ -1,5 +1,6 @@
 //! Reclaim: which pages go when memory runs short, and how.
 
+mod ahead;
 pub mod contig;
 pub mod direct;
 pub mod evict;

@@ -11,6 +11,7 @@ use crate::engine::space::{BlockRef, Space};
 use crate::env::Env;
 use crate::frame::Flags;
 use crate::mm::Mm;
+use crate::scratch::PORTION;
 use crate::stat::Item;
 use crate::store::{Store, StoreStop};
 use crate::table::block::{BlockState, Table};
@@ -19,8 +20,6 @@ use crate::units::{BLOCK_PAGES, PAGE_SIZE, PageMask, PageRun, Pfn, Vpn};
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// Most pages that are read, stored and dropped together.
-const PORTION: u32 = 64;
 /// Places of a sample, at most, and pages of each.
 const PLACES: (usize, u32) = (16, 4);
 
@@ -31,8 +30,10 @@ static ZEROS: [u8; PAGE_SIZE] = [0; PAGE_SIZE];
 pub struct GivenUp {
     /// Pages of zeros, which need no store.
     pub zeros: u64,
-    /// Pages in the store.
+    /// Pages that were stored now.
     pub stored: u64,
+    /// Pages that were stored before the fork that has shared them.
+    pub kept: u64,
     /// Pages that the store has refused: they are shared still.
     pub refused: u64,
 }
@@ -40,7 +41,7 @@ pub struct GivenUp {
 impl GivenUp {
     /// Pages that are shared no more.
     pub fn pages(&self) -> u64 {
-        self.zeros + self.stored
+        self.zeros + self.stored + self.kept
     }
 }
 
@@ -167,11 +168,9 @@ impl<E: Env> Mm<E> {
         let bytes = n as usize * PAGE_SIZE;
         let mut buffer = self.swap.scratch.take(self.machine(), bytes);
         let read = self.read_mapped(run, &mut buffer[..bytes]);
-        let refused = self.store_bytes(
-            !space.forbids_zero(),
-            &buffer[..read as usize * PAGE_SIZE],
-            &mut offer.kinds,
-        );
+        let read = &buffer[..read as usize * PAGE_SIZE];
+        let kept = self.kept_before(&offer.was, read, &mut offer.kinds);
+        let refused = self.store_bytes(!space.forbids_zero(), read, &mut offer.kinds);
         self.swap.scratch.give_back(self.machine(), buffer);
         let stored: PageMask = (0..n)
             .filter(|&k| offer.kinds[k as usize].is_some())
@@ -184,6 +183,7 @@ impl<E: Env> Mm<E> {
         let zeros = |k: &u32| offer.kinds[*k as usize] == Some(Kind::DROPPED);
         let zeros = gone.pages().filter(zeros).count() as u64;
         let swapped = u64::from(gone.count()) - zeros;
+        let kept = gone.pages().filter(|k| kept.get(*k)).count() as u64;
         busy.end_by(self, |state| {
             let Some(table) = state.table() else { return };
             let first = run.start.index();
@@ -214,19 +214,45 @@ impl<E: Env> Mm<E> {
             }
         }
         self.stats().add(Item::SwpoutZero, zeros);
-        self.stats().add(Item::Pswpout, swapped);
+        self.stats().add(Item::Pswpout, swapped - kept);
+        self.stats().add(Item::SwpoutUnchanged, kept);
         done.zeros += zeros;
-        done.stored += swapped;
+        done.stored += swapped - kept;
+        done.kept += kept;
         done.refused += u64::from(refused.count());
+    }
+
+    /// Which of the pages that are shared were stored before the fork, byte for byte as they are:
+    /// says in which slots.
+    fn kept_before(&self, was: &[Entry], bytes: &[u8], kinds: &mut [Option<Kind>]) -> PageMask {
+        let mut kept = PageMask::EMPTY;
+        for (k, page) in bytes.chunks_exact(PAGE_SIZE).enumerate() {
+            let slot = was[k].frame().and_then(|p| self.take_copy(p));
+            let Some(slot) = slot else { continue };
+            match self.holds(slot, page) {
+                true => {
+                    kinds[k] = Some(Kind::Swapped(slot));
+                    kept.set(k as u32);
+                }
+                false => self.drop_swapped(slot, 1),
+            }
+        }
+        kept
     }
 
     /// Stores pages as far as they go, and says what each of these is then; zeros need no slot
     /// where they may be dropped. Returns the pages that do not compress.
-    fn store_bytes(&self, drops: bool, bytes: &[u8], kinds: &mut [Option<Kind>]) -> PageMask {
+    pub(super) fn store_bytes(
+        &self,
+        drops: bool,
+        bytes: &[u8],
+        kinds: &mut [Option<Kind>],
+    ) -> PageMask {
         let drops = drops && self.tunables().zero_drop;
         let (mut filled, mut refused) = (PageMask::EMPTY, PageMask::EMPTY);
         for (k, page) in bytes.chunks_exact(PAGE_SIZE).enumerate() {
             match drops && page == ZEROS {
+                _ if kinds[k].is_some() => {}
                 true => kinds[k] = Some(Kind::DROPPED),
                 false => filled.set(k as u32),
             }

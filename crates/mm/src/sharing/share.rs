@@ -109,6 +109,7 @@ impl<E: Env> Engine<E> {
     /// Nobody else holds anything any more that a fork has shared, or all of it has been
     /// charged here: nothing is charged.
     pub fn unshare_all(&self) {
+        self.leave_family();
         if self.stats().get(Item::NrShared) == 0 {
             return;
         }
