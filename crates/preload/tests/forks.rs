@@ -257,6 +257,18 @@ fn p20_a_family_that_only_reads_stores_its_memory_once() {
     assert!(peak(&ran) <= 56.0 + 16.0, "{}", ran.err);
 }
 
+/// Each of 60 children was charged for a copy of its parent's tables and for the rest of an open
+/// segment, 1.9 MiB, of which it had none: the parent was killed.
+#[test]
+fn p20_children_that_wait_cost_what_they_write() {
+    let program = compile("family", &[]);
+    let program = program.to_str().expect("path");
+    let ran = run(&["--memory-max", "48M"], &[program, "60", "64", "idle"]);
+    expect(&ran, "family right");
+    assert!(!ran.err.contains("killed"), "{}", ran.err);
+    assert!(peak(&ran) <= 48.0 + 4.0, "{}", ran.err);
+}
+
 /// The largest process was killed, whatever is to be killed first.
 #[test]
 fn a_process_of_a_high_oom_score_adj_is_killed_before_a_larger_one() {

@@ -19,10 +19,6 @@ const PENALTY: u32 = 256;
 /// How many times nobody is asked to give instead of us after all had nothing.
 const PAUSE: u32 = 16;
 
-/// Pages of our own metadata that never change much, and that a child has anew: data and stacks of
-/// the image and data of the program's side, measured: 304 KiB at most, 212 at rest.
-pub const FIXED: u64 = 76;
-
 /// Least pages that are reclaimed at once for another process, or of what is shared.
 pub const DONATION: u64 = 1024;
 
@@ -103,11 +99,10 @@ impl Account {
         self.charge().force_charge_swap(swapped);
     }
 
-    /// In a child: `sponsor` pays for what is shared with it, of the store, of the manager's tables
-    /// and of what is resident. If it is gone, nothing counts as shared. Before
-    /// [`move_to`](Self::move_to).
-    pub fn borrow_from(&self, line: LineId, sponsor: LineId, mm: &Manager) {
-        let tables = self.own().saturating_sub(FIXED);
+    /// In a child: `sponsor` pays for what is shared with it, of the store, of the manager's
+    /// tables, which are `tables` pages at most, and of what is resident. If it is gone, nothing
+    /// counts as shared.
+    pub fn borrow_from(&self, line: LineId, sponsor: LineId, mm: &Manager, tables: u64) {
         let stored = bytes_to_pages(mm.store().ram(Ram::borrow_lent)) + tables;
         let resident = mm.stats().get(Item::NrShared);
         self.ghost.store(0, Relaxed);
@@ -195,11 +190,12 @@ impl Account {
         self.role.store(role::SPONSOR, Release);
     }
 
-    /// The same, when all is marked that will be shared: says how much it is at most.
-    pub fn note_lent(&self, mm: &Manager) {
+    /// The same, when all is marked that will be shared: says how much it is at most, with so many
+    /// pages of tables.
+    pub fn note_lent(&self, mm: &Manager, tables: u64) {
         let stored = bytes_to_pages(deckle_mm::Store::charged_bytes(mm.store()));
         let resident = mm.stats().get(Item::NrShared) + self.ghost.load(Acquire);
-        let pages = resident + stored + self.own();
+        let pages = resident + stored + tables;
         self.group.note_lent(self.line(), pages);
     }
 

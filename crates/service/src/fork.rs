@@ -78,7 +78,7 @@ impl Process {
         if frozen.is_err() {
             return Err(libc::ENOMEM);
         }
-        self.account.note_lent(self.pager.mm());
+        (self.account).note_lent(self.pager.mm(), self.most_tables());
         if alone {
             let why = match refused {
                 0 => "its parent can make no connection to deckle run".to_owned(),
@@ -299,7 +299,7 @@ fn take_over(
     mm.store()
         .ram(|ram| opened = Files::begin(ram.file(), &group, &link, (&ram.files(), fork)));
     opened?;
-    process.account.borrow_from(line, lender, mm);
+    (process.account).borrow_from(line, lender, mm, process.most_tables());
     // The old descriptors mean nothing here: not closed.
     core::mem::forget(core::mem::replace(&mut process.watch, found.watch));
     core::mem::forget(core::mem::replace(&mut process.link, link));

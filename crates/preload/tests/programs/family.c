@@ -1,5 +1,5 @@
 /* Children that only read what their parent has, more than fits: it is stored once for all of them.
-   Arguments: how many, and MiB. */
+   Arguments: how many, and MiB; "idle": they only wait, and all of it is away. */
 #include "defects.h"
 
 static size_t bytes;
@@ -27,11 +27,13 @@ static int is_right(const unsigned char *p)
 
 int main(int argc, char **argv)
 {
-	int n = argc > 1 ? atoi(argv[1]) : 12, gate[2], status;
+	int n = argc > 1 ? atoi(argv[1]) : 12, gate[2], status, is_idle = argc > 3;
 	bytes = (size_t)(argc > 2 ? atoi(argv[2]) : 64) << 20;
 	unsigned char *p = map(bytes);
 	for (size_t i = 0; i < bytes / PAGE; i++)
 		page((unsigned *)(p + i * PAGE), i + 1);
+	if (is_idle)
+		evict(p, bytes);
 	CHECK(pipe(gate) == 0);
 	for (int i = 0; i < n; i++) {
 		pid_t pid = fork();
@@ -39,9 +41,11 @@ int main(int argc, char **argv)
 		if (pid == 0) {
 			char end;
 			close(gate[1]);
-			CHECK(is_right(p));
+			CHECK(is_idle || is_right(p));
 			/* Until all are there. */
 			CHECK(read(gate[0], &end, 1) == 0);
+			if (is_idle)
+				_exit(0);
 			CHECK(is_right(p));
 			/* And what one of them writes is its own. */
 			for (size_t k = i; k < bytes / PAGE; k += 64)
@@ -51,6 +55,8 @@ int main(int argc, char **argv)
 			_exit(0);
 		}
 	}
+	if (is_idle)
+		pause_ms(1000);
 	CHECK(is_right(p));
 	close(gate[1]);
 	for (int i = 0; i < n; i++) {

@@ -2,6 +2,7 @@
 
 use super::{SegmentSet, Segments, State};
 use crate::share::Share;
+use deckle_sys::mapping::Advice;
 
 impl SegmentSet {
     fn share(&mut self, from: Share, to: Share) {
@@ -48,7 +49,7 @@ impl SegmentSet {
     }
 
     /// After a fork, by the child: what its parent lent is borrowed. The open segment, which
-    /// the parent goes on writing, is sealed here.
+    /// the parent goes on writing, is sealed here, and ends where it is written.
     pub(crate) fn borrow_lent(&mut self, hooks: &dyn Segments) {
         self.ghosts.forget(None);
         self.filed.disown();
@@ -59,7 +60,23 @@ impl SegmentSet {
             .map(|s| s.written())
             .sum();
         for open in core::mem::take(&mut self.open).into_iter().flatten() {
+            self.cut(open);
             self.seal(hooks, open);
+        }
+    }
+
+    /// Gives back what an open segment has no object in: a parent that goes on there writes pages
+    /// of its own, and these would be zeros that the child alone has.
+    fn cut(&mut self, i: u32) {
+        let segment = &mut self.segments[i as usize];
+        let (from, size) = (segment.written() as u32, segment.size);
+        let Some(memory) = segment.memory.as_mut() else {
+            return;
+        };
+        let rest = from as usize..size as usize;
+        if memory.advise(rest, Advice::DontNeed).is_ok() {
+            segment.size = from;
+            self.sums[segment.share as usize].mapped -= u64::from(size - from);
         }
     }
 
