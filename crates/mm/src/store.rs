@@ -84,8 +84,8 @@ pub trait Store: Send + Sync {
     fn charged_bytes(&self) -> u64 {
         self.ram_bytes()
     }
-    /// Whether other processes have the bytes of a slot too, since a fork: to keep the slot takes
-    /// no memory, and to free it gives none back.
+    /// Whether other processes have the bytes of a slot in memory too, since a fork: to keep the
+    /// slot takes none, and to free it gives none back.
     fn is_shared(&self, slot: Slot) -> bool {
         let _ = slot;
         false

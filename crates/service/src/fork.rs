@@ -188,11 +188,14 @@ impl Process {
         // Again and again: others may take meanwhile what room there was.
         let begin = Instant::now();
         for _ in 0..ROUNDS {
-            let lacks = over(first + account.borrows(mm));
+            let borrows = account.borrows(mm);
+            let lacks = over(first + borrows);
+            // What is borrowed is charged whatever there is: for that others have to give.
+            let may_ask = borrows > 0 && begin.elapsed() < PATIENCE;
             let has_reclaimed = || {
                 account.give_up_shared(mm, lacks) > 0
                     || mm.reclaim(lacks) > 0
-                    || begin.elapsed() < PATIENCE && account.reclaim_elsewhere(lacks)
+                    || may_ask && account.reclaim_elsewhere(lacks)
             };
             if lacks == 0 || !has_reclaimed() {
                 break;

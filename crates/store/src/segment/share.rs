@@ -86,10 +86,10 @@ impl SegmentSet {
         self.borrowed = 0;
     }
 
-    /// Whether a segment is lent or borrowed.
+    /// Whether a segment is lent or borrowed, and in memory: in a file it takes room of its own.
     pub(crate) fn is_shared(&self, segment: u32) -> bool {
         let segment = self.segments.get(segment as usize);
-        segment.is_some_and(|s| s.share != Share::Own)
+        segment.is_some_and(|s| s.share != Share::Own && s.is_mapped())
     }
 
     /// Bytes of borrowed segments that the parent is charged for.
