@@ -24,7 +24,7 @@ fn p20_pages_that_are_stored_before_a_fork_are_not_stored_again_when_they_are_gi
             let pager = service.inside();
             let mm = pager.mm();
             let fork = || {
-                pager.freeze(true, || {}).expect("freeze");
+                pager.freeze(true).expect("freeze");
                 pager.thaw();
             };
             fork();
@@ -65,13 +65,13 @@ fn p20_a_page_that_was_written_after_the_fork_is_stored_as_it_is() {
         fill(&mut region, 5);
         let pager = service.inside();
         let mm = pager.mm();
-        pager.freeze(true, || {}).expect("freeze");
+        pager.freeze(true).expect("freeze");
         pager.thaw();
         for byte in region.iter_mut().step_by(PAGE) {
             *byte ^= 0xff;
         }
         // Marked as shared anew, without a look at what was written.
-        pager.freeze(false, || {}).expect("freeze");
+        pager.freeze(false).expect("freeze");
         pager.thaw();
         let given = mm.reclaim_shared(256);
         assert_eq!((given.kept, given.stored), (0, 256));
@@ -91,7 +91,7 @@ fn p20_nothing_is_kept_when_nobody_shares_it_any_more_and_memory_is_short() {
         fill(&mut region, 7);
         let pager = service.inside();
         let mm = pager.mm();
-        pager.freeze(true, || {}).expect("freeze");
+        pager.freeze(true).expect("freeze");
         pager.thaw();
         assert!(mm.stats().get(Item::NrSwapcached) > 0);
         mm.unshare_all();

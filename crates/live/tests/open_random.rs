@@ -270,7 +270,7 @@ impl Program<'_> {
         let (ahead, n) = (self.below(2) == 0, self.below(1000));
         self.log.push(format!("fork {ahead} {n}"));
         let pager = self.service.inside();
-        pager.freeze(ahead, || {}).expect("freeze");
+        pager.freeze(ahead).expect("freeze");
         assert_eq!(pager.mm().stats().get(Item::NrOpen), 0);
         pager.thaw();
         let given = pager.mm().reclaim_shared(n);

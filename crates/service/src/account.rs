@@ -181,7 +181,7 @@ impl Account {
     /// Before a fork: the child will share the store and what is resident, at this process's
     /// charge.
     pub fn lend(&self, mm: &Manager) {
-        self.stop_borrowing(mm, true);
+        debug_assert!(!self.is_borrowing(), "paid for before a fork");
         if !self.has_borrowers() {
             self.given.reset();
         }

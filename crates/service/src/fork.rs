@@ -70,13 +70,15 @@ impl Process {
     fn stand_still(&self, alone: bool, refused: usize) -> Result<usize, i32> {
         self.begun.lock().drain(..).for_each(|thread| thread.wait());
         let ahead = self.make_room_for_fork();
-        let lend = || self.account.lend(self.pager.mm());
         let frozen = match alone {
             true => self.pager.freeze_whole(),
-            false => self.pager.freeze(ahead, lend),
+            false => self.pager.freeze(ahead),
         };
         if frozen.is_err() {
             return Err(libc::ENOMEM);
+        }
+        if !alone {
+            self.account.lend(self.pager.mm());
         }
         (self.account).note_lent(self.pager.mm(), self.most_tables());
         if alone {

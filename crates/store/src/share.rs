@@ -2,8 +2,7 @@
 
 use std::collections::VecDeque;
 
-/// With whom a segment, or a leaf of a table, is shared since a fork. What the parent appends to
-/// the open segment after it is memory that it shares no more: the child is charged for as much.
+/// With whom a segment, or a leaf of a table, is shared since a fork.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Share {
     /// With nobody.

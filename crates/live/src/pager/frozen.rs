@@ -11,23 +11,23 @@ use super::Pager;
 
 impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
     /// Closes the gate and brings everything into a state that a fork may copy: what is resident
-    /// into the program, marked as shared. `lend` is called just before it is marked; `ahead`: what
-    /// is resident is stored before that, too.
+    /// into the program, marked as shared; `ahead`: and stored.
     ///
     /// # Errors
     /// The system refuses; the gate is open again then.
-    pub fn freeze(&self, ahead: bool, lend: impl FnOnce()) -> Result<(), MapError> {
+    pub fn freeze(&self, ahead: bool) -> Result<(), MapError> {
         self.gate.close();
         self.platform().nursery().drain();
         let space = self.space();
         let settled = self.mm.activate_all(space).and_then(|()| {
             if ahead {
                 self.mm.forget_written(space)?;
-                self.mm.share_all(space)?;
-                self.mm.store_ahead(space)?;
             }
-            lend();
-            self.mm.share_all(space)
+            self.mm.share_all(space)?;
+            match ahead {
+                true => self.mm.store_ahead(space),
+                false => Ok(()),
+            }
         });
         if settled.is_err() {
             self.gate.open();

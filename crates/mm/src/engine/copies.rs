@@ -50,6 +50,15 @@ const SAMPLE: u64 = 16;
 /// Pages of a folio by index, with their slots.
 type Places = Vec<(u32, Slot)>;
 
+/// Who has a slot that is kept.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Whose {
+    /// This manager alone.
+    Own,
+    /// Others too, since a fork or from the next one on.
+    Family,
+}
+
 /// Which slot holds what a frame held when it was filled. Each is a user of its slot.
 #[derive(Debug, Default)]
 pub(crate) struct Copies {
@@ -160,38 +169,26 @@ impl<E: Env> Engine<E> {
         u64::try_from(room).unwrap_or(u64::MAX)
     }
 
-    /// Whether pages that a read brings back now from these slots should keep them.
-    pub(crate) fn wants_copies(&self, slots: &[(u32, Slot)]) -> bool {
-        if self.are_shared(slots) {
-            return true;
+    /// Whether pages that a read brings back now from these slots should keep them, and as whose.
+    pub(crate) fn wants_copies(&self, slots: &[(u32, Slot)]) -> Option<Whose> {
+        if slots.iter().all(|&(_, slot)| self.store().is_shared(slot)) {
+            return Some(Whose::Family);
         }
         let pages = slots.len() as u64;
         let have = self.stats().get(Item::NrSwapcached);
-        self.tunables().swap_cache
+        let wants = self.tunables().swap_cache
             && have + pages <= self.copies_allowed()
-            && self.swap.worth.pays(self.stats())
+            && self.swap.worth.pays(self.stats());
+        wants.then_some(Whose::Own)
     }
 
-    fn are_shared(&self, slots: &[(u32, Slot)]) -> bool {
-        slots.iter().all(|&(_, slot)| self.store().is_shared(slot))
-    }
-
-    /// The frames from `pfn` on were filled from these slots; each use of a slot is the
-    /// cache's from now on. The caller owns the frames.
-    pub(crate) fn keep_copies(&self, pfn: Pfn, slots: &[(u32, Slot)]) {
-        self.keep_as(pfn, slots, self.are_shared(slots));
-    }
-
-    /// The same of copies for children that are about to be forked.
-    pub(crate) fn keep_for_family(&self, pfn: Pfn, slots: &[(u32, Slot)]) {
-        self.keep_as(pfn, slots, true);
-    }
-
-    fn keep_as(&self, pfn: Pfn, slots: &[(u32, Slot)], family: bool) {
+    /// The frames from `pfn` on were filled from these slots, or will be shared with these copies;
+    /// each use of a slot is the cache's from now on. The caller owns the frames.
+    pub(crate) fn keep_copies(&self, pfn: Pfn, slots: &[(u32, Slot)], whose: Whose) {
         let mut copies = self.swap.copies.lock(self.machine());
-        let map = match family {
-            true => &mut copies.family,
-            false => &mut copies.slots,
+        let map = match whose {
+            Whose::Family => &mut copies.family,
+            Whose::Own => &mut copies.slots,
         };
         map.extend(slots.iter().map(|(k, slot)| (pfn.0 + k, slot.0)));
         drop(copies);

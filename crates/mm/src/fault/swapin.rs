@@ -161,7 +161,8 @@ impl<E: Env> Mm<E> {
         } = coming;
         let mapped = &coming.slots[..got as usize];
         // What is freed takes its copies along.
-        let keeps = got > 0 && access == Access::Read && self.wants_copies(mapped);
+        let read = got > 0 && access == Access::Read;
+        let keeps = read.then(|| self.wants_copies(mapped)).flatten();
         coming.busy.end_by(self, |state| {
             let Some(table) = state.table() else { return };
             for &(k, slot) in &coming.slots {
@@ -179,15 +180,15 @@ impl<E: Env> Mm<E> {
                 // With the block locked: from then on anybody may unmap the folio and free it.
                 self.lru_add(pfn, Which::Active);
             }
-            if keeps {
-                self.keep_copies(pfn, mapped);
+            if let Some(whose) = keeps {
+                self.keep_copies(pfn, mapped, whose);
             }
         });
         if got == 0 {
             return self.free_unused(pfn);
         }
         self.part_of_folio(pfn, run.pages - got);
-        if !keeps {
+        if keeps.is_none() {
             for (_, slot, pages) in slot_runs(mapped) {
                 self.drop_swapped(slot, pages);
             }
