@@ -97,17 +97,21 @@ pub(crate) struct Extents {
 }
 
 impl Extents {
+    /// Which of the [`SIZES`] has room for so many bytes. A segment that a fork has cut has none
+    /// of them itself.
     fn class(size: u32) -> usize {
-        ((size / SMALLEST).trailing_zeros() as usize).min(SIZES - 1)
+        let room = size.max(SMALLEST).next_power_of_two() / SMALLEST;
+        (room.trailing_zeros() as usize).min(SIZES - 1)
     }
 
-    /// A part of `size` bytes, the size of a segment; `None`: the file is at its end.
+    /// A part for `size` bytes, those of a segment; `None`: the file is at its end.
     pub(crate) fn take(&mut self, size: u32) -> Option<u32> {
-        let block = match self.free[Self::class(size)].pop() {
+        let class = Self::class(size);
+        let block = match self.free[class].pop() {
             Some(block) => block,
             None => {
                 let block = self.end;
-                self.end = block.checked_add(size / BLOCK)?;
+                self.end = block.checked_add((SMALLEST << class) / BLOCK)?;
                 block
             }
         };
@@ -147,6 +151,12 @@ mod tests {
         extents.give(large, 2 << 20);
         assert_eq!(extents.take(16 << 10), Some(4 + 512));
         assert_eq!(extents.take(2 << 20), Some(large));
+        // One that was cut by a fork, and gives its place to another.
+        let cut = extents.take(36 << 10).unwrap();
+        assert_eq!(extents.take(16 << 10), Some(cut + 16));
+        extents.give(cut, 36 << 10);
+        assert_eq!(extents.take(20 << 10), Some(cut + 20));
+        assert_eq!(extents.take(64 << 10), Some(cut));
         extents.end = u32::MAX - 100;
         assert_eq!(extents.take(2 << 20), None);
     }

@@ -365,6 +365,50 @@ fn a_child_reads_its_parents_file_and_writes_its_own() {
     assert!(!child.wants_writeback(0) && child.writeback().is_none());
 }
 
+/// Forks cut the open segment where it is written: whatever size it has then, its place in the file
+/// is as large, and goes on to no segment that is larger.
+#[test]
+fn what_a_fork_has_cut_has_a_place_in_the_file_for_itself() {
+    const PAGES: [u32; 9] = [4, 1, 11, 8, 2, 3, 9, 5, 15];
+    let disk = Disk::new(u64::MAX);
+    let config = Config {
+        segment_bytes: 64 << 10,
+        shards: 1,
+        ram_percent: 0,
+        ..Config::new(Algorithm::Lz4)
+    };
+    let mut store = Ram::with_file(config, Heap, Encrypted::new(Handle::new(&disk, 1)));
+    let slots = |i: usize| (0..PAGES[i]).map(move |k| i as u32 * 16 + k);
+    let check = |store: &Filed, i: usize| {
+        for slot in slots(i) {
+            let mut back = [0; PAGE_SIZE];
+            store.get(Slot(slot), &mut back).unwrap();
+            assert!(back == noise(u64::from(slot)), "slot {slot}");
+        }
+    };
+    for i in 0..PAGES.len() {
+        for slot in slots(i) {
+            store.put(Slot(slot), &noise(u64::from(slot))).unwrap();
+        }
+        store.lend();
+        store.borrow_lent();
+        *store.file_mut() = Encrypted::new(Handle::new(&disk, 2));
+        store.own();
+    }
+    for i in 0..PAGES.len() {
+        let written = store.writeback().unwrap();
+        assert_eq!(written.pages, u64::from(PAGES[i]));
+        store.verify().unwrap();
+        let is_there = |&k: &usize| k % 3 != 0 || k == i;
+        (0..=i).filter(is_there).for_each(|k| check(&store, k));
+        if i % 3 == 0 {
+            store.free(Slot(i as u32 * 16), 16);
+        }
+    }
+    store.free(Slot(0), PAGES.len() as u32 * 16);
+    assert_eq!(disk.charged(), 0);
+}
+
 #[test]
 fn threads_that_put_read_and_free_while_others_write_to_the_file() {
     let disk = Disk::new(48 << 20);
