@@ -269,6 +269,18 @@ fn p20_children_that_wait_cost_what_they_write() {
     assert!(peak(&ran) <= 48.0 + 4.0, "{}", ran.err);
 }
 
+/// A fork was charged with what the child takes whatever there was: 60 of them, faster than one is
+/// killed, took twice the limit, and their parent was killed as well.
+#[test]
+fn p20_forks_that_find_no_room_are_out_of_memory_before_they_are_made() {
+    let program = compile("family", &[]);
+    let program = program.to_str().expect("path");
+    let ran = run(&["--memory-max", "48M"], &[program, "60", "40", "write"]);
+    expect(&ran, "family right");
+    assert!(ran.err.contains("fork of process"), "{}", ran.err);
+    assert!(peak(&ran) <= 48.0 + 16.0, "{}", ran.err);
+}
+
 /// The largest process was killed, whatever is to be killed first.
 #[test]
 fn a_process_of_a_high_oom_score_adj_is_killed_before_a_larger_one() {

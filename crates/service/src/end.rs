@@ -71,10 +71,24 @@ impl Hooks for Last {
 
 /// Memory is out since the limit was lowered.
 pub fn lowered(process: &Process, report: &dyn Display) {
-    let holds = |group: &Group| group.usage() <= group.limits().max;
+    not_below(process, 0, report, "memory.max was lowered");
+}
+
+/// Memory is out for a fork, which takes `pages` whatever there is.
+pub fn refuses_fork(process: &Process, pages: u64) {
+    let group = process.account.group();
+    let [usage, max, more] = [group.usage(), group.limits().max, pages].map(|pages| pages * 4);
+    let report = format!("memory: usage {usage}kB, limit {max}kB, {more}kB for the child");
+    let cause = format!("fork of process {}", process.pid);
+    not_below(process, pages, &report, &cause);
+}
+
+/// Has a process killed unless there is room for `pages` after a while.
+fn not_below(process: &Process, pages: u64, report: &dyn Display, cause: &str) {
+    let holds = |group: &Group| group.usage() + pages <= group.limits().max;
     let kills = process.account.group().oom_kills();
     if is_out(process, holds) {
-        kill_largest(process, report, "memory.max was lowered", kills);
+        kill_largest(process, report, cause, kills);
     }
 }
 

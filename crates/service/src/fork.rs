@@ -70,6 +70,9 @@ impl Process {
     fn stand_still(&self, alone: bool, refused: usize) -> Result<usize, i32> {
         self.begun.lock().drain(..).for_each(|thread| thread.wait());
         let ahead = self.make_room_for_fork();
+        if !alone && !self.has_room_for_child() {
+            return Err(libc::ENOMEM);
+        }
         let frozen = match alone {
             true => self.pager.freeze_whole(),
             false => self.pager.freeze(ahead),
@@ -207,6 +210,25 @@ impl Process {
         is_family && account.pays_to_give(mm, account.group().shared_with(account.line()))
     }
 
+    /// A child is charged with metadata of its own whatever there is: where nobody gives room for
+    /// that, memory is out as for a fault. False: still, after a while.
+    fn has_room_for_child(&self) -> bool {
+        let (account, mm, begin) = (&self.account, self.pager.mm(), Instant::now());
+        loop {
+            let needs = account.own();
+            let lacks = (account.usage() + needs).saturating_sub(account.max());
+            if lacks == 0 {
+                return true;
+            }
+            if begin.elapsed() > LONGEST {
+                return false;
+            }
+            if mm.reclaim(lacks) == 0 && !account.reclaim_elsewhere(lacks) {
+                crate::end::refuses_fork(self, needs);
+            }
+        }
+    }
+
     fn resident(&self) -> u64 {
         let stats = self.pager.mm().stats();
         let each = [Item::NrAnon, Item::NrOpen, Item::NrInactive].map(|item| stats.get(item));
@@ -229,6 +251,8 @@ impl Process {
 const ROUNDS: u32 = 16;
 /// How long a fork, under which the program stands still, asks others for room.
 const PATIENCE: Duration = Duration::from_millis(500);
+/// How long a fork waits for room for its child before it fails.
+const LONGEST: Duration = Duration::from_secs(10);
 /// Most pages that are made free below `memory.high` before a fork.
 const ROOM: u64 = 2048;
 

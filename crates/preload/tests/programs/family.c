@@ -1,5 +1,6 @@
 /* Children that only read what their parent has, more than fits: it is stored once for all of them.
-   Arguments: how many, and MiB; "idle": they only wait, and all of it is away. */
+   Arguments: how many, and MiB; "idle": they only wait, and all of it is away; "write": they write
+   what does not compress over all of it, and most are killed. */
 #include "defects.h"
 
 static size_t bytes;
@@ -25,9 +26,23 @@ static int is_right(const unsigned char *p)
 	return 1;
 }
 
+/* What each has written over all of it is there until it ends. */
+static void write_all(unsigned char *p, unsigned seed)
+{
+	unsigned *at = (unsigned *)p, x = seed;
+	for (size_t i = 0; i < bytes / sizeof *at; i++)
+		at[i] = x = x * 1664525 + 1013904223;
+	x = seed;
+	for (size_t i = 0; i < bytes / sizeof *at; i++)
+		CHECK(at[i] == (x = x * 1664525 + 1013904223));
+	_exit(0);
+}
+
 int main(int argc, char **argv)
 {
-	int n = argc > 1 ? atoi(argv[1]) : 12, gate[2], status, is_idle = argc > 3;
+	int n = argc > 1 ? atoi(argv[1]) : 12, gate[2], status;
+	int is_idle = argc > 3 && !strcmp(argv[3], "idle");
+	int writes = argc > 3 && !is_idle;
 	bytes = (size_t)(argc > 2 ? atoi(argv[2]) : 64) << 20;
 	unsigned char *p = map(bytes);
 	for (size_t i = 0; i < bytes / PAGE; i++)
@@ -41,6 +56,8 @@ int main(int argc, char **argv)
 		if (pid == 0) {
 			char end;
 			close(gate[1]);
+			if (writes)
+				write_all(p, i);
 			CHECK(is_idle || is_right(p));
 			/* Until all are there. */
 			CHECK(read(gate[0], &end, 1) == 0);
@@ -61,7 +78,7 @@ int main(int argc, char **argv)
 	close(gate[1]);
 	for (int i = 0; i < n; i++) {
 		CHECK(wait(&status) > 0);
-		CHECK(status == 0);
+		CHECK(status == 0 || (writes && status == SIGKILL));
 	}
 	CHECK(is_right(p));
 	puts("family right");
