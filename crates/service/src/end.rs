@@ -152,10 +152,16 @@ pub fn destroy(process: &Process) {
     // SAFETY: a signal to the program; touches no memory of ours.
     let sent = unsafe { sys::call(number, [pidfd, signal, 0, 0]) };
     if sent.is_err() {
-        for (start, bytes) in process.pager.platform().managed().ranges() {
-            // SAFETY: the program's memory, which is lost with this service.
-            unsafe { sys::unmap(start, bytes) };
-        }
+        give_back_memory(process);
+    }
+}
+
+/// Takes the program's memory away, which is lost with this service: whoever is in it still, a
+/// child of vfork say, is killed rather than finds zeros where pages are in the store.
+pub fn give_back_memory(process: &Process) {
+    for (start, bytes) in process.pager.platform().managed().ranges() {
+        // SAFETY: the program's memory, in which nothing is right any more when this service ends.
+        unsafe { sys::unmap(start, bytes) };
     }
 }
 

@@ -23,6 +23,9 @@ use crate::watch::{State, Unknown};
 /// How often it is looked while something changes.
 const LOOK: Duration = Duration::from_millis(100);
 
+/// How long what is being done is waited for at the end.
+const LAST: Duration = Duration::from_millis(100);
+
 /// What tells that there is something to publish: of several ways of growing and shrinking each
 /// changes one.
 const CHANGES: [Item; 5] = [
@@ -128,7 +131,11 @@ pub fn after(process: &'static Process) -> ! {
             }
             Ok(State::Execed | State::Ended) => {
                 process.publish();
-                process.account.group().leave(process.account.line());
+                if process.pager.gate().try_close(LAST) {
+                    end::give_back_memory(process);
+                    process.account.group().leave(process.account.line());
+                }
+                // Else `deckle run` sees when the memory is free: when this process has ended.
                 let _ = process.link.bye();
                 sys::exit_all(0)
             }

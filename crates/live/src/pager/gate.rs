@@ -2,7 +2,7 @@
 //! needs the state to rest (a fork copies it) closes it.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use deckle_sys::futex;
 
@@ -56,12 +56,41 @@ impl Gate {
             .then(|| Inside(self))
     }
 
-    /// Closes the gate and waits until nobody is inside. For one caller at a time.
+    /// Closes the gate and waits until nobody is inside; first until it is open, if somebody else
+    /// has closed it.
     pub fn close(&self) {
-        let mut now = self.word.fetch_or(CLOSED, Ordering::Acquire) | CLOSED;
-        while now != CLOSED {
-            futex::wait(&self.word, now, None);
-            now = self.word.load(Ordering::Acquire);
+        while !self.shut() {
+            let now = self.word.load(Ordering::Relaxed);
+            if now & CLOSED != 0 {
+                futex::wait(&self.word, now, None);
+            }
+        }
+        self.wait_empty(None);
+    }
+
+    /// Closes the gate for good if it is open, and waits until nobody is inside. False if it was
+    /// closed, or somebody is inside after `most`: it stays closed then, too.
+    pub fn try_close(&self, most: Duration) -> bool {
+        self.shut() && self.wait_empty(Some(Instant::now() + most))
+    }
+
+    fn shut(&self) -> bool {
+        let close = |now| (now & CLOSED == 0).then_some(now | CLOSED);
+        let (success, failure) = (Ordering::Acquire, Ordering::Relaxed);
+        self.word.fetch_update(success, failure, close).is_ok()
+    }
+
+    fn wait_empty(&self, until: Option<Instant>) -> bool {
+        loop {
+            let now = self.word.load(Ordering::Acquire);
+            if now == CLOSED {
+                return true;
+            }
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                return false;
+            }
+            futex::wait(&self.word, now, left);
         }
     }
 
