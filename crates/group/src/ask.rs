@@ -5,14 +5,14 @@
 //! waits for the answer to its own ring or a later one, and looks at the account again.
 
 use core::sync::atomic::AtomicU32;
-use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
 use core::time::Duration;
 use std::time::Instant;
 
 use deckle_sys::futex::{Scope, wait_in, wake_in};
 
 use crate::attach::Group;
-use crate::line::LineId;
+use crate::line::{LineId, Process};
 
 /// A ring of somebody's doorbell, to be waited for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -106,6 +106,52 @@ impl Group {
         }
     }
 
+    /// Asks all other processes at once, as who is out of memory otherwise, and waits for the first
+    /// that has given something, at most so long. Who has not answered by then is late, and is not
+    /// [chosen](Group::choose_donor) until it does.
+    pub fn ask_all(&self, me: LineId, pages: u64, timeout: Duration) -> Answer {
+        /// Between two looks at all of them.
+        const LOOK: Duration = Duration::from_millis(5);
+        let ask = |p: Process| self.ask_last(p.line, pages);
+        let mut rings: Vec<Ring> = self.others(me).filter_map(ask).collect();
+        let start = Instant::now();
+        while !rings.is_empty() && start.elapsed() < timeout {
+            let mut given = None;
+            rings.retain(|&ring| match self.wait_answer(ring, Duration::ZERO) {
+                Answer::Late => true,
+                Answer::Freed(0) => false,
+                some => {
+                    given = Some(some);
+                    false
+                }
+            });
+            if let Some(given) = given {
+                return given;
+            }
+            if let Some(&first) = rings.first() {
+                let _ = self.wait_answer(first, LOOK);
+            }
+        }
+        match rings.is_empty() {
+            true => Answer::Freed(0),
+            false => {
+                rings.iter().for_each(|ring| self.note_late(*ring));
+                Answer::Late
+            }
+        }
+    }
+
+    fn note_late(&self, ring: Ring) {
+        let Some(l) = self.line(ring.line) else {
+            return;
+        };
+        l.late.store(1, SeqCst);
+        // Or it has answered meanwhile.
+        if l.answered.load(SeqCst).wrapping_sub(ring.number) as i32 >= 0 {
+            l.late.store(0, SeqCst);
+        }
+    }
+
     /// The service's side: takes what is asked of it, if anything.
     fn take_request(&self, me: LineId) -> Option<Request> {
         let l = self.line(me)?;
@@ -151,7 +197,8 @@ impl Group {
     pub fn answer(&self, me: LineId, request: Request, freed: u64) {
         let Some(l) = self.line(me) else { return };
         l.answer.store(freed, Relaxed);
-        l.answered.store(request.number, Release);
+        l.answered.store(request.number, SeqCst);
+        l.late.store(0, SeqCst);
         wake_in(Scope::Shared, &l.answered, u32::MAX);
     }
 }

@@ -11,7 +11,7 @@ use deckle_mm::{Item, SIZE_ORDERS, SizeItem, Tunables};
 /// "deckle" and the sort of file.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"deckleGP");
 /// Changed with every change of the layout; the number of knobs is in it.
-pub const VERSION: u32 = 20 << 8 | Tunables::WORDS as u32;
+pub const VERSION: u32 = 21 << 8 | Tunables::WORDS as u32;
 /// Processes of one group.
 pub const LINES: usize = 10_000;
 /// Slots per line between which the CPUs of a process are spread.
@@ -100,6 +100,8 @@ deckle_sys::shared! {
         pub(crate) doorbell: AtomicU32,
         /// Futex word: number of the last request answered.
         pub(crate) answered: AtomicU32,
+        /// Set when it was waited for in vain, until it answers.
+        pub(crate) late: AtomicU32,
         pub(crate) counters: Words<{ Item::COUNT }>,
         pub(crate) sizes: SizeCounters,
         pub(crate) slots: [Slot; SLOTS],

@@ -108,6 +108,8 @@ pub struct Process {
     pub gauges: Gauges,
     /// Chosen by the out-of-memory killer.
     pub killed: bool,
+    /// Whether somebody has waited in vain for its answer, which it has not given yet.
+    pub late: bool,
 }
 
 impl Process {
@@ -237,6 +239,7 @@ impl Group {
         line.filed.store(0, Relaxed);
         line.file_holders.store(0, Relaxed);
         line.settled.store(0, Relaxed);
+        line.late.store(0, Relaxed);
         let generation = self.next_generation();
         line.generation.store(generation, Release);
         self.page.joins.fetch_add(1, Relaxed);
@@ -432,6 +435,7 @@ impl Group {
             swap: line.swap.load(Relaxed),
             gauges: Gauges::read(&line.gauges),
             killed: line.killed.load(Relaxed) != 0,
+            late: line.late.load(Relaxed) != 0,
         })
     }
 

@@ -84,11 +84,17 @@ impl fmt::Display for Members<'_> {
 }
 
 impl Group {
+    /// The processes other than `me` that have a service which may answer soon.
+    pub(crate) fn others(&self, me: LineId) -> impl Iterator<Item = Process> {
+        let others = self.processes().filter(move |p| p.line != me);
+        others.filter(|p| p.service != 0 && !p.late)
+    }
+
     /// Whom to ask for memory: the process, other than `me` and those in `asked`, with most
     /// inactive and droppable pages, then with most resident ones. `None` when everybody was
-    /// asked.
+    /// asked who is not late with an answer.
     pub fn choose_donor(&self, me: LineId, asked: &mut Asked) -> Option<Process> {
-        let others = self.processes().filter(|p| p.line != me && p.service != 0);
+        let others = self.others(me);
         let donor = others.filter(|p| !asked.has(p.line)).max_by_key(|p| {
             let cold = p.gauges.inactive.saturating_add(p.gauges.droppable);
             (cold, p.gauges.resident, p.gauges.oldest_inactive)
@@ -107,8 +113,8 @@ impl Group {
             true => p.gauges.resident,
             false => p.gauges.resident.saturating_add(p.shared),
         };
-        let others = self.processes().filter(|p| p.line != me && p.service != 0);
-        let donor = others
+        let donor = self
+            .others(me)
             .filter(|p| !asked.has(p.line) && has(p) >= WORTH)
             .filter(|p| p.gauges.refaults < u64::from(refaults / 2))
             .min_by_key(|p| (p.gauges.refaults, u64::MAX - has(p)));

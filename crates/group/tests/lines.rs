@@ -4,7 +4,7 @@ use crate::common::*;
 use crate::skipped::skipped;
 use deckle_group::{Answer, Asked, Full, Gauges, GroupCharge, LineId, layout, proc};
 use deckle_mm::{Charge, Item, Stats};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A child that joined and waits to be killed, with `resident` pages published.
 fn member(g: deckle_group::Group, resident: u64, inactive: u64) -> (u32, deckle_group::Process) {
@@ -173,6 +173,56 @@ fn a_request_is_answered_and_a_dead_or_stopped_process_is_not_waited_for_long() 
     wait(worker);
     g.fold_stale();
     assert!(g.ask(line, 1).is_none());
+}
+
+/// All who are stopped are waited for together, once: not each of them by each who asks.
+#[test]
+fn processes_that_do_not_answer_are_passed_over_until_they_do() {
+    let group = group(u64::MAX);
+    let g = group.0;
+    let me = g.join(std::process::id(), 0).unwrap();
+    let workers = [0; 4].map(|_| {
+        spawn(|| {
+            let id = g.join(std::process::id(), 1).unwrap();
+            loop {
+                if let Some(request) = g.wait_request(id, Duration::from_secs(1)) {
+                    g.answer(id, request, 0);
+                }
+            }
+        })
+    });
+    while g.processes().count() < 5 {
+        sleep_ms(1);
+    }
+    let patience = Duration::from_secs(20);
+    assert_eq!(g.ask_all(me, 1, patience), Answer::Freed(0));
+    for worker in &workers[..3] {
+        kill(*worker, libc::SIGSTOP);
+        while proc::proc_stat(*worker).unwrap().state != b'T' {
+            sleep_ms(1);
+        }
+    }
+    let (short, begin) = (Duration::from_secs(1), Instant::now());
+    assert_eq!(g.ask_all(me, 1, short), Answer::Late);
+    assert!(begin.elapsed() < 3 * short);
+    let late = || g.processes().filter(|p| p.late).count();
+    let donors = || {
+        let mut asked = Asked::default();
+        std::iter::from_fn(|| g.choose_donor(me, &mut asked)).count()
+    };
+    assert_eq!((late(), donors()), (3, 1));
+    assert_eq!(g.ask_all(me, 1, patience), Answer::Freed(0));
+    for worker in &workers[..3] {
+        kill(*worker, libc::SIGCONT);
+    }
+    while late() > 0 {
+        sleep_ms(1);
+    }
+    assert_eq!(donors(), 4);
+    for worker in workers {
+        kill(worker, libc::SIGKILL);
+        wait(worker);
+    }
 }
 
 #[test]

@@ -9,9 +9,9 @@ use deckle_mm::units::bytes_to_pages;
 use deckle_mm::{Charge, Item, OverLimit};
 use deckle_store::Ram;
 
-/// How long a process that was asked for memory may take to answer.
+/// How long processes that were asked for memory may take to answer.
 const ANSWER_TIME: Duration = Duration::from_secs(5);
-/// The same where the asker can help itself.
+/// The same of one where the asker can help itself, or ask the others.
 const SHORT_TIME: Duration = Duration::from_millis(100);
 /// How many times such a process is not asked again after it was late.
 const PENALTY: u32 = 256;
@@ -369,19 +369,24 @@ impl Charge for Account {
         let (mut asked, mut again) = (Asked::default(), true);
         loop {
             let Some(donor) = self.group.choose_donor(self.line(), &mut asked) else {
-                if !again {
+                if !core::mem::take(&mut again) {
                     break;
                 }
-                (asked, again) = (Asked::default(), false);
+                asked = Asked::default();
                 continue;
             };
             let Some(ring) = self.group.ask_last(donor.line, pages) else {
                 continue;
             };
-            match self.group.wait_answer(ring, ANSWER_TIME) {
-                Answer::Freed(0) => {}
-                // Who is stopped is not waited for twice.
-                Answer::Late => again = false,
+            let mut answer = self.group.wait_answer(ring, SHORT_TIME);
+            let is_slow = answer == Answer::Late;
+            if is_slow {
+                // It may be stopped, and others as well: all of them together are waited for once.
+                answer = self.group.ask_all(self.line(), pages, ANSWER_TIME);
+            }
+            match answer {
+                Answer::Freed(0) | Answer::Late if is_slow => break,
+                Answer::Freed(0) | Answer::Late => {}
                 Answer::Freed(_) => return true,
                 Answer::Gone => {
                     // If not here, somebody else has returned its charge.
