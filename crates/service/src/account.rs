@@ -11,7 +11,7 @@ use deckle_store::Ram;
 
 /// How long processes that were asked for memory may take to answer.
 const ANSWER_TIME: Duration = Duration::from_secs(5);
-/// The same of one where the asker can help itself, or ask the others.
+/// The same where the asker can help itself.
 const SHORT_TIME: Duration = Duration::from_millis(100);
 /// How many times such a process is not asked again after it was late.
 const PENALTY: u32 = 256;
@@ -378,14 +378,13 @@ impl Charge for Account {
             let Some(ring) = self.group.ask_last(donor.line, pages) else {
                 continue;
             };
-            let mut answer = self.group.wait_answer(ring, SHORT_TIME);
-            let is_slow = answer == Answer::Late;
-            if is_slow {
-                // It may be stopped, and others as well: all of them together are waited for once.
+            let mut answer = self.group.wait_answer(ring, ANSWER_TIME);
+            if answer == Answer::Late {
+                // It may be stopped, and others as well: all that are are waited for once together.
+                // Not before: who reclaims at the limit all at once may find no room for its store.
                 answer = self.group.ask_all(self.line(), pages, ANSWER_TIME);
             }
             match answer {
-                Answer::Freed(0) | Answer::Late if is_slow => break,
                 Answer::Freed(0) | Answer::Late => {}
                 Answer::Freed(_) => return true,
                 Answer::Gone => {
