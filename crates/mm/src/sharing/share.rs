@@ -21,7 +21,7 @@ use crate::platform::PlatformError;
 use crate::stat::Item;
 use crate::table::block::{BlockState, HugeMap, Presence, Table, around};
 use crate::table::entry::{Entry, Kind};
-use crate::units::{BLOCK_PAGES, BlockNr, PageRun, SpaceId, Vpn};
+use crate::units::{BLOCK_PAGES, BlockNr, PageMask, PageRun, Pfn, SpaceId, Vpn};
 
 /// Most pages that become the writer's own with a written one.
 const WINDOW: u32 = 64;
@@ -209,7 +209,7 @@ impl<E: Env> Engine<E> {
             matches!(e.kind(), Kind::Mapped(_)) && e.shared() == shared && e.prot() == prot
         };
         if let Some((first, n)) = self.ahead_of_writes(table, i) {
-            self.take_over(table, first, n);
+            self.take_over_written(table, first, n);
             return Ok(());
         }
         let most = WINDOW.min(BLOCK_PAGES - i);
@@ -228,7 +228,7 @@ impl<E: Env> Engine<E> {
         if self.is_tight(0) {
             self.machine().kick(Work::Reclaim);
         }
-        self.take_over(table, i, n);
+        self.take_over_written(table, i, n);
         Ok(())
     }
 
@@ -246,6 +246,42 @@ impl<E: Env> Engine<E> {
         let pages = run.len() as u64;
         let charged = self.is_far_below_high(t, pages) && self.charge().try_unshare(pages).is_ok();
         charged.then_some((run.start, run.len() as u32))
+    }
+
+    /// The same as [`take_over`](Self::take_over) where they are written. A folio of which others
+    /// share the rest is split: it is kept aside as a whole, and with it would be what is charged
+    /// here now, which reclaim could not find. Block locked.
+    fn take_over_written(&self, table: &mut Table, first: u32, n: u32) {
+        self.take_over(table, first, n);
+        for k in [first, first + n - 1] {
+            if let Some(p) = table.get(k).frame() {
+                self.split_if_mixed(table, k, p);
+            }
+        }
+    }
+
+    /// Splits the folio of the entry `k`, if any of its pages is shared.
+    fn split_if_mixed(&self, table: &Table, k: u32, pfn: Pfn) {
+        let folio = self.folio_of(pfn);
+        let (head, pages) = (folio.start, folio.end.0 - folio.start.0);
+        let start = k.wrapping_sub(pfn.0 - head.0);
+        let (mut live, mut shared) = (PageMask::EMPTY, false);
+        for i in 0..pages {
+            let e = table.get(start.wrapping_add(i));
+            if e.frame() == Some(head.add(i)) {
+                live.set(i);
+                shared |= e.shared();
+            }
+        }
+        let can_split = pages > 1 && !self.zone_of(head).has_bad(head, pages);
+        if shared && can_split {
+            // Who holds it otherwise has it busy, or has a look at it: it stays whole then.
+            if let Some(folio) = self.freeze_folio(head, live.count()) {
+                self.split_frozen(folio, &live, 0, None);
+                let first = k.saturating_sub(pfn.0 - head.0);
+                self.sort_lists(table, first, pages.min(BLOCK_PAGES - first));
+            }
+        }
     }
 
     /// Ends the sharing of the shared entries among `first..first + n`; their charge is the

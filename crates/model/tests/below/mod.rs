@@ -92,6 +92,38 @@ fn a_large_folio_is_given_up_a_portion_at_a_time() {
     }
 }
 
+/// Pages that were written since the fork, and are charged here, stayed with the shared ones of
+/// their folio: who had hundreds of them had nothing to reclaim, and was killed.
+#[test]
+#[cfg(feature = "huge-pages")]
+fn p20_what_was_written_of_a_shared_folio_can_be_reclaimed() {
+    let t = Tunables {
+        thp: ThpMode::Never,
+        sizes: Sizes::NEVER.with(8, SizeMode::Always),
+        fault_max: 1 << 20,
+        ..tunables(409)
+    };
+    let rig = Rig::new(64, 1, 1, true, t);
+    let start = rig.mmap(0, BLOCK / 2);
+    (0..BLOCK / 2).for_each(|i| rig.write(start.add(i), byte_of(i)));
+    assert_eq!(rig.folio(start).order, 8);
+    assert!(rig.fork());
+    (0..BLOCK / 2)
+        .step_by(9)
+        .for_each(|i| rig.write(start.add(i), byte_of(i + 1)));
+    let shared = rig.stat(Item::NrShared);
+    let own = BLOCK / 2 - shared;
+    assert!((29..BLOCK / 4).contains(&own), "{own} pages of its own");
+    rig.verify(&"written");
+    // Less what the store has grown by.
+    let freed: u64 = (0..4).map(|_| rig.mm.reclaim(BLOCK)).sum();
+    assert!((1..=own).contains(&freed), "{freed} of {own}");
+    assert_eq!((rig.resident(), rig.stat(Item::NrShared)), (shared, shared));
+    rig.verify(&"reclaimed");
+    let holds = |i| rig.holds(start.add(i), byte_of(i + u64::from(i % 9 == 0)));
+    assert!((0..BLOCK / 2).all(holds));
+}
+
 #[test]
 fn p20_what_the_store_refuses_stays_shared_is_offered_once_and_costs_nothing() {
     /// The test's store refuses pages that begin so.
