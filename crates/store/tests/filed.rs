@@ -395,9 +395,9 @@ fn what_a_fork_has_cut_has_a_place_in_the_file_for_itself() {
         *store.file_mut() = Encrypted::new(Handle::new(&disk, 2));
         store.own();
     }
-    for i in 0..PAGES.len() {
+    for (i, pages) in PAGES.into_iter().enumerate() {
         let written = store.writeback().unwrap();
-        assert_eq!(written.pages, u64::from(PAGES[i]));
+        assert_eq!(written.pages, u64::from(pages));
         store.verify().unwrap();
         let is_there = |&k: &usize| k % 3 != 0 || k == i;
         (0..=i).filter(is_there).for_each(|k| check(&store, k));
