@@ -141,13 +141,14 @@ impl Group {
         }
     }
 
-    fn note_late(&self, ring: Ring) {
+    /// Who was rung so is late, unless it has answered or left meanwhile.
+    pub fn note_late(&self, ring: Ring) {
         let Some(l) = self.line(ring.line) else {
             return;
         };
         l.late.store(1, SeqCst);
-        // Or it has answered meanwhile.
-        if l.answered.load(SeqCst).wrapping_sub(ring.number) as i32 >= 0 {
+        let answered = l.answered.load(SeqCst).wrapping_sub(ring.number) as i32 >= 0;
+        if answered || self.line(ring.line).is_none() {
             l.late.store(0, SeqCst);
         }
     }

@@ -12,6 +12,7 @@ use deckle_group::{Group, Members, Remedies};
 use deckle_live::{Hooks, pager::Fault};
 use deckle_mm::{Charge, FaultError};
 use deckle_uffd::Errno;
+use std::time::Instant;
 
 /// Pause before a fault is tried again while somebody else is being killed for it.
 const PAUSE: Duration = Duration::from_millis(5);
@@ -152,17 +153,28 @@ pub fn destroy(process: &Process) {
     // SAFETY: a signal to the program; touches no memory of ours.
     let sent = unsafe { sys::call(number, [pidfd, signal, 0, 0]) };
     if sent.is_err() {
-        give_back_memory(process);
+        give_back_memory(process, Duration::MAX);
     }
 }
 
 /// Takes the program's memory away, which is lost with this service: whoever is in it still, a
-/// child of vfork say, is killed rather than finds zeros where pages are in the store.
-pub fn give_back_memory(process: &Process) {
+/// child of vfork say, is killed rather than finds zeros where pages are in the store. Whether that
+/// was all, within about `most`.
+pub fn give_back_memory(process: &Process, most: Duration) -> bool {
+    /// Bytes at once: some milliseconds of the kernel's work.
+    const PORTION: usize = 64 << 20;
+    let begin = Instant::now();
     for (start, bytes) in process.pager.platform().managed().ranges() {
-        // SAFETY: the program's memory, in which nothing is right any more when this service ends.
-        unsafe { sys::unmap(start, bytes) };
+        for at in (0..bytes).step_by(PORTION) {
+            if begin.elapsed() > most {
+                return false;
+            }
+            // SAFETY: the program's memory, in which nothing is right any more when this service
+            // ends.
+            unsafe { sys::unmap(start + at, PORTION.min(bytes - at)) };
+        }
     }
+    true
 }
 
 /// A panic in the service ends the program with one line.

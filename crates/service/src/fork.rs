@@ -10,8 +10,10 @@
 //! service opens a userfaultfd of the child's own, registers what is managed, protects what is
 //! shared, and lets the parent go on.
 
+use crate::account::DONATION;
 use crate::process::{self, Process};
 use crate::swapfile::Files;
+use crate::tables::FIXED;
 use crate::tasks::{self, Found};
 use crate::{heap, sys};
 use core::sync::atomic::Ordering::{Relaxed, Release};
@@ -69,10 +71,13 @@ impl Process {
 
     fn stand_still(&self, alone: bool, refused: usize) -> Result<usize, i32> {
         self.begun.lock().drain(..).for_each(|thread| thread.wait());
+        // Or the end of the program would take away what is reclaimed here.
+        let inside = self.pager.gate().enter();
         let ahead = self.make_room_for_fork();
         if !alone && !self.has_room_for_child() {
             return Err(libc::ENOMEM);
         }
+        drop(inside);
         let frozen = match alone {
             true => self.pager.freeze_whole(),
             false => self.pager.freeze(ahead),
@@ -210,21 +215,21 @@ impl Process {
         is_family && account.pays_to_give(mm, account.group().shared_with(account.line()))
     }
 
-    /// A child is charged with metadata of its own whatever there is: where nobody gives room for
-    /// that, memory is out as for a fault. False: still, after a while.
+    /// A child is charged with what a service has for itself alone whatever there is: where nobody
+    /// gives room for that, memory is out as for a fault. False: still, after a while.
     fn has_room_for_child(&self) -> bool {
         let (account, mm, begin) = (&self.account, self.pager.mm(), Instant::now());
         loop {
-            let needs = account.own();
-            let lacks = (account.usage() + needs).saturating_sub(account.max());
+            let lacks = (account.usage() + FIXED).saturating_sub(account.max());
             if lacks == 0 {
                 return true;
             }
             if begin.elapsed() > LONGEST {
                 return false;
             }
-            if mm.reclaim(lacks) == 0 && !account.reclaim_elsewhere(lacks) {
-                crate::end::refuses_fork(self, needs);
+            let enough = lacks.max(DONATION);
+            if mm.reclaim_hard(enough) == 0 && !account.reclaim_elsewhere(enough) {
+                crate::end::refuses_fork(self, FIXED);
             }
         }
     }

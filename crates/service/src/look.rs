@@ -23,7 +23,8 @@ use crate::watch::{State, Unknown};
 /// How often it is looked while something changes.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// How long what is being done is waited for at the end.
+/// How long what is being done is waited for at the end, and how long memory is given back before
+/// the kernel does it: more would look to `deckle run` as if this process went on.
 const LAST: Duration = Duration::from_millis(100);
 
 /// What tells that there is something to publish: of several ways of growing and shrinking each
@@ -131,8 +132,8 @@ pub fn after(process: &'static Process) -> ! {
             }
             Ok(State::Execed | State::Ended) => {
                 process.publish();
-                if process.pager.gate().try_close(LAST) {
-                    end::give_back_memory(process);
+                let has_all = process.pager.gate().try_close(LAST);
+                if has_all && end::give_back_memory(process, LAST) {
                     process.account.group().leave(process.account.line());
                 }
                 // Else `deckle run` sees when the memory is free: when this process has ended.

@@ -143,6 +143,9 @@ impl Calls {
         if let Err(errno) = self.may_grow(op, args) {
             return request.answer(Err(errno));
         }
+        // The end of the program waits for what is done to its memory. A fork closes the gate.
+        let is_fork = matches!(op, Op::ForkBegin | Op::ForkEnd);
+        let inside = (!is_fork).then(|| self.process.pager.gate().enter());
         let result = match op {
             Op::Map => self.map(args),
             Op::MapFixed => self.map_fixed(args),
@@ -172,6 +175,7 @@ impl Calls {
             Op::Limit => Ok(self.process.reserved()),
         };
         self.note_reserved(op);
+        drop(inside);
         request.answer(result);
     }
 

@@ -13,7 +13,7 @@ use std::time::Instant;
 const SMALL: usize = 16 << 20;
 /// Pages of what never changes much, and a child has anew: data and stacks of the image and data of
 /// the program's side, measured: 304 KiB at most, 212 at rest.
-const FIXED: u64 = 76;
+pub const FIXED: u64 = 76;
 /// A look at which pages others have, too, takes one part in so many of the time: it reads 8 bytes
 /// for each page of the heap, with all that is stored.
 const SHARE: u32 = 50;

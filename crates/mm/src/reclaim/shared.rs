@@ -206,6 +206,8 @@ impl<E: Env> Mm<E> {
                     _ => {}
                 }
             }
+            // Who wrote to a neighbour meanwhile did not see these.
+            self.sort_lists(table, first, n);
         });
         // The program has discarded these meanwhile.
         for k in stored.without(&gone).pages() {
