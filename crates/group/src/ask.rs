@@ -22,6 +22,13 @@ pub struct Ring {
     number: u32,
 }
 
+impl Ring {
+    /// Whether an answer to the request of that number is one to this ring, or came later.
+    fn is_answered_by(self, number: u32) -> bool {
+        number.wrapping_sub(self.number) as i32 >= 0
+    }
+}
+
 /// Work for a service.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Request {
@@ -92,7 +99,7 @@ impl Group {
                 return Answer::Gone;
             };
             let answered = l.answered.load(Acquire);
-            if answered.wrapping_sub(ring.number) as i32 >= 0 {
+            if ring.is_answered_by(answered) {
                 return Answer::Freed(l.answer.load(Relaxed));
             }
             let left = timeout.saturating_sub(start.elapsed());
@@ -147,8 +154,8 @@ impl Group {
             return;
         };
         l.late.store(1, SeqCst);
-        let answered = l.answered.load(SeqCst).wrapping_sub(ring.number) as i32 >= 0;
-        if answered || self.line(ring.line).is_none() {
+        let is_answered = ring.is_answered_by(l.answered.load(SeqCst));
+        if is_answered || self.line(ring.line).is_none() {
             l.late.store(0, SeqCst);
         }
     }

@@ -238,15 +238,21 @@ fn p20_the_process_that_grows_is_killed_and_what_others_share_is_not_copied() {
     }
 }
 
+/// Runs `family`, whose processes must have found all their bytes right, under a limit.
+fn family(limit: &str, args: &[&str]) -> common::Ran {
+    let program = compile("family", &[]);
+    let command = [&[program.to_str().expect("path")], args].concat();
+    let ran = run(&["--memory-max", limit], &command);
+    expect(&ran, "family right");
+    ran
+}
+
 /// Each child stored all that it shared in a store of its own, and was charged with tables that it
 /// had not written: a limit of 56 MiB killed 7 of 12 children of 64 MiB. All read it three times at
 /// most: the bound is a quarter of what is stored if each stores all of it each time.
 #[test]
 fn p20_a_family_that_only_reads_stores_its_memory_once() {
-    let program = compile("family", &[]);
-    let program = program.to_str().expect("path");
-    let ran = run(&["--memory-max", "56M"], &[program, "12", "64"]);
-    expect(&ran, "family right");
+    let ran = family("56M", &["12", "64"]);
     assert!(!ran.err.contains("killed"), "{}", ran.err);
     let swap = ran.err.split("swap ").nth(1).expect("a summary").trim();
     let out: f64 = match swap.split_once(" MiB out") {
@@ -261,10 +267,7 @@ fn p20_a_family_that_only_reads_stores_its_memory_once() {
 /// segment, 1.9 MiB, of which it had none: the parent was killed.
 #[test]
 fn p20_children_that_wait_cost_what_they_write() {
-    let program = compile("family", &[]);
-    let program = program.to_str().expect("path");
-    let ran = run(&["--memory-max", "48M"], &[program, "60", "64", "idle"]);
-    expect(&ran, "family right");
+    let ran = family("48M", &["60", "64", "idle"]);
     assert!(!ran.err.contains("killed"), "{}", ran.err);
     assert!(peak(&ran) <= 48.0 + 4.0, "{}", ran.err);
 }
@@ -273,10 +276,7 @@ fn p20_children_that_wait_cost_what_they_write() {
 /// killed, took twice the limit, and their parent was killed as well.
 #[test]
 fn p20_forks_that_find_no_room_are_out_of_memory_before_they_are_made() {
-    let program = compile("family", &[]);
-    let program = program.to_str().expect("path");
-    let ran = run(&["--memory-max", "48M"], &[program, "60", "40", "write"]);
-    expect(&ran, "family right");
+    let ran = family("48M", &["60", "40", "write"]);
     assert!(ran.err.contains("fork of process"), "{}", ran.err);
     assert!(peak(&ran) <= 48.0 + 16.0, "{}", ran.err);
 }

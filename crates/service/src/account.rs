@@ -380,7 +380,7 @@ impl Charge for Account {
             };
             let mut answer = self.group.wait_answer(ring, ANSWER_TIME);
             if answer == Answer::Late {
-                // It may be stopped, and others as well: all that are are waited for once together.
+                // It may be stopped, and others as well: those are waited for once, together.
                 // Not before: who reclaims at the limit all at once may find no room for its store.
                 self.group.note_late(ring);
                 answer = self.group.ask_all(self.line(), pages, ANSWER_TIME);
