@@ -23,6 +23,7 @@ mod parts {
     pub mod rights;
     pub mod second;
     pub mod sys;
+    pub mod words;
 
     pub use second::{config, host};
 

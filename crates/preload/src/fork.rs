@@ -11,6 +11,7 @@
 //! our own, since in the child the thread's may be write-protected and served by nobody yet.
 
 use crate::child::{self, Child, Pending, STAGES, Stage};
+use crate::words::Words;
 use crate::{DOOR, brk, gate, host, limits, load, rights, sys};
 use core::arch::asm;
 use core::cell::UnsafeCell;
@@ -74,15 +75,29 @@ impl Clone {
         Some(*stack).filter(|stack| *stack != 0)
     }
 
-    /// Whether the child may be where nobody can connect.
-    fn leaves(&self) -> bool {
-        const NEW: i32 =
-            libc::CLONE_NEWNS | libc::CLONE_NEWUSER | libc::CLONE_NEWPID | libc::CLONE_NEWNET;
+    /// Whether one of these flags is given.
+    pub fn has(&self, any: i32) -> bool {
         let flags = match self {
             Clone::Old([flags, ..], _) => *flags,
             Clone::New(words, ..) => words[0] as usize,
         };
-        flags & NEW as usize != 0
+        flags & any as usize != 0
+    }
+
+    /// Whether the child may be where nobody can connect.
+    fn leaves(&self) -> bool {
+        const NEW: i32 =
+            libc::CLONE_NEWNS | libc::CLONE_NEWUSER | libc::CLONE_NEWPID | libc::CLONE_NEWNET;
+        self.has(NEW)
+    }
+
+    /// Where the kernel writes the child's id in the child; 0: nowhere.
+    fn word_of_child(&self) -> usize {
+        match self {
+            _ if !self.has(libc::CLONE_CHILD_SETTID) => 0,
+            Clone::Old([_, _, child, _], _) => *child,
+            Clone::New(words, ..) => words[2] as usize,
+        }
     }
 
     /// The signal that the child's end sends; 0: none.
@@ -97,12 +112,11 @@ impl Clone {
 
     /// Where the kernel writes a descriptor of the child.
     pub fn pidfd(&self) -> Option<*const i32> {
-        let (flags, word) = match self {
-            Clone::Old([flags, parent, ..], _) => (*flags, *parent),
-            Clone::New(words, ..) => (words[0] as usize, words[1] as usize),
+        let word = match self {
+            Clone::Old([_, parent, ..], _) => *parent,
+            Clone::New(words, ..) => words[1] as usize,
         };
-        let wanted = flags & libc::CLONE_PIDFD as usize != 0;
-        wanted.then_some(word as *const i32)
+        self.has(libc::CLONE_PIDFD).then_some(word as *const i32)
     }
 
     /// # Safety
@@ -156,7 +170,7 @@ struct Work {
 /// # Errors
 /// The errno of the call; ENOMEM if the limit has no room for a copy; EAGAIN if the child cannot
 /// have a service.
-pub fn carry_out(call: Clone, by: host::Caller) -> Result<usize, i32> {
+pub fn carry_out(mut call: Clone, by: host::Caller) -> Result<usize, i32> {
     if call.leaves() {
         rights::provide(false);
     }
@@ -168,14 +182,22 @@ pub fn carry_out(call: Clone, by: host::Caller) -> Result<usize, i32> {
     FORKING.acquire();
     limits::CHANGING.acquire();
     let managed = gate::is_managed();
+    let words = Words::take(&mut call);
+    let sequences = managed.then(host::leave_sequences);
     let mut work = Work {
         call,
         by,
         managed,
-        result: Err(libc::EAGAIN),
+        result: Err(*words.as_ref().err().unwrap_or(&libc::EAGAIN)),
     };
-    // SAFETY: the function returns, in the child on its copy of the stack.
-    unsafe { on_own_stack(run, &raw mut work as usize) };
+    if words.is_ok() {
+        // SAFETY: the function returns, in the child on its copy of the stack.
+        unsafe { on_own_stack(run, &raw mut work as usize) };
+    }
+    sequences.into_iter().for_each(host::return_to_sequences);
+    if let (Ok(words), Ok(1..)) = (&words, work.result) {
+        words.give();
+    }
     limits::CHANGING.release();
     FORKING.release();
     brk::CHANGING.release();
@@ -241,7 +263,7 @@ fn make(call: &Clone, by: host::Caller, number: Option<u32>) -> Result<usize, i3
             DOOR.link.store(raw, Relaxed);
             let alone = usize::from(link.is_none());
             let why = hindrance.map_or(0, |call| call as usize + 1);
-            gate::request(Op::ForkBegin, [alone, why]).map(|_| word)
+            gate::request(Op::ForkBegin, [alone, why, call.word_of_child()]).map(|_| word)
         });
         match begun {
             Ok(shared) => word = Some((shared, number)),

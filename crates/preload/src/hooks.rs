@@ -1,6 +1,6 @@
 //! The functions of libc by which a program forks, and those that stand behind ours.
 
-use crate::{filter, gate, sys, window};
+use crate::{filter, gate, sequences, sys, window};
 use core::ffi::{CStr, c_int, c_void};
 use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::{Acquire, Release};
@@ -28,6 +28,7 @@ pub fn register() {
     for (name, to) in &REAL {
         to.store(look_up(name) as usize, Release);
     }
+    sequences::look_up(|name| look_up(name) as usize);
     // SAFETY: functions of this library, which is never unloaded.
     unsafe {
         libc::pthread_atfork(Some(prepare), Some(done), Some(done));

@@ -29,9 +29,11 @@ mod limits;
 mod load;
 mod map;
 mod rights;
+mod sequences;
 mod sys;
 mod thread;
 mod window;
+mod words;
 
 /// What the service and this library share.
 static DOOR: deckle_door::Door = deckle_door::Door::new();

@@ -31,8 +31,15 @@ use std::time::Instant;
 impl Process {
     /// Before a fork: everything stands still when this is answered. `alone`: no service will be
     /// had in the child, which gets all of its memory at once and is outside of the limit;
-    /// `refused` tells the call, plus one, that a filter of the program's refuses.
-    pub fn fork_begin(&self, alone: bool, refused: usize) -> Result<usize, i32> {
+    /// `refused` tells the call, plus one, that a filter of the program's refuses. `word`, if it is
+    /// not 0, is written by the kernel in the child before that has a service.
+    pub fn fork_begin(&self, alone: bool, refused: usize, word: usize) -> Result<usize, i32> {
+        let page = word & !(sys::PAGE - 1);
+        let is_managed = || self.pager.platform().managed().touches(page, sys::PAGE);
+        if word != 0 && is_managed() && !self.held.lock().contains(page, sys::PAGE) {
+            let _inside = self.pager.gate().enter();
+            self.hold(page, sys::PAGE)?;
+        }
         match alone {
             true if self.account.group().strict() => return Err(libc::EAGAIN),
             true => {}

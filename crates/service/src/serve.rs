@@ -164,7 +164,7 @@ impl Calls {
             Op::Leave => self.leave(args[0], args[1]),
             Op::Hold => self.process.hold(args[0], args[1]),
             Op::ForkBegin => {
-                let done = self.process.fork_begin(args[0] != 0, args[1]);
+                let done = self.process.fork_begin(args[0] != 0, args[1], args[2]);
                 self.still = done.is_ok();
                 done
             }

@@ -27,6 +27,12 @@ pub fn before_fork() -> bool {
 /// After it, on both sides.
 pub fn after_fork(_taken: bool) {}
 
+/// Restartable sequences, of which there are none here: `rseq` is refused.
+pub fn leave_sequences() {}
+
+/// The same.
+pub fn return_to_sequences((): ()) {}
+
 /// As close to the fork as can be.
 pub fn hold() {}
 

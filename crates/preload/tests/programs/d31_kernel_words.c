@@ -1,0 +1,93 @@
+/* The kernel writes to managed memory while a fork is made: to the words that clone and clone3 are
+   given, in the parent and in the child, and to the forking thread's record on a stack of the
+   program's own. The bytes beside the words stay, away or not. Prints "d31 right". */
+#include "defects.h"
+#include <sched.h>
+
+#define BYTES (96 * MIB)
+#define EACH 20
+
+#ifndef CLONE_PIDFD
+#define CLONE_PIDFD 0x1000
+#endif
+
+struct ask { /* struct clone_args, as of Linux 5.7 */
+	uint64_t flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls;
+	uint64_t set_tid, set_tid_size, cgroup;
+};
+
+static unsigned char *memory;
+
+/* A word in the middle of a page that is not touched otherwise, and so is away as a rule. */
+static int *place(size_t i)
+{
+	return (int *)(memory + (mixed(i) % (BYTES / PAGE)) * PAGE + WORDS * 8 + 64);
+}
+
+static long make(int new, long flags, int *parent, int *child, int *pidfd)
+{
+	struct ask ask = {
+		.flags = flags, .exit_signal = SIGCHLD, .parent_tid = (uintptr_t)parent,
+		.child_tid = (uintptr_t)child, .pidfd = (uintptr_t)pidfd,
+	};
+	if (new)
+		return syscall(SYS_clone3, &ask, sizeof ask);
+	return syscall(SYS_clone, flags | SIGCHLD, 0, flags & CLONE_PIDFD ? pidfd : parent, child, 0);
+}
+
+static void words(int new)
+{
+	for (size_t i = 0; i < EACH; i++) {
+		int *parent = place(3 * i), *child = place(3 * i + 1), *pidfd = place(3 * i + 2);
+		long flags = CLONE_CHILD_SETTID | (new || i % 2 ? CLONE_PIDFD : 0);
+		if (new || i % 2 == 0)
+			flags |= CLONE_PARENT_SETTID;
+		*pidfd = -1;
+		long pid = make(new, flags, parent, child, pidfd);
+		CHECK(pid >= 0);
+		if (pid == 0)
+			syscall(SYS_exit_group, *child == syscall(SYS_getpid) ? 0 : 5);
+		CHECK(well((pid_t)pid, "child of clone"));
+		CHECK(!(flags & CLONE_PARENT_SETTID) || *parent == pid);
+		CHECK(!(flags & CLONE_PIDFD) || (*pidfd > 2 && close(*pidfd) == 0));
+	}
+	int *nowhere = (int *)16;
+	errno = 0;
+	CHECK(make(new, CLONE_PIDFD, NULL, NULL, nowhere) == -1 && errno == EFAULT);
+	long pid = make(new, CLONE_PARENT_SETTID, nowhere, NULL, NULL);
+	if (pid == 0)
+		syscall(SYS_exit_group, 0);
+	CHECK(pid > 0 && well((pid_t)pid, "child without a word"));
+}
+
+static void *forks(void *unused)
+{
+	for (size_t i = 0; i < EACH; i++) {
+		pid_t pid = fork();
+		CHECK(pid >= 0);
+		if (pid == 0)
+			_exit(pthread_self() == 0);
+		CHECK(well(pid, "child of a thread"));
+		step();
+	}
+	return unused;
+}
+
+int main(void)
+{
+	watch(15);
+	memory = map(BYTES);
+	fill(memory, 31, BYTES);
+	words(0);
+	words(1);
+	unsigned char *stack = map(4 * MIB);
+	memset(stack, 1, 4 * MIB);
+	pthread_attr_t attr;
+	pthread_t thread;
+	CHECK(pthread_attr_init(&attr) == 0 && pthread_attr_setstack(&attr, stack, 4 * MIB) == 0);
+	CHECK(pthread_create(&thread, &attr, forks, NULL) == 0 && pthread_join(thread, NULL) == 0);
+	for (size_t page = 0; page < BYTES / PAGE; page++)
+		CHECK(right_page(memory, 31, page));
+	puts("d31 right");
+	return 0;
+}
