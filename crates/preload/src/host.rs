@@ -42,9 +42,9 @@ pub fn reserve_image(bytes: usize) -> Result<usize, i32> {
     sys::reserve(0, bytes)
 }
 
-/// Before a fork: has the kernel leave the calling thread's restartable sequences alone, whose area,
-/// in libc's record of the thread, it writes to whenever the thread was off its CPU. What to return
-/// to after; `None`: there are none, or nobody may ask.
+/// Before a fork: has the kernel leave the calling thread's restartable sequences alone, whose
+/// area, in libc's record of the thread, it writes to whenever the thread was off its CPU. What to
+/// return to after; `None`: there are none, or nobody may ask.
 pub use crate::sequences::leave as leave_sequences;
 /// After it, on both sides.
 pub use crate::sequences::return_to as return_to_sequences;

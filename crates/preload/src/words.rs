@@ -1,12 +1,12 @@
-//! What the kernel writes to, and reads of, the program's memory while a fork is made: nobody serves
-//! a fault then, so the kernel would wait for ever where a page is away, or write-protected for the
-//! child's sake.
+//! What the kernel writes to, and reads of, the program's memory while a fork is made: nobody
+//! serves a fault then, so the kernel would wait for ever where a page is away, or write-protected
+//! for the child's sake.
 //!
 //! - The parent's words (`CLONE_PARENT_SETTID`, `CLONE_PIDFD`): the kernel is given words of ours,
-//!   and the program's are written once the service goes on. So is what the kernel reads
-//!   (`set_tid` of `clone3`).
-//! - The child's word (`CLONE_CHILD_SETTID`), which libc's fork has in the thread's record: its page
-//!   is kept resident, so that the child has a copy of it.
+//!   and the program's are written once the service goes on. What the kernel reads (`set_tid` of
+//!   `clone3`) it has of ours, too.
+//! - The child's word (`CLONE_CHILD_SETTID`), which libc's fork has in the thread's record: its
+//!   page is kept resident, so that the child has a copy of it.
 //! - The area of restartable sequences, in the same record: it is left for so long (`host`).
 
 use crate::fork::Clone;
@@ -83,7 +83,7 @@ impl Words {
 const READ: libc::c_long = libc::SYS_process_vm_readv;
 const WRITE: libc::c_long = libc::SYS_process_vm_writev;
 
-/// Copies a word of the program's to `own`, or from there, as the kernel would; false: it cannot be.
+/// Copies a word of the program's to `own`, or from there, as the kernel would; false: it cannot.
 fn copy(call: libc::c_long, word: usize, own: &mut u32) -> bool {
     let own = core::ptr::from_mut(own);
     if !DOOR.may(call) {

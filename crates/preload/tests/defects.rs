@@ -267,12 +267,14 @@ fn d12_children_of_clone_and_of_fork_at_once() {
     right("d12_raw_clones", &[]);
 }
 
-/// The kernel waited for ever for a page that it was to write to while a fork was made, since nobody
-/// serves a fault then: a word of `clone`'s or `clone3`'s, or the thread's own record (restartable
-/// sequences) where that lies in managed memory.
+/// The kernel waited for ever for a page that it was to write to while a fork was made, since
+/// nobody serves a fault then: a word of `clone`'s or `clone3`'s, or the thread's own record
+/// (restartable sequences) where that lies in managed memory.
 #[test]
 fn d31_what_the_kernel_writes_while_a_fork_is_made_is_written() {
-    right("d31_kernel_words", &[]);
+    if right("d31_kernel_words", &[]).out.contains("may not") {
+        skipped("a child whose id is chosen: not allowed here");
+    }
 }
 
 /// Where the kernel itself writes the word of a futex it does not wait for the page: EFAULT.

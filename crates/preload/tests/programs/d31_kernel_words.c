@@ -60,6 +60,28 @@ static void words(int new)
 	CHECK(pid > 0 && well((pid_t)pid, "child without a word"));
 }
 
+/* The kernel reads the id that a child is to have. */
+static void chosen(void)
+{
+	for (size_t i = 0; i < EACH; i++) {
+		int *id = place(1000 + i);
+		struct ask ask = {
+			.exit_signal = SIGCHLD, .set_tid = (uintptr_t)id, .set_tid_size = 1,
+		};
+		*id = 20000 + (getpid() * 37 + (int)i * 101) % 10000;
+		CHECK(madvise((void *)((uintptr_t)id & -PAGE), PAGE, MADV_PAGEOUT) == 0);
+		long pid = syscall(SYS_clone3, &ask, sizeof ask);
+		if (pid == 0)
+			syscall(SYS_exit_group, 0);
+		if (pid < 0 && errno == EPERM) {
+			puts("ids may not be chosen here");
+			return;
+		}
+		CHECK(pid == *id || errno == EEXIST);
+		CHECK(pid < 0 || well((pid_t)pid, "child of a chosen id"));
+	}
+}
+
 static void *forks(void *unused)
 {
 	for (size_t i = 0; i < EACH; i++) {
@@ -80,6 +102,7 @@ int main(void)
 	fill(memory, 31, BYTES);
 	words(0);
 	words(1);
+	chosen();
 	unsigned char *stack = map(4 * MIB);
 	memset(stack, 1, 4 * MIB);
 	pthread_attr_t attr;
