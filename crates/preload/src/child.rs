@@ -88,8 +88,8 @@ impl Child<'_> {
         while unsafe { sys::call(libc::SYS_waitid, args) } == Err(libc::EINTR) {}
         before.take_back(self.pid);
         if let Some(word) = call.pidfd() {
-            // SAFETY: the program's word, into which the kernel has written a descriptor that no
-            // other thread can know of.
+            // SAFETY: the program's word, or ours in its place, into which the kernel has written a
+            // descriptor that no other thread can know of.
             let _ = unsafe { sys::call(libc::SYS_close, [word.read() as usize]) };
         }
     }

@@ -91,10 +91,11 @@ impl Clone {
         self.has(NEW)
     }
 
-    /// Where the kernel writes the child's id in the child; 0: nowhere.
+    /// The word in the child that the kernel writes as it begins and ends, and its service looks at
+    /// before that serves a fault; 0: none.
     fn word_of_child(&self) -> usize {
         match self {
-            _ if !self.has(libc::CLONE_CHILD_SETTID) => 0,
+            _ if !self.has(libc::CLONE_CHILD_SETTID | libc::CLONE_CHILD_CLEARTID) => 0,
             Clone::Old([_, _, child, _], _) => *child,
             Clone::New(words, ..) => words[2] as usize,
         }
@@ -159,6 +160,7 @@ static SHARED: AtomicUsize = AtomicUsize::new(0);
 /// What is to be done on the own stack, and what came of it.
 struct Work {
     call: Clone,
+    words: Words,
     by: host::Caller,
     managed: bool,
     result: Result<usize, i32>,
@@ -182,27 +184,25 @@ pub fn carry_out(mut call: Clone, by: host::Caller) -> Result<usize, i32> {
     FORKING.acquire();
     limits::CHANGING.acquire();
     let managed = gate::is_managed();
-    let words = Words::take(&mut call);
-    let sequences = managed.then(host::leave_sequences);
-    let mut work = Work {
-        call,
-        by,
-        managed,
-        result: Err(*words.as_ref().err().unwrap_or(&libc::EAGAIN)),
-    };
-    if words.is_ok() {
+    let result = Words::take(&mut call).and_then(|words| {
+        let sequences = managed.then(host::leave_sequences);
+        let mut work = Work {
+            call,
+            words,
+            by,
+            managed,
+            result: Err(libc::EAGAIN),
+        };
         // SAFETY: the function returns, in the child on its copy of the stack.
         unsafe { on_own_stack(run, &raw mut work as usize) };
-    }
-    sequences.into_iter().for_each(host::return_to_sequences);
-    if let (Ok(words), Ok(1..)) = (&words, work.result) {
-        words.give();
-    }
+        sequences.into_iter().for_each(host::return_to_sequences);
+        work.result
+    });
     limits::CHANGING.release();
     FORKING.release();
     brk::CHANGING.release();
     host::after_fork(taken);
-    work.result
+    result
 }
 
 /// Calls a function on our own stack.
@@ -243,13 +243,17 @@ pub unsafe fn on_stack<T, const BYTES: usize>(
 
 extern "C" fn run(work: &mut Work) {
     // The work lies on the caller's stack: read before everything stands still, written after.
-    let (call, by) = (work.call, work.by);
+    let (call, words, by) = (work.call, work.words, work.by);
     let number = NUMBER.fetch_add(STAGES, Relaxed).wrapping_add(STAGES);
     let number = number.max(STAGES);
-    work.result = make(&call, by, work.managed.then_some(number));
+    work.result = make((&call, words), by, work.managed.then_some(number));
 }
 
-fn make(call: &Clone, by: host::Caller, number: Option<u32>) -> Result<usize, i32> {
+fn make(
+    (call, words): (&Clone, Words),
+    by: host::Caller,
+    number: Option<u32>,
+) -> Result<usize, i32> {
     host::hold();
     let mut word = None;
     let hindrance = number.and_then(|_| rights::hindrance());
@@ -297,6 +301,9 @@ fn make(call: &Clone, by: host::Caller, number: Option<u32>) -> Result<usize, i3
                 child.wait_for(Stage::Apart);
             }
             let _ = gate::request(Op::ForkEnd, [0; 6]);
+            if result.is_ok() {
+                words.give();
+            }
             host::let_go(None);
             match child.filter(|child| child.wait_for(Stage::Runs) != Stage::Runs) {
                 None => result,

@@ -5,7 +5,7 @@ use core::ffi::CStr;
 use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::{Acquire, Release};
 
-/// glibc's: bytes of the area that it registers (2.35 to 2.41 whatever `__rseq_size` tells), and
+/// glibc's: bytes of the area that it registers whatever `__rseq_size` tells, if that is less, and
 /// the signature before an abort handler on x86-64.
 const BYTES: usize = 32;
 const SIGNATURE: usize = 0x5305_3053;
@@ -33,7 +33,8 @@ pub fn leave() -> Option<Area> {
     // SAFETY: variables of libc's, an isize and an u32.
     let (offset, size) = unsafe { ((offset as *const isize).read(), (size as *const u32).read()) };
     let start = thread().wrapping_add_signed(offset);
-    let sizes = [BYTES, (size as usize).next_multiple_of(BYTES)];
+    let size = size as usize;
+    let sizes = [BYTES, size, size.next_multiple_of(BYTES)];
     let mut areas = sizes.map(|bytes| [start, bytes]).into_iter();
     areas.find(|area| size != 0 && ask(*area, UNREGISTER))
 }

@@ -1,21 +1,25 @@
-//! What the kernel writes to, and reads of, the program's memory while a fork is made: nobody
-//! serves a fault then, so the kernel would wait for ever where a page is away, or write-protected
-//! for the child's sake.
+//! What the kernel writes to, and reads of, managed memory while a fork is made: nobody serves a
+//! fault then, so the kernel would wait for ever where a page is away, or write-protected for the
+//! child's sake.
 //!
 //! - The parent's words (`CLONE_PARENT_SETTID`, `CLONE_PIDFD`): the kernel is given words of ours,
-//!   and the program's are written once the service goes on. What the kernel reads (`set_tid` of
-//!   `clone3`) it has of ours, too.
+//!   and the program's are written as soon as the service goes on. What the kernel reads (`set_tid`
+//!   of `clone3`) it has of ours, too. Elsewhere than in managed memory all is as it was.
 //! - The child's word (`CLONE_CHILD_SETTID`), which libc's fork has in the thread's record: its
-//!   page is kept resident, so that the child has a copy of it.
+//!   page is resident over the fork, so that the child has a copy of it.
 //! - The area of restartable sequences, in the same record: it is left for so long (`host`).
 
 use crate::fork::Clone;
-use crate::{DOOR, sys};
+use crate::{DOOR, gate, sys};
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;
+use deckle_door::Op;
+use deckle_door::request::FOREIGN;
 
 /// Levels of PID namespaces, at most: so many ids may be asked for.
 const LEVELS: usize = 32;
+/// Bytes of a word.
+const WORD: usize = size_of::<u32>();
 /// Where `clone3` has the words, in its structure.
 const PIDFD: usize = 1;
 const PARENT: usize = 3;
@@ -25,7 +29,8 @@ const IDS: [usize; 2] = [8, 9];
 static OURS: [AtomicU32; 2] = [const { AtomicU32::new(0) }; 2];
 static OUR_IDS: [AtomicU32; LEVELS] = [const { AtomicU32::new(0) }; LEVELS];
 
-/// The parent's words of the program, in the order of ours; 0: not asked for.
+/// The parent's words of the program that ours stand for, in their order; 0: none.
+#[derive(core::clone::Clone, Copy)]
 pub struct Words([usize; 2]);
 
 impl Words {
@@ -34,50 +39,74 @@ impl Words {
     /// # Errors
     /// `EFAULT`: a descriptor of the child cannot be written where it is wanted.
     pub fn take(call: &mut Clone) -> Result<Words, i32> {
-        let (pid, pidfd) = (
+        let mut words = Words([0, 0]);
+        let asked = [
             call.has(libc::CLONE_PARENT_SETTID),
             call.has(libc::CLONE_PIDFD),
-        );
-        let mut words = Words([0, 0]);
-        let ours = |k: usize| OURS[k].as_ptr() as usize;
+        ];
         match call {
-            // Both in one is refused by the kernel.
-            Clone::Old([_, parent, ..], _) if pid != pidfd => {
-                let k = usize::from(pidfd);
-                words.0[k] = core::mem::replace(parent, ours(k));
+            // Both in one word the kernel refuses.
+            Clone::Old([_, word, ..], _) if asked[0] != asked[1] => {
+                let k = usize::from(asked[1]);
+                words.replace(k, *word, |ours| *word = ours);
             }
             Clone::Old(..) => {}
             Clone::New(args, ..) => {
-                for (k, at) in [(0, PARENT), (1, PIDFD)] {
-                    if [pid, pidfd][k] {
-                        words.0[k] = core::mem::replace(&mut args[at], ours(k) as u64) as usize;
-                    }
+                let places = [PARENT, PIDFD];
+                let is_one = asked == [true, true] && args[PARENT] == args[PIDFD];
+                for k in (0..2).filter(|&k| asked[k] && !is_one) {
+                    let place = &mut args[places[k]];
+                    words.replace(k, *place as usize, |ours| *place = ours as u64);
                 }
-                if (1..=LEVELS as u64).contains(&args[IDS[1]]) {
-                    let from = args[IDS[0]] as *const u32;
-                    for (k, to) in OUR_IDS.iter().enumerate().take(args[IDS[1]] as usize) {
-                        // SAFETY: the caller's promise to the kernel: so many ids.
-                        to.store(unsafe { from.add(k).read_unaligned() }, Relaxed);
-                    }
+                let [ids, count] = IDS.map(|at| args[at] as usize);
+                if copied_ids(ids, count) {
                     args[IDS[0]] = OUR_IDS.as_ptr() as u64;
                 }
             }
         }
-        let mut pidfd = 0;
-        let word = words.0[1];
-        if word != 0 && !(copy(READ, word, &mut pidfd) && copy(WRITE, word, &mut pidfd)) {
+        let (word, mut now) = (words.0[1], 0);
+        if word != 0 && !(copy(READ, word, &mut now) && copy(WRITE, word, &mut now)) {
             return Err(libc::EFAULT);
         }
         Ok(words)
     }
 
-    /// In the parent, when the child is made.
-    pub fn give(&self) {
+    /// Notes that ours, of which `put` is told the address, stands for a word of the program's, if
+    /// that lies in managed memory.
+    fn replace(&mut self, k: usize, word: usize, put: impl FnOnce(usize)) {
+        if is_managed(word, WORD) {
+            self.0[k] = word;
+            put(OURS[k].as_ptr() as usize);
+        }
+    }
+
+    /// In the parent, when the child is made and faults are served.
+    pub fn give(self) {
         for (word, ours) in self.0.iter().zip(&OURS).filter(|(word, _)| **word != 0) {
             // Where the parent's word cannot be written the kernel does not care.
             copy(WRITE, *word, &mut ours.load(Relaxed));
         }
     }
+}
+
+/// Whether a part of a range lies in managed memory.
+fn is_managed(start: usize, bytes: usize) -> bool {
+    let first = start & !(sys::PAGE - 1);
+    let range = [first, (start - first + bytes).next_multiple_of(sys::PAGE)];
+    gate::may_hold(start, bytes) && gate::request(Op::Look, range) != Err(FOREIGN)
+}
+
+/// Whether so many ids were copied to ours, since they lie in managed memory.
+fn copied_ids(ids: usize, count: usize) -> bool {
+    if !(1..=LEVELS).contains(&count) || !is_managed(ids, count * WORD) {
+        return false;
+    }
+    (OUR_IDS.iter().take(count).enumerate()).all(|(k, to)| {
+        let mut id = 0;
+        let done = copy(READ, ids + k * WORD, &mut id);
+        to.store(id, Relaxed);
+        done
+    })
 }
 
 const READ: libc::c_long = libc::SYS_process_vm_readv;
@@ -86,22 +115,26 @@ const WRITE: libc::c_long = libc::SYS_process_vm_writev;
 /// Copies a word of the program's to `own`, or from there, as the kernel would; false: it cannot.
 fn copy(call: libc::c_long, word: usize, own: &mut u32) -> bool {
     let own = core::ptr::from_mut(own);
-    if !DOOR.may(call) {
-        let at = word as *mut u32;
-        // SAFETY: the caller's promise to the kernel, which nobody may be asked to check.
-        unsafe {
-            match call {
-                READ => own.write(at.read_unaligned()),
-                _ => at.write_unaligned(own.read()),
-            }
-        }
-        return true;
-    }
-    let [ours, program] = [own as usize, word].map(|at| [at, size_of::<u32>()]);
+    let [ours, program] = [own as usize, word].map(|at| [at, WORD]);
     let (ours, program) = (ours.as_ptr() as usize, program.as_ptr() as usize);
-    let args = [sys::getpid() as usize, ours, 1, program, 1, 0];
+    // Of this thread: the first one may have ended.
+    let args = [sys::gettid() as usize, ours, 1, program, 1, 0];
     // SAFETY: two lists of one range each: a word of ours, and one of the program's, which it has
-    // given to be written to.
-    let copied = unsafe { sys::call(call, args) };
-    copied == Ok(size_of::<u32>())
+    // given to be used so.
+    let ask = || unsafe { sys::call(call, args) };
+    match DOOR.may(call).then(ask) {
+        Some(Ok(WORD)) => return true,
+        Some(Err(libc::EFAULT)) => return false,
+        // Nobody may ask.
+        _ => {}
+    }
+    let at = word as *mut u32;
+    // SAFETY: the caller's promise to the kernel, which cannot be asked to check it.
+    unsafe {
+        match call {
+            READ => own.write(at.read_unaligned()),
+            _ => at.write_unaligned(own.read()),
+        }
+    }
+    true
 }

@@ -24,7 +24,7 @@ use deckle_group::LineId;
 use deckle_group::proto::Link;
 use deckle_live::Place;
 use deckle_mm::table::vma::{OnFork, Vma};
-use deckle_mm::{Charge, Item, MapError};
+use deckle_mm::{Advice, Charge, Item, MapError};
 use deckle_sys::futex::{self, Scope};
 use std::time::Instant;
 
@@ -34,18 +34,12 @@ impl Process {
     /// `refused` tells the call, plus one, that a filter of the program's refuses. `word`, if it is
     /// not 0, is written by the kernel in the child before that has a service.
     pub fn fork_begin(&self, alone: bool, refused: usize, word: usize) -> Result<usize, i32> {
-        let page = word & !(sys::PAGE - 1);
-        let is_managed = || self.pager.platform().managed().touches(page, sys::PAGE);
-        if word != 0 && is_managed() && !self.held.lock().contains(page, sys::PAGE) {
-            let _inside = self.pager.gate().enter();
-            self.hold(page, sys::PAGE)?;
-        }
         match alone {
             true if self.account.group().strict() => return Err(libc::EAGAIN),
             true => {}
             false => self.reserve_line()?,
         }
-        let begun = self.stand_still(alone, refused);
+        let begun = self.stand_still(alone, refused, word);
         if begun.is_err() {
             self.cancel_line();
         }
@@ -76,12 +70,12 @@ impl Process {
         }
     }
 
-    fn stand_still(&self, alone: bool, refused: usize) -> Result<usize, i32> {
+    fn stand_still(&self, alone: bool, refused: usize, word: usize) -> Result<usize, i32> {
         self.begun.lock().drain(..).for_each(|thread| thread.wait());
         // Or the end of the program would take away what is reclaimed here.
         let inside = self.pager.gate().enter();
         let ahead = self.make_room_for_fork();
-        if !alone && !self.has_room_for_child() {
+        if !alone && !self.has_room_for_child() || !self.keep_word(word) {
             return Err(libc::ENOMEM);
         }
         drop(inside);
@@ -90,6 +84,7 @@ impl Process {
             false => self.pager.freeze(ahead),
         };
         if frozen.is_err() {
+            self.let_word_go();
             return Err(libc::ENOMEM);
         }
         if !alone {
@@ -110,10 +105,46 @@ impl Process {
         if wiped.and_then(|()| self.bequeath()).is_err() {
             let _ = self.bequeath_nothing();
             self.pager.thaw();
+            self.let_word_go();
             return Err(libc::ENOMEM);
         }
         heap::hold();
         Ok(0)
+    }
+
+    /// Keeps the page of a word resident over the fork, as far as it is managed: the kernel writes
+    /// it in the child before that has a service, and a page that is away would be zeros there for
+    /// good. False: there is no room for it.
+    fn keep_word(&self, word: usize) -> bool {
+        let last = word.saturating_add(size_of::<u32>() - 1);
+        let mut kept = Vec::new();
+        let ends = [word, last].map(|at| at & !(sys::PAGE - 1));
+        let done = word == 0
+            || ends.iter().all(|&at| {
+                let (mm, space) = self.memory();
+                self.mapped_parts(at, sys::PAGE).iter().all(|v| {
+                    if v.locked {
+                        // As it comes, perhaps: it may not be there.
+                        let write = Advice::PopulateWrite;
+                        return mm.madvise(space, v.start, v.pages, write).is_ok();
+                    }
+                    kept.push(v.start);
+                    mm.mlock(space, v.start, v.pages).is_ok()
+                })
+            });
+        *self.kept.lock() = kept;
+        if !done {
+            self.let_word_go();
+        }
+        done
+    }
+
+    /// Ends that.
+    fn let_word_go(&self) {
+        let (mm, space) = self.memory();
+        for page in self.kept.lock().drain(..) {
+            let _ = mm.munlock(space, page, 1);
+        }
     }
 
     /// Lets a child inherit what the program wants it to.
@@ -255,6 +286,8 @@ impl Process {
             self.kill("after a fork: the kernel refuses to keep its memory to itself");
         }
         self.pager.thaw();
+        let _inside = self.pager.gate().enter();
+        self.let_word_go();
         Ok(0)
     }
 }

@@ -15,7 +15,7 @@ use deckle_group::Reservation;
 use deckle_group::proto::Link;
 use deckle_live::{LiveEnv, Pager, Ranges};
 use deckle_mm::table::vma::Vma;
-use deckle_mm::{Mm, SpaceId};
+use deckle_mm::{Mm, SpaceId, Vpn};
 use std::sync::Arc;
 
 /// The manager.
@@ -51,6 +51,8 @@ pub struct Process {
     pub most_mappings: usize,
     /// What stays resident because the kernel touches it where it cannot wait, there too.
     pub held: Lock<Ranges>,
+    /// Pages that are locked for the time of a fork.
+    pub kept: Lock<Vec<Vpn>>,
 }
 
 impl Process {

@@ -262,6 +262,7 @@ fn manage(door: &Door, found: Found, link: Link, line: LineId) -> Result<&'stati
         history: Lock::new(Default::default()),
         rooms: Lock::new(Default::default()),
         held: Lock::new(Default::default()),
+        kept: Lock::new(Vec::new()),
         most_mappings,
         own,
     }));
