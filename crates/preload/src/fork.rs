@@ -21,8 +21,13 @@ use deckle_door::{Lock, Mode, NO_TASK, Op};
 
 /// The kernel's `struct clone_args`, as far as Linux 5.7 knows it.
 type CloneArgs = [u64; 11];
-/// Its words for the new stack: address and bytes.
+/// Its words: where the child's descriptor goes, its id in the child and in the parent; the new
+/// stack, address and bytes; and the ids that the child shall have, address and count.
+pub const PIDFD: usize = 1;
+const CHILD: usize = 2;
+pub const PARENT: usize = 3;
 pub const STACK: [usize; 2] = [5, 6];
+pub const IDS: [usize; 2] = [8, 9];
 
 /// A call that makes a process with a copy of the memory.
 #[derive(core::clone::Clone, Copy)]
@@ -97,7 +102,7 @@ impl Clone {
         match self {
             _ if !self.has(libc::CLONE_CHILD_SETTID | libc::CLONE_CHILD_CLEARTID) => 0,
             Clone::Old([_, _, child, _], _) => *child,
-            Clone::New(words, ..) => words[2] as usize,
+            Clone::New(words, ..) => words[CHILD] as usize,
         }
     }
 
@@ -115,7 +120,7 @@ impl Clone {
     pub fn pidfd(&self) -> Option<*const i32> {
         let word = match self {
             Clone::Old([_, parent, ..], _) => *parent,
-            Clone::New(words, ..) => words[1] as usize,
+            Clone::New(words, ..) => words[PIDFD] as usize,
         };
         self.has(libc::CLONE_PIDFD).then_some(word as *const i32)
     }

@@ -4,6 +4,7 @@ use crate::fork::FORKING;
 use crate::{DOOR, config, host, limits, load, rights, sys};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU32, AtomicUsize};
+use deckle_door::request::FOREIGN;
 use deckle_door::{Mode, Op};
 use deckle_sys::futex;
 
@@ -71,12 +72,20 @@ pub fn request<const N: usize>(op: Op, args: [usize; N]) -> Result<usize, i32> {
 /// Keeps the pages of a range resident, if they are managed: the kernel touches them where it
 /// cannot wait for a fault. What is not managed is the kernel's anyway.
 pub fn hold(start: usize, bytes: usize) {
-    let first = start & !(sys::PAGE - 1);
-    let last = start.saturating_add(bytes - 1) & !(sys::PAGE - 1);
-    let bytes = last - first + sys::PAGE;
-    if may_hold(first, bytes) {
-        let _ = request(Op::Hold, [first, bytes]);
+    if may_hold(start, bytes) {
+        let _ = request(Op::Hold, pages(start, bytes));
     }
+}
+
+/// Whether there is managed memory in a range.
+pub fn holds(start: usize, bytes: usize) -> bool {
+    may_hold(start, bytes) && request(Op::Look, pages(start, bytes)) != Err(FOREIGN)
+}
+
+/// The whole pages of a range that is not empty: where they begin, and their bytes.
+fn pages(start: usize, bytes: usize) -> [usize; 2] {
+    let [first, last] = [start, start + (bytes - 1)].map(|at| at & !(sys::PAGE - 1));
+    [first, last - first + sys::PAGE]
 }
 
 /// A page that the kernel empties in every child that is a copy; 0: there is none.

@@ -11,7 +11,8 @@ const BYTES: usize = 32;
 const SIGNATURE: usize = 0x5305_3053;
 const UNREGISTER: usize = 1;
 
-/// Addresses of `__rseq_offset` and `__rseq_size`; 0: libc has none, or has registered nothing.
+/// Addresses of `__rseq_offset` and `__rseq_size`, which is 0 where nothing is registered; 0: libc
+/// has none.
 static KNOWN: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 
 /// Looks libc's variables up, at the program's start.
@@ -32,11 +33,13 @@ pub fn leave() -> Option<Area> {
     }
     // SAFETY: variables of libc's, an isize and an u32.
     let (offset, size) = unsafe { ((offset as *const isize).read(), (size as *const u32).read()) };
-    let start = thread().wrapping_add_signed(offset);
-    let size = size as usize;
+    if size == 0 {
+        return None;
+    }
+    let (start, size) = (thread().wrapping_add_signed(offset), size as usize);
     let sizes = [BYTES, size, size.next_multiple_of(BYTES)];
     let mut areas = sizes.map(|bytes| [start, bytes]).into_iter();
-    areas.find(|area| size != 0 && ask(*area, UNREGISTER))
+    areas.find(|area| ask(*area, UNREGISTER))
 }
 
 /// Has the kernel go on with it.

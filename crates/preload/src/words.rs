@@ -9,21 +9,15 @@
 //!   page is resident over the fork, so that the child has a copy of it.
 //! - The area of restartable sequences, in the same record: it is left for so long (`host`).
 
-use crate::fork::Clone;
+use crate::fork::{Clone, IDS, PARENT, PIDFD};
 use crate::{DOOR, gate, sys};
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;
-use deckle_door::Op;
-use deckle_door::request::FOREIGN;
 
 /// Levels of PID namespaces, at most: so many ids may be asked for.
 const LEVELS: usize = 32;
 /// Bytes of a word.
 const WORD: usize = size_of::<u32>();
-/// Where `clone3` has the words, in its structure.
-const PIDFD: usize = 1;
-const PARENT: usize = 3;
-const IDS: [usize; 2] = [8, 9];
 
 /// Given to the kernel in the place of the program's. One fork at a time.
 static OURS: [AtomicU32; 2] = [const { AtomicU32::new(0) }; 2];
@@ -74,7 +68,7 @@ impl Words {
     /// Notes that ours, of which `put` is told the address, stands for a word of the program's, if
     /// that lies in managed memory.
     fn replace(&mut self, k: usize, word: usize, put: impl FnOnce(usize)) {
-        if is_managed(word, WORD) {
+        if gate::holds(word, WORD) {
             self.0[k] = word;
             put(OURS[k].as_ptr() as usize);
         }
@@ -89,16 +83,9 @@ impl Words {
     }
 }
 
-/// Whether a part of a range lies in managed memory.
-fn is_managed(start: usize, bytes: usize) -> bool {
-    let first = start & !(sys::PAGE - 1);
-    let range = [first, (start - first + bytes).next_multiple_of(sys::PAGE)];
-    gate::may_hold(start, bytes) && gate::request(Op::Look, range) != Err(FOREIGN)
-}
-
 /// Whether so many ids were copied to ours, since they lie in managed memory.
 fn copied_ids(ids: usize, count: usize) -> bool {
-    if !(1..=LEVELS).contains(&count) || !is_managed(ids, count * WORD) {
+    if !(1..=LEVELS).contains(&count) || !gate::holds(ids, count * WORD) {
         return false;
     }
     (OUR_IDS.iter().take(count).enumerate()).all(|(k, to)| {
