@@ -214,7 +214,8 @@ fn settings_files_are_refused_with_the_line() {
         125,
         &["/no/such/file"],
     );
-    let all = "profile = \"linux\"\nswap = \"none\"\nstrict = false\nmemory.max = \"20M\"\n\
+    let all = "profile = \"linux\"\nswap = \"none\"\nstrict = false\nadopt = true\n\
+               memory.max = \"20M\"\n\
                memory.high = 10485760\nmemory.swap.max = \"1G\"\n\
                transparent_hugepage.enabled = \"always\"\n\
                transparent_hugepage.khugepaged.max_ptes_none = 450\n\
@@ -237,11 +238,11 @@ fn settings_files_are_refused_with_the_line() {
     for win in [["--memory-max", "5M"], ["--set", "memory.max=5M"]] {
         let (code, _, err) = run(&win);
         assert_eq!(code, 125);
-        assert!(err.contains("all: line 5: memory.high"), "{err}");
+        assert!(err.contains("all: line 6: memory.high"), "{err}");
     }
     let (code, _, err) = run(&["--set", "memory.max=40M", "--memory-max", "5M"]);
     assert_eq!(code, 125);
-    assert!(err.contains("all: line 5: memory.high"), "{err}");
+    assert!(err.contains("all: line 6: memory.high"), "{err}");
 }
 
 #[test]

@@ -48,6 +48,8 @@ pub enum Op {
     ForkBegin,
     /// The fork is done, or has failed.
     ForkEnd,
+    /// What has come and gone unseen is looked for.
+    Adopt,
     /// -> bytes of address space that are none of the program's.
     Limit,
 }

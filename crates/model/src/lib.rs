@@ -70,7 +70,9 @@ mod table;
 mod tlb;
 mod trace;
 mod translate;
+mod unseen;
 mod violation;
+mod zero;
 
 pub use access::{Fault, FaultKind};
 pub use charge::ModelCharge;

@@ -10,7 +10,7 @@ use crate::table::{Block, Target};
 use crate::tlb::Tlb;
 use crate::violation::{Broken, Violation};
 use deckle_mm::units::bytes_to_pages;
-use deckle_mm::{BLOCK_PAGES, BlockNr, MAX_ORDER, PAGE_SIZE, PageRun, Pfn, Prot, SpaceId, Vpn};
+use deckle_mm::{BLOCK_PAGES, BlockNr, MAX_ORDER, PAGE_SIZE, Pfn, Prot, SpaceId, Vpn};
 use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -32,6 +32,8 @@ pub struct Counters {
     pub unmapped: u64,
     /// Pages that the system has made by itself.
     pub made: u64,
+    /// Pages that were taken out when the program had unmapped them.
+    pub passed_over: u64,
     /// Pages that were written before their zeros were protected.
     pub written: u64,
     /// Operations on a whole block that stopped in the middle.
@@ -110,6 +112,8 @@ impl<P: Profile> Model<P> {
             stale: Default::default(),
             pins: Default::default(),
             remembered: Default::default(),
+            gone: Default::default(),
+            moving: None,
             open: Default::default(),
             own: first_own..first_own + own,
             own_next: first_own,
@@ -175,24 +179,6 @@ impl<P: Profile> Model<P> {
     /// Ends the pin of a page.
     pub fn unpin(&self, space: SpaceId, vpn: Vpn) {
         self.lock().pins.remove(&(space, vpn));
-    }
-
-    /// The program discards pages by a call that the core does not see: those that are away are
-    /// forgotten, those that are there become zeros. What is pinned or shared is left alone.
-    pub fn discard_unseen(&self, run: PageRun) {
-        self.turn("discard_unseen");
-        let mut state = self.lock();
-        for i in 0..run.pages {
-            let vpn = run.start.add(u64::from(i));
-            state.remembered.remove(&(run.space, vpn));
-            let target = state.lookup(run.space, vpn).map(|(pte, _)| pte.target);
-            if let Some(Target::Frame(pfn)) = target
-                && state.frames.get(pfn).maps == 1
-                && !state.pins.contains(&(run.space, vpn))
-            {
-                state.frames.page_mut(pfn).fill(0);
-            }
-        }
     }
 
     /// Whether a page is left to the system.

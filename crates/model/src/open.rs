@@ -55,6 +55,9 @@ impl State {
         let Some(&prot) = self.open.get(&(space, vpn)) else {
             return;
         };
+        if self.is_gone(space, vpn) {
+            return;
+        }
         let (old, _) = self.lookup(space, vpn).unzip();
         let zero = old.is_some_and(|pte| pte.target == Target::Zero);
         if (old.is_some() && !(zero && write)) || !(if write { prot.write } else { prot.read }) {

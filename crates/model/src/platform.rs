@@ -298,6 +298,12 @@ impl<P: Profile> Platform for Model<P> {
         let mut state = self.lock();
         for run in runs {
             state.flush_run(run.space, run.start, run.pages as u64);
+            for i in 0..run.pages {
+                let page = state.place(run, i);
+                if page != run.start.add(u64::from(i)) {
+                    state.flush_run(run.space, page, 1);
+                }
+            }
         }
     }
 
@@ -307,7 +313,7 @@ impl<P: Profile> Platform for Model<P> {
         let mut mask = PageMask::EMPTY;
         (0..at.pages)
             .filter(|&i| {
-                let page = (at.space, at.start.add(u64::from(i)));
+                let page = (at.space, state.place(at, i));
                 !Self::CORE && !state.remembered.contains(&page)
             })
             .for_each(|i| mask.set(i));
@@ -317,9 +323,8 @@ impl<P: Profile> Platform for Model<P> {
         self.turn("hold");
         let mut state = self.lock();
         for i in 0..at.pages {
-            state
-                .remembered
-                .insert((at.space, at.start.add(u64::from(i))));
+            let page = (at.space, state.place(at, i));
+            state.remembered.insert(page);
         }
     }
     fn carry(&self, at: PageRun, to: Vpn) {

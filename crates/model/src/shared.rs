@@ -36,8 +36,11 @@ impl State {
             if strike == Some(i) {
                 return Err(stop(i, Stop::NoMemory));
             }
-            let (vpn, pfn) = (at.start.add(i as u64), frames.add(i));
+            let (vpn, pfn) = (self.place(at, i), frames.add(i));
             let place = Place::page(at.space, vpn).with(pfn);
+            if self.is_gone(at.space, vpn) {
+                return Err(stop(if huge { 0 } else { i }, Stop::Gone));
+            }
             if self.lookup(at.space, vpn).is_some() {
                 self.broken(op, Broken::MapOverTranslation, place);
                 return Err(stop(if huge { 0 } else { i }, Stop::Exists));

@@ -11,6 +11,7 @@ use crate::model::Counters;
 use crate::rng::Rng;
 use crate::table::{Block, Pte, Space, Target};
 use crate::tlb::Tlb;
+use crate::unseen::Moving;
 use crate::violation::{Broken, Violation};
 use deckle_mm::{BLOCK_PAGES, BlockNr, FrameRun, PageRun, Pfn, Prot, SpaceId, Vpn};
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,6 +26,10 @@ pub(crate) struct State {
     pub pins: BTreeSet<(SpaceId, Vpn)>,
     /// Pages that were unmapped, or are held, and that the program has not discarded since.
     pub remembered: BTreeSet<(SpaceId, Vpn)>,
+    /// Pages that the program has unmapped, of which the core has not been told.
+    pub gone: BTreeSet<(SpaceId, Vpn)>,
+    /// A move by the program that the core does not follow yet.
+    pub moving: Option<Moving>,
     /// Pages that are left to the system, with their rights.
     pub open: BTreeMap<(SpaceId, Vpn), Prot>,
     /// Frames that are the system's own, none where the zones have all there is.

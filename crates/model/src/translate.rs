@@ -69,7 +69,7 @@ impl State {
             {
                 return Err(stop(i, why));
             }
-            let (vpn, pfn) = (at.start.add(i as u64), frames.add(i));
+            let (vpn, pfn) = (self.place(at, i), frames.add(i));
             if let Err(why) = self.may_map(at.space, vpn, pfn, &content) {
                 // Of a huge mapping nothing is made before all its frames were looked at.
                 return Err(stop(if huge { 0 } else { i }, why));
@@ -127,7 +127,7 @@ impl State {
     }
 
     /// Where and why an operation on so many pages fails, if it is to.
-    fn strike(&mut self, pages: u32) -> Option<(u32, Stop)> {
+    pub fn strike(&mut self, pages: u32) -> Option<(u32, Stop)> {
         let retry = self.inject(self.injection.retry, pages);
         let no_memory = self.inject(self.injection.no_memory, pages);
         earlier(retry, Stop::Retry, no_memory, Stop::NoMemory)
@@ -143,6 +143,9 @@ impl State {
     ) -> Result<(), Stop> {
         let op = "map";
         let place = Place::page(space, vpn).with(pfn);
+        if self.is_gone(space, vpn) {
+            return Err(Stop::Gone);
+        }
         if self.lookup(space, vpn).is_some() {
             self.broken(op, Broken::MapOverTranslation, place);
             return Err(Stop::Exists);
@@ -207,7 +210,7 @@ impl State {
         self.counters.stopped += u64::from(stops && whole.is_some());
         let huge = whole.filter(|_| !stops);
         for i in 0..at.pages {
-            let (vpn, pfn) = (at.start.add(i as u64), frames.add(i));
+            let (vpn, pfn) = (self.place(at, i), frames.add(i));
             let pinned = (self.pins.contains(&(at.space, vpn))).then_some((i, Stop::Busy));
             let struck = strike.filter(|&(n, _)| n == i);
             let fit = match pinned.or(struck) {
@@ -221,11 +224,13 @@ impl State {
                 self.flush_run(at.space, at.start, i as u64);
                 return Err(stop(i, why));
             }
-            if huge.is_none()
-                && let Some((old, _)) = self.lookup(at.space, vpn)
-            {
-                self.set(op, at.space, vpn, None);
-                self.rest(at.space, vpn, old, pfn);
+            match self.lookup(at.space, vpn) {
+                Some((old, _)) if huge.is_none() => {
+                    self.set(op, at.space, vpn, None);
+                    self.rest(at.space, vpn, old, pfn);
+                }
+                Some(_) => {}
+                None => self.rest_empty(pfn),
             }
         }
         if let Some(old) = huge {
@@ -243,6 +248,9 @@ impl State {
         let op = "unmap";
         let place = Place::page(space, vpn).with(pfn);
         let Some((pte, _)) = self.lookup(space, vpn) else {
+            if self.is_gone(space, vpn) {
+                return Ok(());
+            }
             self.broken(op, Broken::NotMapped, place);
             return Err(INVALID);
         };
@@ -292,7 +300,7 @@ impl State {
         }
         let mut any = false;
         for i in 0..at.pages {
-            let vpn = at.start.add(i as u64);
+            let vpn = self.place(at, i);
             self.pins.remove(&(at.space, vpn));
             self.remembered.remove(&(at.space, vpn));
             let pte = match huge {
@@ -313,71 +321,6 @@ impl State {
                 match keep {
                     true => self.frames.get(pfn).resting = true,
                     false => self.frames.empty(pfn),
-                }
-            }
-        }
-        Flush {
-            pending: any.then_some(at),
-        }
-    }
-
-    pub fn map_zero(&mut self, at: PageRun) -> Result<Done, PlatformError> {
-        let op = "map_zero";
-        if !self.check_run(op, at) {
-            return Err(stop(0, INVALID));
-        }
-        if !self.spaces.contains_key(&at.space) {
-            return Err(stop(0, Stop::Gone));
-        }
-        let strike = self.strike(at.pages);
-        let written = match self.is_sparse() {
-            true => self.inject(self.injection.exists, at.pages),
-            false => None,
-        };
-        for i in 0..at.pages {
-            if let Some((n, why)) = strike
-                && n == i
-            {
-                return Err(stop(i, why));
-            }
-            let vpn = at.start.add(i as u64);
-            if self.lookup(at.space, vpn).is_some() {
-                continue;
-            }
-            if written == Some(i) && self.make(at.space, vpn, Prot::RW, true).is_some() {
-                self.counters.written += 1;
-                return Err(stop(i, Stop::Exists));
-            }
-            if self.stale.contains_key(&(at.space, vpn)) {
-                self.broken(op, Broken::UnflushedPage, Place::page(at.space, vpn));
-            }
-            // The rights are the page's; that nobody writes the zero page is its own rule.
-            self.set(op, at.space, vpn, Some(Pte::new(Target::Zero, Prot::RW)));
-            self.counters.zero_mapped += 1;
-        }
-        Ok(Done { pages: at.pages })
-    }
-
-    pub fn drop_zero(&mut self, at: PageRun) -> Flush {
-        let op = "drop_zero";
-        if !self.check_run(op, at) || !self.check_space(op, at.space) {
-            return Flush { pending: None };
-        }
-        let mut any = false;
-        for i in 0..at.pages {
-            let vpn = at.start.add(i as u64);
-            let Some((old, _)) = self.lookup(at.space, vpn) else {
-                continue;
-            };
-            match old.target {
-                Target::Zero => {
-                    self.set(op, at.space, vpn, None);
-                    self.mark_stale(at.space, vpn, old);
-                    any = true;
-                }
-                Target::Frame(pfn) => {
-                    let place = Place::page(at.space, vpn).with(pfn);
-                    self.broken(op, Broken::NotZeroMapping, place);
                 }
             }
         }

@@ -1,5 +1,6 @@
 //! Real programs under the library.
 
+mod adopted;
 mod common;
 mod compat;
 mod cow;

@@ -63,6 +63,7 @@ impl Process {
     fn stand_in(&self, role: Role) {
         match role {
             DONOR => while tasks::donate(self, &mut false, Duration::ZERO) {},
+            Role::LOOKER => crate::adopt::look(self),
             role => self.pager.stand_in(role),
         }
     }

@@ -225,8 +225,8 @@ impl Calls {
         };
         let all = self.process.own.mappings();
         all.into_iter()
-            .filter(|(from, to)| apart(*from, *to))
-            .map(|(from, to)| (from, to - from))
+            .filter(|one| apart(one.start, one.end))
+            .map(|one| (one.start, one.end - one.start))
             .collect()
     }
 }

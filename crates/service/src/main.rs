@@ -10,6 +10,7 @@
 #![no_main]
 
 mod account;
+mod adopt;
 mod advise;
 mod crew;
 mod end;

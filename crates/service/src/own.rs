@@ -9,6 +9,44 @@ use std::io::{self, Read, Seek};
 pub struct Own {
     maps: Lock<File>,
     status: Lock<File>,
+    /// What of it can be taken under management without having been seen to come is told by more
+    /// files, which only who opens them here has.
+    more: Option<More>,
+}
+
+struct More {
+    smaps: Lock<File>,
+    statm: Lock<File>,
+}
+
+/// A mapping, as /proc/PID/maps has it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Mapping {
+    pub start: usize,
+    pub end: usize,
+    pub kind: Kind,
+}
+
+/// What is mapped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// Private anonymous memory that can be read and written, and executed if that is said.
+    Data { exec: bool },
+    /// The same right behind a mapping of a file: data of a program or library, no allocation.
+    Tail,
+    /// Anonymous memory with other rights.
+    Closed,
+    /// All else.
+    Other,
+}
+
+/// What is seen of the memory by a short look.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Size {
+    /// Pages mapped.
+    pub mapped: u64,
+    /// Pages of anonymous memory that are there, roughly.
+    pub resident: u64,
 }
 
 impl Own {
@@ -17,14 +55,25 @@ impl Own {
     /// # Errors
     /// There is no /proc, or it is closed to us.
     pub fn open() -> io::Result<Own> {
-        let (maps, status) = ("/proc/self/maps", "/proc/self/status");
-        Ok(Own::of(File::open(maps)?, File::open(status)?))
+        let open = |name: &str| File::open(format!("/proc/self/{name}"));
+        let own = Own::of(open("maps")?, open("status")?);
+        let more = || {
+            Ok::<_, io::Error>(More {
+                smaps: Lock::new(open("smaps")?),
+                statm: Lock::new(open("statm")?),
+            })
+        };
+        Ok(Own {
+            more: more().ok(),
+            ..own
+        })
     }
 
     /// Files that somebody else has opened.
     pub fn of(maps: File, status: File) -> Own {
         let (maps, status) = (Lock::new(maps), Lock::new(status));
-        Own { maps, status }
+        let more = None;
+        Own { maps, status, more }
     }
 
     /// A figure in bytes of the status; 0 if it is not there.
@@ -35,14 +84,58 @@ impl Own {
         kib.unwrap_or(0) << 10
     }
 
-    /// All mappings: start and end.
-    pub fn mappings(&self) -> Vec<(usize, usize)> {
-        let range = |line: &str| {
-            let (from, to) = line.split(' ').next()?.split_once('-')?;
-            let number = |text| usize::from_str_radix(text, 16).ok();
-            Some((number(from)?, number(to)?))
-        };
-        text(&self.maps).lines().filter_map(range).collect()
+    /// How much there is; `None` if that cannot be read.
+    pub fn size(&self) -> Option<Size> {
+        let (mut text, mut file) = ([0; 128], self.more.as_ref()?.statm.lock());
+        file.rewind().ok()?;
+        let n = file.read(&mut text).ok()?;
+        let text = core::str::from_utf8(&text[..n]).ok()?;
+        let mut words = text.split(' ').map_while(|word| word.parse::<u64>().ok());
+        let (mapped, resident, shared) = (words.next()?, words.next()?, words.next()?);
+        let resident = resident.saturating_sub(shared);
+        Some(Size { mapped, resident })
+    }
+
+    /// All mappings, by their addresses.
+    pub fn mappings(&self) -> Vec<Mapping> {
+        let (mut all, mut file_end) = (Vec::new(), 0);
+        for line in text(&self.maps).lines() {
+            let Some((start, end, rights, is_file, name)) = mapping(line) else {
+                continue;
+            };
+            if is_file {
+                file_end = end;
+            }
+            let exec = rights.contains('x');
+            let kind = match rights.starts_with("rw") {
+                _ if is_file || !rights.ends_with('p') || !is_plain(name) => Kind::Other,
+                true if file_end == start => Kind::Tail,
+                true => Kind::Data { exec },
+                false => Kind::Closed,
+            };
+            all.push(Mapping { start, end, kind });
+        }
+        all
+    }
+
+    /// Starts and ends of the mappings without a property that only the kernel can keep.
+    pub fn plain(&self) -> Vec<(usize, usize)> {
+        /// What memory may be besides: may have other rights, is charged by the kernel, holds huge
+        /// pages or none, was written.
+        const GOOD: [&str; 11] = [
+            "rd", "wr", "ex", "mr", "mw", "me", "ac", "nr", "sd", "hg", "nh",
+        ];
+        let (mut plain, mut last) = (Vec::new(), None);
+        let smaps = self.more.as_ref().map(|more| text(&more.smaps));
+        for line in smaps.iter().flat_map(|text| text.lines()) {
+            if let Some(flags) = line.strip_prefix("VmFlags: ") {
+                let is_plain = flags.split_whitespace().all(|flag| GOOD.contains(&flag));
+                plain.extend(last.filter(|_| is_plain));
+            } else if let Some((start, end, ..)) = mapping(line) {
+                last = Some((start, end));
+            }
+        }
+        plain
     }
 
     /// How many mappings there are; 0 if that cannot be read.
@@ -53,6 +146,22 @@ impl Own {
         });
         lines
     }
+}
+
+/// Start and end, rights, whether it is of a file, and the name, of the line of a mapping.
+fn mapping(line: &str) -> Option<(usize, usize, &str, bool, &str)> {
+    let mut words = line.split_ascii_whitespace();
+    let (from, to) = words.next()?.split_once('-')?;
+    let number = |text| usize::from_str_radix(text, 16).ok();
+    let rights = words.next()?;
+    let (_offset, _device, inode) = (words.next()?, words.next()?, words.next()?);
+    let name = words.next().unwrap_or("");
+    Some((number(from)?, number(to)?, rights, inode != "0", name))
+}
+
+/// Whether memory of that name is the program's to allocate from.
+fn is_plain(name: &str) -> bool {
+    name.is_empty() || name == "[heap]" || name.starts_with("[anon:")
 }
 
 /// Reads a file from its beginning, by no other call than that.

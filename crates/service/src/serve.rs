@@ -160,6 +160,7 @@ impl Calls {
             Op::UnlockAll => self.unlock_all(),
             Op::Surrender => self.surrender(args[0], args[1]),
             Op::Look => Ok(0),
+            Op::Adopt => self.adopt_all(),
             Op::Remap => self.remap(args),
             Op::Leave => self.leave(args[0], args[1]),
             Op::Hold => self.process.hold(args[0], args[1]),

@@ -1,6 +1,7 @@
 //! The threads of the service.
 
 use crate::account::Account;
+use crate::adopt;
 use crate::crew::DONOR;
 use crate::process::Process;
 use crate::swap::Swap;
@@ -46,6 +47,9 @@ pub fn spawn_all(process: &'static Process) -> Result<(), String> {
     begun.clear();
     begun.push(spawn("caller", move || tasks::caller(process))?);
     begun.push(spawn("handler", move || process.pager.handler_loop(0))?);
+    if process.account.group().adopts() && may(libc::SYS_clock_nanosleep) {
+        begun.push(spawn("adopter", move || adopt::adopter(process))?);
+    }
     if !process.pager.crew().is_on_demand() {
         for role in (1..handlers()).map(Role::handler).chain(OTHERS) {
             begun.push(start(process, role)?);
@@ -76,6 +80,7 @@ pub fn start(process: &'static Process, role: Role) -> Result<Begun, String> {
         Role::BACKGROUND => spawn("background", move || pager.background_loop()),
         Role::FILLER => spawn("filler", move || pager.filler_loop()),
         DONOR => spawn("donor", move || tasks::donor(process)),
+        Role::LOOKER => spawn("looker", move || adopt::looker(process)),
         _ => match role.handler_number() {
             Some(number) => spawn("handler", move || pager.handler_loop(number)),
             None => {
@@ -88,7 +93,7 @@ pub fn start(process: &'static Process, role: Role) -> Result<Begun, String> {
 
 /// Bytes of address space that their stacks take, at most: with a guard and what lies above each.
 pub fn stacks() -> usize {
-    let count = 1 + handlers() + OTHERS.len();
+    let count = 2 + handlers() + OTHERS.len();
     count * (STACK + 4 * PAGE)
 }
 

@@ -1,5 +1,8 @@
 //! Clocks, and the CPUs that they run on.
 
+use crate::Errno;
+use core::time::Duration;
+
 /// What a clock measures.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(i32)]
@@ -45,4 +48,36 @@ pub fn cpus() -> u32 {
 pub fn this_cpu() -> usize {
     // SAFETY: a call without arguments; fails only where the kernel has no such call.
     unsafe { libc::sched_getcpu() }.max(0) as usize
+}
+
+/// The CPU time that a process uses, as a clock.
+#[derive(Clone, Copy, Debug)]
+pub struct CpuClock(libc::clockid_t);
+
+impl CpuClock {
+    /// That of process `pid`, whether there is one or not.
+    pub fn of(pid: i32) -> CpuClock {
+        /// The kernel's number of what a process has run, of the three clocks that each has.
+        const RUN: libc::clockid_t = 2;
+        CpuClock(!pid << 3 | RUN)
+    }
+
+    /// Sleeps until the process has used so much more; as long as it sleeps, too.
+    ///
+    /// # Errors
+    /// `EINVAL`: the process has ended; the kernel has no such sleep.
+    pub fn sleep(self, time: Duration) -> Result<(), Errno> {
+        let wanted = libc::timespec {
+            tv_sec: time.as_secs().cast_signed(),
+            tv_nsec: i64::from(time.subsec_nanos()),
+        };
+        // SAFETY: reads one timespec; nothing is to be told of what is left of the time.
+        let slept = unsafe {
+            libc::clock_nanosleep(self.0, 0, &raw const wanted, core::ptr::null_mut())
+        };
+        match slept {
+            0 | libc::EINTR => Ok(()),
+            error => Err(Errno(error)),
+        }
+    }
 }

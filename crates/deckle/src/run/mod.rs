@@ -204,6 +204,7 @@ fn group_of(name: Name, settings: &Settings) -> Result<Group, Fail> {
         group.set_swap_file(file);
     }
     group.set_align_mappings(settings.align_mappings);
+    group.set_adopts(settings.adopt);
     Ok(group)
 }
 

@@ -29,6 +29,10 @@ impl Role {
     /// One that the owner of the pager uses as it likes.
     pub const OWN: Role = Role(1 << 4);
 
+    /// Who looks for what the program has mapped unseen, when a fault has come of which nobody
+    /// knows a mapping: the owner's, too.
+    pub const LOOKER: Role = Role(1 << 5);
+
     /// The handler of this number, at most 16. The first is always there.
     pub const fn handler(number: usize) -> Role {
         Role(1 << (8 + number % 16))

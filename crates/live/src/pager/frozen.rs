@@ -8,6 +8,7 @@ use deckle_mm::{Charge, MapError, Store};
 use deckle_uffd::Msg;
 
 use super::Pager;
+use super::handler::fault_of;
 
 impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
     /// Closes the gate and brings everything into a state that a fork may copy: what is resident
@@ -57,7 +58,7 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
 
     /// A message while the gate is closed.
     pub(super) fn handle_frozen(&self, msg: &mut Msg) {
-        if let Some(fault) = self.fault_of(msg, false)
+        if let Some(fault) = fault_of(msg)
             && !self.hand_over(fault)
         {
             // No room: the thread tries its access again and asks anew.

@@ -6,9 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use deckle_mm::platform::Stop;
-use deckle_mm::{
-    Charge, FaultError, FaultMode, Item, Machine, PAGE_SIZE, PlatformError, Served, Store, Vpn,
-};
+use deckle_mm::{Charge, FaultError, FaultMode, Item, Machine, PlatformError, Served, Store, Vpn};
 use deckle_sys::poll::{poll, to_read};
 use deckle_uffd::{Errno, Event, Msg};
 
@@ -19,7 +17,7 @@ use super::gate::Inside;
 use super::machine::{FILL, MESSAGES, PAGEOUT, RECLAIM, STOP};
 use super::others::Others;
 use super::queue::{Fault, Pushed, Waited};
-use crate::platform::NURSERY_IDLE;
+use crate::platform::{Move, NURSERY_IDLE};
 use crate::trace::{Stage, stage};
 
 impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
@@ -62,7 +60,14 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
         if self.platform().program_uffd().read_events(msg)? == 0 {
             return Ok(false);
         }
-        let _looked_into = (!msg[0].is_fault()).then_some(reading);
+        if let Some(moved) = moved_by(&mut msg[0]) {
+            self.note_move(moved);
+            drop(reading);
+            let _inside = self.gate.enter();
+            self.follow_moves();
+            return Ok(true);
+        }
+        drop(reading);
         drop(traced);
         match self.gate.try_enter() {
             Some(_inside) => self.handle(&mut msg[0]),
@@ -103,46 +108,8 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
         }
     }
 
-    /// The fault that a message tells of. What else there is is done here, by who is `inside` the
-    /// gate or waits until it opens.
-    pub(super) fn fault_of(&self, msg: &mut Msg, inside: bool) -> Option<Fault> {
-        match msg.take()? {
-            Event::Pagefault {
-                addr, write, wp, ..
-            } => Some(Fault {
-                page: Vpn::of_addr(addr as u64),
-                write: write || wp,
-                missing: !wp,
-            }),
-            Event::Remap { from, to, len } => {
-                let _inside = (!inside).then(|| self.gate.enter());
-                self.moved_unseen(from, to, len);
-                None
-            }
-            // Nothing else is asked for.
-            _ => None,
-        }
-    }
-
-    /// The program has moved a managed mapping by a call that nobody saw. What is there has come
-    /// along, and is the kernel's from now on; what is away would be zeros.
-    fn moved_unseen(&self, from: usize, to: usize, len: usize) {
-        let (start, pages) = (Vpn::of_addr(from as u64), (len / PAGE_SIZE) as u64);
-        if self.mm.is_any_away(self.space(), start, pages) {
-            let fault = Fault {
-                page: Vpn::of_addr(to as u64),
-                write: false,
-                missing: true,
-            };
-            self.hooks.fatal(fault, &FaultError::Moved);
-        } else {
-            // SAFETY: just looked; nothing can be taken out of a place that is empty.
-            unsafe { self.platform().leave_moved(to, len) };
-        }
-    }
-
     fn handle(&self, msg: &mut Msg) {
-        let Some(fault) = self.fault_of(msg, true) else {
+        let Some(fault) = fault_of(msg) else {
             return;
         };
         let _traced = stage(Stage::Fault(fault.page));
@@ -158,6 +125,11 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
 
     /// Serves a fault; false: somebody who may wait has to.
     fn serve(&self, fault: Fault, mode: FaultMode) -> bool {
+        if self.platform().is_arriving(fault.page.addr() as usize) {
+            // It is tried again, until the books know what is there.
+            self.platform().wake(fault.page, 1);
+            return true;
+        }
         match self.mm.fault(self.space(), fault.page, fault.write, mode) {
             // Who waited has been woken by the operation that brought the page.
             Ok(Served::Mapped(_)) => true,
@@ -170,7 +142,18 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
                 self.platform().wake(fault.page, 1);
                 true
             }
-            Ok(Served::Spurious) | Err(FaultError::NoMapping | FaultError::Access) => {
+            Err(FaultError::NoMapping) => {
+                self.note_unknown();
+                self.platform().wake(fault.page, 1);
+                true
+            }
+            // The program has unmapped it since, by a call that nobody saw.
+            Err(FaultError::Platform(e)) if e.why == Stop::Gone && self.is_left(fault.page) => {
+                self.note_unknown();
+                self.platform().wake(fault.page, 1);
+                true
+            }
+            Ok(Served::Spurious) | Err(FaultError::Access) => {
                 self.platform().wake(fault.page, 1);
                 true
             }
@@ -183,6 +166,11 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
                 true
             }
         }
+    }
+
+    /// Whether faults of a page are not delivered any more.
+    fn is_left(&self, page: Vpn) -> bool {
+        !self.platform().serves(page.addr() as usize)
     }
 
     /// Hands a fault over to who may wait; false without room. Its thread is stalled from now
@@ -348,5 +336,28 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
         self.queue.close();
         self.mm.machine().work.raise(STOP);
         self.mm.machine().filler.raise(STOP);
+    }
+}
+
+/// The fault that a message tells of.
+pub(super) fn fault_of(msg: &mut Msg) -> Option<Fault> {
+    match msg.take()? {
+        Event::Pagefault {
+            addr, write, wp, ..
+        } => Some(Fault {
+            page: Vpn::of_addr(addr as u64),
+            write: write || wp,
+            missing: !wp,
+        }),
+        _ => None,
+    }
+}
+
+/// The move that a message tells of. Nothing else is asked for.
+fn moved_by(msg: &mut Msg) -> Option<Move> {
+    let event = (!msg.is_fault()).then(|| msg.take()).flatten();
+    match event? {
+        Event::Remap { from, to, len } => Some(Move { from, to, len }),
+        _ => None,
     }
 }

@@ -13,6 +13,7 @@
 //! the pager may have all but the first handler come when they are needed, and stand in for who
 //! cannot be had (`crew.rs`, `demand.rs`).
 
+mod adopt;
 pub mod charge;
 mod chores;
 mod cpu;
@@ -42,7 +43,7 @@ use std::sync::{Arc, Mutex};
 use deckle_mm::{Charge, Env, MapError, Mm, SpaceId, Store, TunableError, Tunables, Vpn};
 use deckle_uffd::Errno;
 
-use crate::platform::{LiveConfig, LiveError, LiveMemory, LivePlatform, Opened, SPACE};
+use crate::platform::{LiveConfig, LiveError, LiveMemory, LivePlatform, Noted, Opened, SPACE};
 
 pub use crate::platform::drop_apart;
 pub use charge::{Limit, Shared};
@@ -112,7 +113,8 @@ pub struct Pager<C: Charge + 'static, S: Store + 'static> {
     hooks: Box<dyn Hooks>,
     stop: OwnedFd,
     /// Had by who reads messages.
-    reading: Mutex<()>,
+    reading: Arc<Mutex<()>>,
+    heard: adopt::Heard,
     gate: gate::Gate,
     forcing: Option<Forcing>,
     chores: Mutex<Chores>,
@@ -143,6 +145,8 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
         let machine = LiveMachine::new();
         let work = machine.work.clone();
         config.unread = Some(Box::new(move || work.raise(machine::MESSAGES)));
+        let reading = Arc::new(Mutex::new(()));
+        config.noted = Some(noted_by(&reading));
         let platform = LivePlatform::new(config).map_err(PagerError::Live)?;
         // SAFETY: to the manager in the next line. What it maps is reached through `place.rs`,
         // whose callers promise the same of their references, and by `Region`, which borrows.
@@ -160,7 +164,8 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
             hooks,
             watched: AtomicI32::new(-1),
             stop,
-            reading: Mutex::new(()),
+            reading,
+            heard: adopt::Heard::default(),
             gate: gate::Gate::new(),
             forcing: None,
             chores: Mutex::new(Chores::new()),
@@ -231,10 +236,13 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
         // Faults of the parent; its lock may have been copied while somebody had it.
         forget(replace(&mut self.queue, Queue::new()));
         self.chores = Mutex::new(Chores::new());
-        self.reading = Mutex::new(());
+        self.reading = Arc::default();
+        let noted = noted_by(&self.reading);
+        self.heard = adopt::Heard::default();
         self.mm.forget_stalls();
         // SAFETY: the caller's promise.
         unsafe { self.mm.platform_mut().after_fork(opened) }.map_err(PagerError::Live)?;
+        self.mm.platform_mut().listen(noted);
         self.mm.guard_all(self.space()).map_err(PagerError::Space)
     }
 
@@ -260,6 +268,12 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
     pub fn space(&self) -> SpaceId {
         SPACE
     }
+}
+
+/// Waits for who reads a message and has the lock until that is noted.
+fn noted_by(reading: &Arc<Mutex<()>>) -> Noted {
+    let reading = reading.clone();
+    Box::new(move || drop(adopt::lock(&reading)))
 }
 
 fn stop_signal() -> Result<OwnedFd, PagerError> {

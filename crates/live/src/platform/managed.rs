@@ -87,6 +87,11 @@ impl Managed {
         Ok(())
     }
 
+    /// Takes a range into the set that is registered already.
+    pub(super) fn note(&self, start: usize, len: usize) {
+        self.write().insert(start, len);
+    }
+
     /// Takes a range out of the set; parts of it may not be in it.
     pub(super) fn remove(&self, start: usize, len: usize) {
         self.write().remove(start, len);

@@ -103,11 +103,12 @@ impl Platform for LiveMemory {
         content: Content<'_>,
         prot: Prot,
     ) -> Result<Done, PlatformError> {
-        let (dst, len) = self.run(at)?;
-        match content {
-            Content::Zero if len == BLOCK && self.can_move(prot) => self.map_zero_block(dst),
+        self.in_place(self.booked(at)?, |dst, len| match content {
+            Content::Zero if len == BLOCK && dst.is_multiple_of(BLOCK) && self.can_move(prot) => {
+                self.map_zero_block(dst)
+            }
             Content::Zero => self.copy_in(dst, self.zeros.base() as *const u8, len),
-            Content::Bytes(bytes) if bytes.len() == len => {
+            Content::Bytes(bytes) if bytes.len() >= len => {
                 self.copy_back(dst, bytes.as_ptr(), len, CopyMode::empty())
             }
             Content::Bytes(_) => Err(REFUSED),
@@ -115,7 +116,7 @@ impl Platform for LiveMemory {
                 let (src, _) = self.frames(frames, at.pages)?;
                 self.bring_in(dst, src, len, prot)
             }
-        }
+        })
     }
 
     /// Always by copies: a page that is moved can be written before it is protected.
@@ -126,10 +127,9 @@ impl Platform for LiveMemory {
         content: Content<'_>,
         _prot: Prot,
     ) -> Result<Done, PlatformError> {
-        let (dst, len) = self.run(at)?;
-        match content {
+        self.in_place(self.booked(at)?, |dst, len| match content {
             Content::Zero => self.copy_as(dst, self.zeros.base() as *const u8, len, CopyMode::WP),
-            Content::Bytes(bytes) if bytes.len() == len => {
+            Content::Bytes(bytes) if bytes.len() >= len => {
                 self.copy_back(dst, bytes.as_ptr(), len, CopyMode::WP)
             }
             Content::Bytes(_) => Err(REFUSED),
@@ -138,13 +138,16 @@ impl Platform for LiveMemory {
                 self.forget_at_rest(dst, src, len)?;
                 self.copy_in_parked(dst, src, len, CopyMode::WP)
             }
-        }
+        })
     }
 
     fn unmap(&self, at: PageRun, frames: Pfn, prot: Prot) -> Result<(Done, Flush), PlatformError> {
-        let (src, len) = self.run(at)?;
         let (dst, _) = self.frames(frames, at.pages)?;
-        Ok((self.take_out(src, dst, len, prot)?, FLUSHED))
+        let taken = self.in_place(self.booked(at)?, |src, len| {
+            self.take_out(src, dst, len, prot)
+        });
+        let done = taken.or_else(|e| self.pass_over(at, e))?;
+        Ok((done, FLUSHED))
     }
 
     fn read_mapped(&self, at: PageRun, to: &mut [u8]) -> Done {
@@ -165,7 +168,9 @@ impl Platform for LiveMemory {
     }
 
     fn discard(&self, at: PageRun) -> Flush {
-        if let Ok((start, len)) = self.run(at) {
+        if let Ok((start, len)) = self.run(at)
+            && !self.is_lost(start, len)
+        {
             // SAFETY: the caller gives the bytes of the run up; the range stays registered.
             let gone = unsafe { kernel::drop_pages(start, len) };
             debug_assert!(
@@ -249,7 +254,7 @@ impl Platform for LiveMemory {
 
     fn release_block(&self, space: SpaceId, block: BlockNr) {
         let addr = block.start().addr() as usize;
-        if self.is_going(addr, BLOCK) {
+        if self.is_going(addr, BLOCK) || self.is_lost(addr, BLOCK) {
             // Its page table goes with the mapping.
             return;
         }

@@ -1,5 +1,6 @@
 //! [`LivePlatform`]: the core's boundary on real memory.
 
+mod adopt;
 mod caps;
 mod error;
 mod fork;
@@ -8,6 +9,7 @@ mod kernel;
 mod managed;
 mod mapped;
 mod memory;
+mod moves;
 mod note;
 mod nursery;
 mod open;
@@ -33,6 +35,8 @@ pub use caps::{Capabilities, Capability};
 pub use error::LiveError;
 pub use managed::Managed;
 pub use memory::LiveMemory;
+pub(crate) use moves::Move;
+pub use moves::Noted;
 pub(crate) use nursery::IDLE as NURSERY_IDLE;
 pub use nursery::{Account, Nursery};
 pub use opened::Opened;
@@ -71,6 +75,8 @@ pub struct LiveConfig {
     pub account: Option<Box<dyn Account>>,
     /// Who is told when an operation waits for a message to be read that nobody reads.
     pub unread: Option<Unread>,
+    /// See there.
+    pub noted: Option<Noted>,
     /// What is open already.
     pub opened: Opened,
     /// Mappings that the kernel allows the process (`vm.max_map_count`); `None`: its default.
@@ -93,6 +99,9 @@ pub struct LivePlatform {
     managed: Managed,
     /// Start and end of a range that is about to be unmapped.
     going: Mutex<Range<usize>>,
+    /// The same of one in whose place the program has put something else.
+    lost: Mutex<Range<usize>>,
+    moved: moves::Moves,
     nursery: Nursery,
     /// A block of zeros to copy from: never written, so it uses no memory.
     zeros: Reservation,
@@ -134,6 +143,8 @@ impl LivePlatform {
             parking,
             managed,
             going: Mutex::default(),
+            lost: Mutex::default(),
+            moved: moves::Moves::new(config.noted),
             nursery,
             zeros,
             note: Note::new().map_err(LiveError::Own)?,
@@ -240,6 +251,16 @@ impl LivePlatform {
 
     /// Address and length in bytes of a run; checked to be managed.
     fn run(&self, at: PageRun) -> Result<(usize, usize), PlatformError> {
+        let (start, len) = self.booked(at)?;
+        let (at, n) = self.place(start, len);
+        match n == len {
+            true => Ok((at, len)),
+            false => Err(GONE),
+        }
+    }
+
+    /// A run where the books have it.
+    fn booked(&self, at: PageRun) -> Result<(usize, usize), PlatformError> {
         self.span(at.space, at.start, u64::from(at.pages))
     }
 

@@ -40,7 +40,7 @@ impl LivePlatform {
 
     /// Whether a registered range is one private mapping. What is shared can be registered as
     /// well, but its bytes are not this process's alone.
-    fn is_private(&self, start: usize, len: usize) -> bool {
+    pub(super) fn is_private(&self, start: usize, len: usize) -> bool {
         // SAFETY: refused for private memory; of shared memory it maps what is there, as the
         // program's next access would.
         let asked = unsafe { self.program.continue_range(start, len, WakeMode::DONTWAKE) };
@@ -54,6 +54,9 @@ impl LivePlatform {
 
     /// Registers again what may be discarded, and discards it whatever comes of that.
     pub(super) fn take_empty(&self, start: usize, len: usize) -> Result<(), PlatformError> {
+        if self.is_lost(start, len) {
+            return Ok(());
+        }
         if self.is_going(start, len) {
             // It goes with its mapping, for which nobody waits.
             return Ok(());
@@ -67,16 +70,19 @@ impl LivePlatform {
     /// Registers them again; what is there. `Gone` as in [`claim`](Self::claim).
     pub(super) fn take_over(&self, start: usize, len: usize) -> Result<Made, PlatformError> {
         self.claim(start, len)?;
-        let seen = self.there(start, len).and_then(|mut made| {
-            if made.zeros != PageMask::EMPTY {
-                self.keep_zeros(start, len, &mut made)?;
-            }
-            Ok(made)
-        });
-        seen.map_err(|errno| {
+        self.made(start, len).map_err(|errno| {
             let _ = self.leave_open(start, len);
             refused(0, errno)
         })
+    }
+
+    /// What is there of a range that is registered since a moment ago, in one block.
+    pub(super) fn made(&self, start: usize, len: usize) -> Result<Made, Errno> {
+        let mut made = self.there(start, len)?;
+        if made.zeros != PageMask::EMPTY {
+            self.keep_zeros(start, len, &mut made)?;
+        }
+        Ok(made)
     }
 
     /// What the program does not need is the kernel's to take, or to leave.

@@ -130,15 +130,6 @@ impl LivePlatform {
         unsafe { self.managed.leave(start, len, &self.program) }
     }
 
-    /// Gives the kernel what the program has moved to an unmanaged place by a call that nobody saw.
-    ///
-    /// # Safety
-    /// All bytes of the program in the range are present.
-    pub(crate) unsafe fn leave_moved(&self, start: usize, len: usize) {
-        // SAFETY: the caller's promise. If it is refused the program waits for ever there.
-        let _ = unsafe { self.managed.free(start, len, &self.program) };
-    }
-
     /// Ranges of this library that must not be locked in memory (start, bytes): what is managed,
     /// which the manager locks by itself, and where pages rest.
     pub fn never_locked(&self) -> Vec<(usize, usize)> {

@@ -57,7 +57,12 @@ impl LivePlatform {
                     .step_by(PAGE)
                     .for_each(|page| self.remember(page, PAGE));
             }
-            Err(Why::NoEntry | Why::Gone) => {}
+            Err(Why::NoEntry | Why::Gone) => {
+                // Unless it has only moved away.
+                if let Some(now) = self.moved_to(start, start) {
+                    self.remember(now, len);
+                }
+            }
             // Bytes that nobody has discarded must not become zeros: from now on all are believed.
             Err(_) => self.remembered.forgetful.store(true, Relaxed),
         }

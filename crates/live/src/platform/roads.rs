@@ -5,7 +5,7 @@
 //! road: out by reading through `/proc/self/mem` under write-protection and giving the page
 //! back, in by `UFFDIO_COPY`, which fills holes of any rights.
 
-use deckle_mm::{Done, PlatformError, Prot, Stop, Vpn};
+use deckle_mm::{Done, PageRun, PlatformError, Prot, Stop, Vpn};
 use deckle_uffd::{
     Categories, CopyMode, MoveMode, PageEntry, Partial, ProtectMode, Uffd, WakeMode, Why, finish,
 };
@@ -443,6 +443,22 @@ impl LivePlatform {
         // SAFETY: refused for private memory, which is looked for first; nothing is mapped.
         let asked = unsafe { self.program.continue_range(start, len, WakeMode::DONTWAKE) };
         !matches!(asked, Err(e) if e.why == Why::NoEntry)
+    }
+
+    /// Passes over the page at which a run has stopped that is taken out, if the program has given
+    /// its bytes back by a call that nobody saw: a frame that holds nothing is what it leaves.
+    pub(super) fn pass_over(&self, run: PageRun, e: PlatformError) -> Result<Done, PlatformError> {
+        let page = run.start.add(u64::from(e.at)).addr() as usize;
+        let has_gone = || {
+            let (at, _) = self.place(page, PAGE);
+            let mut entry = [PageEntry::default()];
+            let read = self.pagemap.entries(at, &mut entry);
+            read.is_ok() && entry[0].is_hole() || !self.is_ours(at, PAGE)
+        };
+        match e.why {
+            Stop::Gone if e.at < run.pages && has_gone() => Ok(Done { pages: e.at + 1 }),
+            _ => Err(e),
+        }
     }
 
     /// Whether a block of the program is one huge page.

@@ -130,11 +130,17 @@ impl<E: Env> Engine<E> {
 
     fn close_run(&self, table: &mut Table, run: PageRun) -> Result<u64, PlatformError> {
         let made = self.memory().close(run)?;
+        Ok(self.book(table, run, &made))
+    }
+
+    /// Ends the openness of a run of which that was made; how many of its pages were not. Block
+    /// locked.
+    pub(crate) fn book(&self, table: &mut Table, run: PageRun, made: &Made) -> u64 {
         let before = runs(table);
-        let freed = self.book_made(table, run, &made);
+        let freed = self.book_made(table, run, made);
         let more = runs(table).wrapping_sub(before);
         self.open.runs.fetch_add(more, Relaxed);
-        Ok(freed)
+        freed
     }
 
     /// Books what the system has made of a run that is closed. The pages that were not made are

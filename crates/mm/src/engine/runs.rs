@@ -7,7 +7,9 @@ use crate::env::Env;
 use crate::platform::{Content, Done, Flush, Platform, PlatformError, Prot, Stop};
 use crate::stat::Item;
 use crate::table::block::{HugeMap, Presence, Table};
-use crate::units::{BLOCK_PAGES, BlockNr, PAGE_SIZE, PageMask, PageRun, Pfn, SpaceId, Vpn};
+use crate::units::{
+    BLOCK_PAGES, BlockNr, FrameRun, PAGE_SIZE, PageMask, PageRun, Pfn, SpaceId, Vpn,
+};
 
 /// Times a platform operation is tried again while the address space is changing.
 const STOP_RETRIES: u32 = 10_000;
@@ -85,9 +87,7 @@ impl<E: Env> Engine<E> {
         let (done, stop) = self.pull(run, frames, prot);
         let Some(why) = stop else { return Ok(()) };
         if done > 0 {
-            let part = PageRun { pages: done, ..run };
-            let (_, stop) = self.push(part, frames, Content::Parked, prot, guarded);
-            debug_assert!(stop.is_none(), "cannot undo a partial unmap: {stop:?}");
+            self.put_back(PageRun { pages: done, ..run }, frames, prot, guarded);
         }
         if guarded {
             // The attempt may have lifted the protection of the page that is held.
@@ -95,6 +95,21 @@ impl<E: Env> Engine<E> {
             debug_assert!(kept, "{run:?} is unprotected");
         }
         Err(PlatformError { at: done, why })
+    }
+
+    /// Maps a run again whose bytes rest since a moment ago. What the program has unmapped since by
+    /// a call that nobody saw has no bytes any more.
+    fn put_back(&self, run: PageRun, frames: Pfn, prot: Prot, guarded: bool) {
+        let mut at = 0;
+        while at < run.pages {
+            let (rest, from) = (run.tail(at), frames.add(at));
+            let (done, stop) = self.push(rest, from, Content::Parked, prot, guarded);
+            at += done;
+            let Some(why) = stop else { return };
+            debug_assert!(why == Stop::Gone, "cannot undo a partial unmap: {why:?}");
+            self.release(FrameRun::new(frames.add(at), 1));
+            at += 1;
+        }
     }
 
     /// Maps as much of a run as goes.

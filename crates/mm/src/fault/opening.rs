@@ -41,7 +41,7 @@ impl<E: Env> Mm<E> {
 /// Whether holes of a VMA may be the system's to fill: nobody else has a say there.
 pub(crate) fn may_open(space: &Space, vma: &Vma, t: &Tunables) -> bool {
     let plain = vma.prot.read && vma.prot.write && !vma.locked;
-    let ours = !vma.uffd_missing && !vma.uffd_wp && !space.forbids_zero();
+    let ours = !vma.uffd_missing && !vma.uffd_wp && !vma.whole && !space.forbids_zero();
     t.fault_open_ratio > 0 && order::adapts(t, vma) && plain && ours
 }
 

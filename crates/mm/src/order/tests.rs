@@ -23,6 +23,7 @@ fn vma(start: u64, pages: u64, advice: ThpAdvice) -> Vma {
         on_fork: Default::default(),
         touched: false,
         shift: 0,
+        whole: false,
         soft_dirty: true,
     }
 }

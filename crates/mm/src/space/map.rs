@@ -7,7 +7,7 @@ use crate::env::Env;
 use crate::fault::FaultError;
 use crate::mm::Mm;
 use crate::platform::Prot;
-use crate::table::vma::{OnFork, Search, ThpAdvice, Vma};
+use crate::table::vma::{Search, Vma};
 use crate::units::{SpaceId, Vpn};
 use alloc::vec::Vec;
 
@@ -51,20 +51,8 @@ impl<E: Env> Mm<E> {
         pages: u64,
         prot: Prot,
     ) -> Result<(), MapError> {
-        let vma = Vma {
-            start,
-            pages,
-            prot,
-            advice: ThpAdvice::None,
-            locked: false,
-            uffd_missing: false,
-            uffd_wp: false,
-            on_fork: OnFork::Copy,
-            touched: false,
-            shift: 0,
-            soft_dirty: true,
-        };
         self.protect_new(space, start, pages, prot)?;
+        let vma = Vma::new(start, pages, prot);
         space
             .edit_vmas(self, |tree| tree.insert(vma))
             .map_err(|_| MapError::BadRange(start, pages))

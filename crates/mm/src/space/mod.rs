@@ -1,5 +1,6 @@
 //! The calls that change a mapping: mmap, munmap, mprotect, mremap, madvise, mlock, fork.
 
+pub mod adopt;
 pub mod advice;
 mod carry;
 pub mod disown;

@@ -12,6 +12,7 @@ use crate::env::Env;
 use crate::machine::{Machine, Site};
 use crate::mm::Mm;
 use crate::platform::{PlatformError, Prot, Stop};
+use crate::sync::Guard;
 use crate::table::block::{BlockState, Table};
 use crate::table::entry::{Entry, Kind};
 use crate::table::vma::Vma;
@@ -109,7 +110,7 @@ impl<E: Env> Mm<E> {
         self.insert(space, grown)
     }
 
-    fn insert(&self, space: &Space, vma: Vma) -> Result<(), MapError> {
+    pub(super) fn insert(&self, space: &Space, vma: Vma) -> Result<(), MapError> {
         space
             .edit_vmas(self, |tree| tree.insert(vma))
             .map_err(|_| MapError::BadRange(vma.start, vma.pages))
@@ -273,45 +274,63 @@ impl<E: Env> Mm<E> {
                 // Somebody has pinned a page since.
                 continue;
             }
-            if let BlockState::Huge(h) = &*state {
-                self.meta(h.pfn).set_owner(space.id, to);
-            } else if let BlockState::Table(table) = &mut *state {
+            if let BlockState::Table(table) = &mut *state {
                 self.hide_zeros(space.id, table, from, n);
             }
             if !matches!(&*state, BlockState::Empty) {
                 self.carry_memory(PageRun::new(space.id, from, n), to);
             }
-            if whole {
-                let moved = core::mem::take(&mut *state);
-                if let BlockState::Table(table) = &moved {
-                    self.rehome(space, table.entries(), to);
-                }
-                drop(state);
-                let dest = space.block(self, to.block());
-                let mut there = self.lock_settled(&dest, 0, BLOCK_PAGES);
-                (dest.huge_zero).store(source.huge_zero.load(Relaxed), Relaxed);
-                *there = dirtied(moved);
+            if self.hand_over(space, source, state, (from, to, n), whole) {
                 return Ok(());
             }
-            if matches!(&*state, BlockState::Empty) {
-                return Ok(());
-            }
-            let Some(table) = state.table() else { continue };
-            // An entry at its new place is dirty.
-            let old = from.index()..from.index() + n;
-            let moved: Vec<Entry> = old.clone().map(|k| table.get(k).dirtied()).collect();
-            if !self.part_folios(from.block(), table, &moved) {
-                drop(state);
-                self.machine().preempt(Site::Relock);
-                continue;
-            }
-            old.for_each(|k| table.set(k, Entry::NONE));
-            state.tidy();
-            drop(state);
-            self.rehome(space, moved.iter().copied(), to);
-            self.arrive(space, to, moved);
-            return Ok(());
         }
+    }
+
+    /// Moves the entries of a run, which lies in one block on both sides, from a locked block to
+    /// their new one, of which nothing is locked; as one if that is said, where they are the whole
+    /// block. No part of a huge page. False: somebody holds a folio that has to part.
+    pub(super) fn hand_over(
+        &self,
+        space: &Space,
+        source: &BlockRef,
+        mut state: Guard<'_, BlockState, E::M>,
+        (from, to, n): (Vpn, Vpn, u32),
+        whole: bool,
+    ) -> bool {
+        if whole {
+            let moved = core::mem::take(&mut *state);
+            match &moved {
+                BlockState::Table(table) => self.rehome(space, table.entries(), to),
+                BlockState::Huge(h) => self.meta(h.pfn).set_owner(space.id, to),
+                _ => {}
+            }
+            drop(state);
+            let dest = space.block(self, to.block());
+            let mut there = self.lock_settled(&dest, 0, BLOCK_PAGES);
+            (dest.huge_zero).store(source.huge_zero.load(Relaxed), Relaxed);
+            *there = dirtied(moved);
+            return true;
+        }
+        if matches!(&*state, BlockState::Empty) {
+            return true;
+        }
+        let Some(table) = state.table() else {
+            return false;
+        };
+        // An entry at its new place is dirty.
+        let old = from.index()..from.index() + n;
+        let moved: Vec<Entry> = old.clone().map(|k| table.get(k).dirtied()).collect();
+        if !self.part_folios(from.block(), table, &moved) {
+            drop(state);
+            self.machine().preempt(Site::Relock);
+            return false;
+        }
+        old.for_each(|k| table.set(k, Entry::NONE));
+        state.tidy();
+        drop(state);
+        self.rehome(space, moved.iter().copied(), to);
+        self.arrive(space, to, moved);
+        true
     }
 
     /// Puts entries that have moved into their block.

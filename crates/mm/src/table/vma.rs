@@ -66,12 +66,33 @@ pub struct Vma {
     /// How far mremap has moved it since: what moved differently is not one mapping (Linux:
     /// `vm_pgoff`). Wraps.
     pub shift: u64,
+    /// Stays one mapping for the system, so that the program can move it by a call which the core
+    /// does not hear of: no hole of it is left to the system.
+    pub whole: bool,
     /// New since the soft-dirty bits were cleared, holes and all. VMAs that differ in nothing
     /// else are one, which is soft-dirty, or touched, if a part of it was.
     pub soft_dirty: bool,
 }
 
 impl Vma {
+    /// A new mapping, of which nothing has been asked but its rights.
+    pub fn new(start: Vpn, pages: u64, prot: Prot) -> Vma {
+        Vma {
+            start,
+            pages,
+            prot,
+            advice: ThpAdvice::None,
+            locked: false,
+            uffd_missing: false,
+            uffd_wp: false,
+            on_fork: OnFork::Copy,
+            touched: false,
+            shift: 0,
+            whole: false,
+            soft_dirty: true,
+        }
+    }
+
     /// The page behind the last.
     pub fn end(&self) -> Vpn {
         self.start.add(self.pages)
@@ -99,12 +120,13 @@ impl Vma {
             uffd_wp,
             on_fork,
             shift,
+            whole,
             ..
         } = *self;
         self.end() == next.start
             && (prot, advice, locked) == (next.prot, next.advice, next.locked)
             && (uffd_missing, uffd_wp) == (next.uffd_missing, next.uffd_wp)
-            && (on_fork, shift) == (next.on_fork, next.shift)
+            && (on_fork, shift, whole) == (next.on_fork, next.shift, next.whole)
     }
     /// The same VMA moved to another place.
     pub(crate) fn moved(&self, start: Vpn, pages: u64) -> Vma {

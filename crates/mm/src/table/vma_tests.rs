@@ -30,6 +30,7 @@ fn vma(start: u64, pages: u64) -> Vma {
         on_fork: Default::default(),
         touched: false,
         shift: 0,
+        whole: false,
         soft_dirty: true,
     }
 }
@@ -52,6 +53,7 @@ fn pieces(naive: &Naive, from: usize, to: usize) -> Vec<Vma> {
             on_fork: Default::default(),
             touched: false,
             shift: 0,
+            whole: false,
             soft_dirty: true,
         };
         match out.last_mut() {

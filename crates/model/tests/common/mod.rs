@@ -15,6 +15,7 @@ pub mod hand;
 pub mod leave;
 mod rig;
 pub mod tracking;
+mod unseen;
 
 pub use rig::{BASE, BELOW, Rig, WINDOW};
 
@@ -44,7 +45,7 @@ pub struct Program<'a> {
     pub may_fail: bool,
     /// Whether the program is alone, so that everything may stand still for a fork.
     pub may_fork: bool,
-    /// Whether it discards pages by calls that the manager does not see.
+    /// Whether it changes its memory by calls that the manager does not see.
     pub unseen: bool,
     pub ooms: u64,
     /// Mapped huge pages of which a part was given up.
@@ -245,7 +246,7 @@ impl<'a> Program<'a> {
         let rig = self.rig;
         let (mm, space) = (&rig.mm, rig.space);
         if self.unseen && self.below(6) == 0 {
-            return self.discard_unseen(start, pages);
+            return self.act_unseen(start, pages);
         }
         if self.below(12) == 0 {
             return self.take_block();
@@ -391,17 +392,6 @@ impl<'a> Program<'a> {
         let done = work();
         self.rig.model.set_injection(Injection::default());
         done
-    }
-
-    fn discard_unseen(&mut self, start: Vpn, pages: u64) -> String {
-        for p in (start.0..start.0 + pages).map(Vpn) {
-            if self.mapped.contains_key(&p.0) {
-                let run = PageRun::new(self.rig.space, p, 1);
-                self.rig.model.discard_unseen(run);
-                self.known.remove(&p.0);
-            }
-        }
-        format!("dontneed unseen {start} {pages}")
     }
 
     /// The platform refuses rights, as the kernel does that has no mapping left: whoever acts

@@ -65,16 +65,19 @@ pub fn seeds(from: u64, count: u64, steps: u32, forks: bool, unseen: bool) {
         run(seed, steps * 10, forks, unseen);
         return;
     }
-    let (mut made, mut written, mut parts) = (0, 0, 0);
+    let (mut made, mut written, mut parts, mut passed_over) = (0, 0, 0, 0);
     for seed in from..from + count * scale() {
         let (did, of_huge) = run(seed, steps, forks, unseen);
         (made, written, parts) = (made + did.made, written + did.written, parts + of_huge);
+        passed_over += did.passed_over;
     }
     println!("{parts} huge pages were given up in part");
     assert!(parts >= count / 6 || !HUGE_PAGES, "as good as none");
     // What a kernel with memory of its own does, it has done.
     println!("{made} pages were made, {written} written before they were protected");
     assert!([made, written].iter().all(|&n| (n > 0) != P::RAM));
+    println!("{passed_over} pages were taken out that the program had unmapped");
+    assert!((passed_over > 0) == (unseen && !P::RAM));
 }
 
 #[test]

@@ -1,0 +1,138 @@
+//! Memory that the program has mapped by calls that nobody saw.
+
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use deckle_mm::{Charge, MapError, PAGE_SIZE, PageRun, Prot, Store, Vpn};
+
+use super::Pager;
+use super::crew::Role;
+use crate::platform::{Move, refused};
+
+/// What is known of the program's calls that nobody saw.
+#[derive(Default)]
+pub(super) struct Heard {
+    /// Moves of managed memory.
+    moves: AtomicU32,
+    /// Had while such a move is followed, or what is not there any more is forgotten.
+    books: Mutex<()>,
+    /// A fault has come of which nobody knows a mapping.
+    is_unknown: AtomicBool,
+}
+
+pub(super) fn lock(mutex: &Mutex<()>) -> MutexGuard<'_, ()> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
+    /// Takes a private anonymous mapping, with these rights, under management where it is, with
+    /// what it holds. Its pages are charged, whatever the limit.
+    ///
+    /// # Errors
+    /// [`MapError::Platform`]: it is none any more, or the kernel refuses; the manager's. It is the
+    /// kernel's alone then.
+    pub fn adopt(&self, start: usize, len: usize, prot: Prot) -> Result<(), MapError> {
+        let (mm, platform, space) = (self.mm(), self.platform(), self.space());
+        let found = platform.adopt(start, len);
+        let found = found.map_err(|errno| MapError::Platform(refused(0, errno)))?;
+        let vpn = |at: usize| Vpn::of_addr(at as u64);
+        let run = |at, len| PageRun::new(space, vpn(at), (len / PAGE_SIZE) as u32);
+        let there: Vec<_> = found
+            .into_iter()
+            .map(|(at, len, made)| (run(at, len), made))
+            .collect();
+        let adopted = mm.adopt(space, vpn(start), (len / PAGE_SIZE) as u64, prot, &there);
+        if adopted.is_err() {
+            // SAFETY: nothing was taken out.
+            let _ = unsafe { platform.leave(start, len) };
+        }
+        adopted
+    }
+
+    /// Looks, by `look`, at what the program has mapped, and forgets the ranges (start, bytes)
+    /// that `gone` finds in that to be managed and not there any more. What is there is left
+    /// alone. False: the program moves memory at this moment; nothing has changed.
+    pub fn forget<T>(
+        &self,
+        look: impl FnOnce() -> T,
+        gone: impl FnOnce(&T) -> Vec<(usize, usize)>,
+    ) -> Option<T> {
+        let moves = self.heard.moves.load(Acquire);
+        let seen = look();
+        // What was moved before the look was read and followed before this, or is not read yet.
+        // Nobody waits for the books with the reading in his hands: who follows a move has the
+        // books and waits for a block, whose owner may wait until what is being read is noted.
+        let _books = lock(&self.heard.books);
+        let reading = lock(&self.reading);
+        let platform = self.platform();
+        let is_moving = || platform.first_move().is_some() || platform.is_changing();
+        if self.heard.moves.load(Acquire) != moves || is_moving() {
+            return None;
+        }
+        drop(reading);
+        for (start, len) in gone(&seen) {
+            self.forget_range(start, len);
+        }
+        Some(seen)
+    }
+
+    fn forget_range(&self, start: usize, len: usize) {
+        let (mm, platform) = (self.mm(), self.platform());
+        platform.lost(start, len);
+        let pages = (len / PAGE_SIZE) as u64;
+        let forgotten = mm.forget(self.space(), Vpn::of_addr(start as u64), pages);
+        debug_assert!(forgotten.is_ok(), "{forgotten:?}");
+        platform.lost_is_done();
+    }
+
+    /// A fault has come of which nobody knows a mapping.
+    pub(super) fn note_unknown(&self) {
+        self.heard.is_unknown.store(true, Release);
+        self.crew().want(Role::LOOKER);
+    }
+
+    /// Whether one has come since it was taken last.
+    pub fn is_unknown(&self) -> bool {
+        self.heard.is_unknown.load(Acquire)
+    }
+
+    /// Whether one has come since this was asked last.
+    pub fn take_unknown(&self) -> bool {
+        self.heard.is_unknown.swap(false, Acquire)
+    }
+
+    /// The program has moved memory by a call that nobody saw, with all that it had there and the
+    /// marks of what was away. Before anybody reads the next message.
+    pub(super) fn note_move(&self, moved: Move) {
+        self.heard.moves.fetch_add(1, Relaxed);
+        self.platform().note_move(moved);
+    }
+
+    /// Has the books follow the moves that are noted. What of them is managed stays so.
+    pub(super) fn follow_moves(&self) {
+        let _books = lock(&self.heard.books);
+        while let Some(moved) = self.platform().first_move() {
+            self.follow(moved);
+            self.platform().end_move();
+        }
+    }
+
+    fn follow(&self, Move { from, to, len }: Move) {
+        let (mm, platform, space) = (self.mm(), self.platform(), self.space());
+        if platform.managed().touches(to, len) {
+            // It was unmapped for that.
+            self.forget_range(to, len);
+        }
+        for (start, len, foreign) in platform.managed().parts(from, len) {
+            let place = (start, to + (start - from));
+            if foreign {
+                continue;
+            }
+            let pages = (len / PAGE_SIZE) as u64;
+            let vpns = (Vpn::of_addr(place.0 as u64), Vpn::of_addr(place.1 as u64));
+            let followed = platform.move_along(place, len, || mm.moved(space, vpns, pages));
+            debug_assert!(followed.is_ok(), "{followed:?}");
+        }
+    }
+}

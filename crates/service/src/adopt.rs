@@ -1,0 +1,239 @@
+//! Memory that the program maps by calls that nobody hears of (instructions of its own, its C
+//! library's allocator), found by looking at its mappings, and taken under management where it is.
+//!
+//! It is looked whenever the program has used some milliseconds of CPU time: so never while it
+//! sleeps. Who looks sees first how much there is; only if that has changed the mappings are read.
+
+use crate::account::DONATION;
+use crate::own::{Kind, Mapping, Size};
+use crate::process::Process;
+use crate::serve::{Calls, pages, vpn};
+use crate::{door, end, heap};
+use core::time::Duration;
+use deckle_door::Op;
+use deckle_live::pager::Role;
+use deckle_mm::{Charge, Machine, Prot, Vpn, Work};
+use deckle_sys::clock::CpuClock;
+use std::time::Instant;
+
+/// CPU time of the program between two looks.
+const TURN: Duration = Duration::from_millis(5);
+/// Pages that have come since the mappings were read last, from which on they are read again.
+const NEWS: u64 = 64;
+/// Bytes of a mapping that are there, from which on it is taken. Less is left to the kernel: stacks
+/// of threads, of which there may be many, and what is soon gone.
+const LEAST: usize = 256 << 10;
+/// Reading the mappings in vain takes at most one part in so many of the time.
+const SHARE: u32 = 50;
+
+/// Looks as long as the program lives, by a task of its own.
+pub fn adopter(process: &'static Process) {
+    let clock = CpuClock::of(process.pid);
+    let (mut seen, mut until) = (Size::default(), Instant::now());
+    while clock.sleep(TURN).is_ok() {
+        let Some(now) = process.own.size() else {
+            return;
+        };
+        let has_come = now.mapped != seen.mapped || now.resident.abs_diff(seen.resident) >= NEWS;
+        if has_come && Instant::now() >= until {
+            let begin = Instant::now();
+            let taken = door().requests.ask(Op::Adopt, [0; 6]);
+            if taken == Ok(0) {
+                until = Instant::now() + begin.elapsed() * SHARE;
+            }
+            seen = now;
+        }
+        process.shrink_back();
+    }
+}
+
+/// Looks once for each fault of which nobody knows a mapping.
+pub fn looker(process: &'static Process) {
+    let crew = process.pager.crew();
+    loop {
+        look(process);
+        if crew.leave(Role::LOOKER, || process.pager.is_unknown()) {
+            return;
+        }
+    }
+}
+
+/// Looks, if such a fault has come.
+pub fn look(process: &Process) {
+    while process.pager.take_unknown() {
+        let _ = door().requests.ask(Op::Adopt, [0; 6]);
+    }
+}
+
+impl Process {
+    /// Reclaims what is above the limit since it was taken without asking, a part at a time,
+    /// between which it is looked for more; has a process killed if nobody has more to give.
+    fn shrink_back(&self) {
+        let (account, mm) = (&self.account, self.pager.mm());
+        let _inside = self.pager.gate().enter();
+        if account.usage() > account.high() {
+            mm.machine().kick(Work::Reclaim);
+        }
+        let lacks = account.usage().saturating_sub(account.max());
+        if lacks == 0 {
+            return;
+        }
+        let pages = lacks.max(DONATION);
+        if mm.reclaim_hard(pages) == 0 && !account.reclaim_elsewhere(pages) {
+            end::outgrown(self);
+        }
+        self.rest.stir();
+    }
+}
+
+impl Calls {
+    /// Takes what has come under management, and what has gone out of it; how many mappings it
+    /// took.
+    pub fn adopt_all(&mut self) -> Result<usize, i32> {
+        if self.lock_future.is_some() {
+            return Ok(0);
+        }
+        let look = || self.mappings();
+        let gone = |all: &Vec<Mapping>| self.gone(all);
+        let Some(all) = self.process.pager.forget(look, gone) else {
+            // The next look finds it.
+            return Ok(0);
+        };
+        let grown = self.take_grown(&all);
+        let mut new = all;
+        let adopts = self.process.account.group().adopts();
+        new.retain(|one| adopts && self.is_worth_it(one));
+        if new.is_empty() {
+            return Ok(grown);
+        }
+        let plain = self.process.own.plain();
+        new.retain(|one| {
+            // It may have grown meanwhile.
+            let holds = |&(start, end): &(usize, usize)| start <= one.start && one.end <= end;
+            !self.is_stack(one) && plain.iter().any(holds) && self.adopt(one)
+        });
+        Ok(grown + new.len())
+    }
+
+    /// Takes what has grown out of a managed mapping, or was left behind by one: its faults come to
+    /// us, and are served by nobody. How many parts it took.
+    fn take_grown(&mut self, all: &[Mapping]) -> usize {
+        let platform = self.process.pager.platform();
+        let mut grown = Vec::new();
+        for one in all
+            .iter()
+            .filter(|one| matches!(one.kind, Kind::Data { .. }))
+        {
+            let parts = self.parts(one.start, one.end - one.start);
+            for (start, len, foreign) in parts {
+                if foreign && platform.serves(start) {
+                    let (kind, end) = (one.kind, start + len);
+                    grown.push(Mapping { start, end, kind });
+                }
+            }
+        }
+        grown.retain(|one| self.adopt(one));
+        grown.len()
+    }
+
+    /// Whether a mapping is nobody's yet and holds enough. What it shares with others since a fork
+    /// is not told apart from what it has alone.
+    fn is_worth_it(&self, one: &Mapping) -> bool {
+        let (platform, len) = (self.process.pager.platform(), one.end - one.start);
+        let is_new = len >= LEAST && !platform.managed().touches(one.start, len);
+        let there = || platform.touched(one.start, one.end);
+        matches!(one.kind, Kind::Data { .. })
+            && is_new
+            && there().is_ok_and(|bytes| bytes >= LEAST)
+            && !platform.shares(one.start, len)
+    }
+
+    /// Whether a mapping is the stack of a thread of the GNU C library's: the thread's record lies
+    /// at its end, and the kernel writes there where it cannot wait, as the thread ends. The
+    /// record begins with its own address, which it has once more as its third word.
+    fn is_stack(&self, one: &Mapping) -> bool {
+        /// Words of the end, and after how many of them a record may begin.
+        const WORDS: usize = 1024;
+        const STEP: usize = 8;
+        let mut words = [0; WORDS];
+        let start = one.end - size_of_val(&words);
+        let is_record = |(k, part): (usize, &[u64])| {
+            let at = (start + k * STEP * size_of::<u64>()) as u64;
+            part[0] == at && part[2] == at
+        };
+        // What cannot be read is better left alone.
+        !self.process.pager.platform().read_words(start, &mut words)
+            || words.chunks_exact(STEP).enumerate().any(is_record)
+    }
+
+    fn adopt(&mut self, one: &Mapping) -> bool {
+        let (start, bytes) = (one.start, one.end - one.start);
+        if self.mappings.is_full(self.process) {
+            return false;
+        }
+        door().places.note(start, bytes);
+        let exec = one.kind == Kind::Data { exec: true };
+        // What cannot be taken stays the kernel's.
+        let prot = Prot { exec, ..Prot::RW };
+        self.process.pager.adopt(start, bytes, prot).is_ok()
+    }
+
+    /// What is mapped of the program's.
+    fn mappings(&self) -> Vec<Mapping> {
+        let platform = self.process.pager.platform();
+        let (parking, nursery) = (platform.parking().range(), platform.nursery().range());
+        let far = (heap::FAR.start, heap::FAR.end - heap::FAR.start);
+        let own = [far, parking, nursery].map(|(start, len)| start..start + len);
+        let mut all = self.process.own.mappings();
+        all.retain(|one| {
+            own.iter()
+                .all(|own| one.end <= own.start || own.end <= one.start)
+        });
+        all
+    }
+
+    /// Of what is managed the parts (start, bytes) where nothing is mapped any more, and those
+    /// where something else is.
+    fn gone(&self, all: &[Mapping]) -> Vec<(usize, usize)> {
+        let managed = self.process.pager.platform().managed().ranges();
+        let (mut gone, mut doubtful) = (Vec::new(), Vec::new());
+        let mut at = 0;
+        for (start, len) in managed {
+            let (mut from, end) = (start, start + len);
+            while all.get(at).is_some_and(|one| one.end <= start) {
+                at += 1;
+            }
+            for one in all[at..].iter().take_while(|one| one.start < end) {
+                let part = (one.start.max(from), one.end.min(end));
+                if part.0 > from {
+                    gone.push((from, part.0));
+                }
+                from = part.1;
+                match one.kind {
+                    Kind::Other => gone.push(part),
+                    _ if self.is_lost(part) => doubtful.push((*one, part)),
+                    _ => {}
+                }
+            }
+            if from < end {
+                gone.push((from, end));
+            }
+        }
+        if !doubtful.is_empty() {
+            // It was not served when it was asked; if it is one mapping still, no part of it was.
+            let now = self.process.own.mappings();
+            let same = doubtful.iter().filter(|(one, _)| now.contains(one));
+            gone.extend(same.map(|(_, part)| *part));
+        }
+        let ranges = gone.iter().map(|(from, to)| (*from, to - from));
+        ranges
+            .inspect(|(start, len)| self.process.forget_notes(*start, *len))
+            .collect()
+    }
+
+    fn is_lost(&self, (from, to): (usize, usize)) -> bool {
+        let ((mm, space), pager) = (self.process.memory(), &self.process.pager);
+        let serves = |page: Vpn| pager.platform().serves(page.addr() as usize);
+        mm.is_lost(space, vpn(from), pages(to - from), &serves)
+    }
+}
