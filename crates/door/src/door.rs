@@ -1,5 +1,6 @@
 //! The block of memory that both sides know.
 
+use crate::held::Held;
 use crate::places::Places;
 use crate::request::Requests;
 use core::cell::UnsafeCell;
@@ -106,6 +107,10 @@ pub struct Door {
     pub forked: AtomicUsize,
     /// Where managed memory may be.
     pub places: Places,
+    /// Pages that stay resident, if they are managed or come to be.
+    pub held: Held,
+    /// Whether memory comes to be managed that was mapped unseen.
+    pub adopts: AtomicBool,
     /// The service's own: where its heap begins.
     pub root: AtomicUsize,
     /// System calls that a filter of the program's own does not allow, a bit for each number.
@@ -143,6 +148,8 @@ impl Door {
             fork: AtomicU32::new(0),
             forked: AtomicUsize::new(0),
             places: Places::new(),
+            held: Held::new(),
+            adopts: AtomicBool::new(false),
             root: AtomicUsize::new(0),
             refused: [const { AtomicU64::new(0) }; 8],
             limit: AtomicUsize::new(usize::MAX),

@@ -7,7 +7,7 @@
 //! static of the program's side, by atomics and futexes:
 //!
 //! - the start: what the service must know, and what came of it;
-//! - [`Places`]: where managed memory may be;
+//! - [`Places`]: where managed memory may be; [`Held`]: what of memory stays resident;
 //! - [`request`]: calls of the program that the service carries out.
 //!
 //! Besides, both have the same small tools: system calls and waiting ([`deckle_sys`]), a [`Lock`],
@@ -24,6 +24,7 @@
 
 mod door;
 pub mod entry;
+mod held;
 pub mod link;
 pub mod lock;
 mod places;
@@ -31,6 +32,7 @@ pub mod request;
 mod spin;
 
 pub use door::{Door, Mode, NO_TASK, State, Text};
+pub use held::Held;
 pub use lock::{Guard, Lock};
 pub use places::Places;
 pub use request::Op;

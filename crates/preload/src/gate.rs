@@ -69,12 +69,21 @@ pub fn request<const N: usize>(op: Op, args: [usize; N]) -> Result<usize, i32> {
     result
 }
 
-/// Keeps the pages of a range resident, if they are managed: the kernel touches them where it
-/// cannot wait for a fault. What is not managed is the kernel's anyway.
+/// Keeps the pages of a range resident, if they are managed or come to be: the kernel touches them
+/// where it cannot wait for a fault.
 pub fn hold(start: usize, bytes: usize) {
+    note_held(start, bytes);
     if may_hold(start, bytes) {
         let _ = request(Op::Hold, pages(start, bytes));
     }
+}
+
+/// Notes that of what no call of the program's that is seen has mapped: it may come to be managed.
+/// Whether any of it is new.
+pub fn note_held(start: usize, bytes: usize) -> bool {
+    let [first, bytes] = pages(start, bytes);
+    let all = (first..first + bytes).step_by(sys::PAGE);
+    all.fold(false, |is_new, page| DOOR.held.note(page) | is_new)
 }
 
 /// Whether there is managed memory in a range.

@@ -2,11 +2,13 @@
 //!
 //! - Robust and priority-inheriting mutexes: the kernel reads a list through the first when their
 //!   owner ends, and writes the second while it takes them.
-//! - The record of a thread on a stack of the program's own: at the thread's end the kernel
-//!   clears a word of it, for which `pthread_join` waits.
+//! - The record of a thread: at the thread's end the kernel clears a word of it, for which
+//!   `pthread_join` waits. It lies on the thread's stack, which is the program's own, or the C
+//!   library's, where it may have been adopted.
 
-use crate::{gate, hooks};
+use crate::{DOOR, gate, hooks};
 use core::ffi::{c_int, c_void};
+use core::sync::atomic::Ordering::Acquire;
 use libc::{pthread_attr_t, pthread_mutex_t, pthread_mutexattr_t, pthread_t};
 
 /// Bytes of glibc's record of a thread, which `pthread_t` is the address of: 2304 in 2.36.
@@ -69,6 +71,13 @@ pub unsafe extern "C" fn pthread_create(
                 gate::hold(end - RECORD, RECORD);
             }
         }
-        real(thread, attributes, entry, argument)
+        let done = real(thread, attributes, entry, argument);
+        if done == 0 {
+            let record = thread.read() as usize;
+            if gate::note_held(record, RECORD) && DOOR.adopts.load(Acquire) {
+                gate::hold(record, RECORD);
+            }
+        }
+        done
     }
 }

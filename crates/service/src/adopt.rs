@@ -8,6 +8,7 @@ use crate::account::DONATION;
 use crate::own::{Kind, Mapping, Size};
 use crate::process::Process;
 use crate::serve::{Calls, pages, vpn};
+use crate::sys::PAGE;
 use crate::{door, end, heap};
 use core::time::Duration;
 use deckle_door::Op;
@@ -168,14 +169,21 @@ impl Calls {
 
     fn adopt(&mut self, one: &Mapping) -> bool {
         let (start, bytes) = (one.start, one.end - one.start);
-        if self.mappings.is_full(self.process) {
+        let held = &door().held;
+        if self.mappings.is_full(self.process) || held.is_full() {
             return false;
         }
         door().places.note(start, bytes);
         let exec = one.kind == Kind::Data { exec: true };
         // What cannot be taken stays the kernel's.
         let prot = Prot { exec, ..Prot::RW };
-        self.process.pager.adopt(start, bytes, prot).is_ok()
+        let is_taken = self.process.pager.adopt(start, bytes, prot).is_ok();
+        if is_taken {
+            for page in held.within(start, bytes) {
+                let _ = self.process.hold(page, PAGE);
+            }
+        }
+        is_taken
     }
 
     /// What is mapped of the program's.

@@ -47,6 +47,9 @@ pub fn spawn_all(process: &'static Process) -> Result<(), String> {
     begun.clear();
     begun.push(spawn("caller", move || tasks::caller(process))?);
     begun.push(spawn("handler", move || process.pager.handler_loop(0))?);
+    crate::door()
+        .adopts
+        .store(process.account.group().adopts(), Release);
     if process.account.group().adopts() && may(libc::SYS_clock_nanosleep) {
         begun.push(spawn("adopter", move || adopt::adopter(process))?);
     }
@@ -93,7 +96,7 @@ pub fn start(process: &'static Process, role: Role) -> Result<Begun, String> {
 
 /// Bytes of address space that their stacks take, at most: with a guard and what lies above each.
 pub fn stacks() -> usize {
-    let count = 2 + handlers() + OTHERS.len();
+    let count = 3 + handlers() + OTHERS.len();
     count * (STACK + 4 * PAGE)
 }
 
