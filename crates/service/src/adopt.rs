@@ -1,20 +1,24 @@
 //! Memory that the program maps by calls that nobody hears of (instructions of its own, its C
 //! library's allocator), found by looking at its mappings, and taken under management where it is.
 //!
-//! It is looked whenever the program has used some milliseconds of CPU time: so never while it
-//! sleeps. Who looks sees first how much there is; only if that has changed the mappings are read.
+//! The first task glances at how much there is whenever the program has used some milliseconds of
+//! CPU time: so never while it sleeps. Only if that has changed the mappings are read, by a task of
+//! its own.
 
 use crate::account::DONATION;
 use crate::own::{Kind, Mapping, Size};
-use crate::process::Process;
+use crate::process::{Process, process};
 use crate::serve::{Calls, pages, vpn};
 use crate::sys::PAGE;
 use crate::{door, end, heap};
+use core::sync::atomic::AtomicBool;
+use core::sync::atomic::Ordering::{Acquire, Release};
 use core::time::Duration;
 use deckle_door::Op;
 use deckle_live::pager::Role;
 use deckle_mm::{Charge, Machine, Prot, Vpn, Work};
 use deckle_sys::clock::CpuClock;
+use deckle_sys::signal;
 use std::time::Instant;
 
 /// CPU time of the program between two looks.
@@ -26,47 +30,89 @@ const NEWS: u64 = 64;
 const LEAST: usize = 256 << 10;
 /// Reading the mappings in vain takes at most one part in so many of the time.
 const SHARE: u32 = 50;
+/// No longer than that is it not looked after a look in vain.
+const REST: Duration = Duration::from_millis(100);
 
-/// Looks as long as the program lives, by a task of its own.
-pub fn adopter(process: &'static Process) {
-    let clock = CpuClock::of(process.pid);
-    let (mut seen, mut until) = (Size::default(), Instant::now());
-    while clock.sleep(TURN).is_ok() {
-        let Some(now) = process.own.size() else {
-            return;
-        };
-        let has_come = now.mapped != seen.mapped || now.resident.abs_diff(seen.resident) >= NEWS;
-        if has_come && Instant::now() >= until {
-            let begin = Instant::now();
-            let taken = door().requests.ask(Op::Adopt, [0; 6]);
-            if taken == Ok(0) {
-                until = Instant::now() + begin.elapsed() * SHARE;
-            }
-            seen = now;
-        }
-        process.shrink_back();
+/// What was seen at the last glance at how much there is.
+#[derive(Default)]
+pub struct Glimpse {
+    size: Size,
+    /// No look in vain before that.
+    until: Option<Instant>,
+}
+
+/// Whether the program has used CPU time since that was asked last.
+static RUNG: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn ring(_: i32) {
+    RUNG.store(true, Release);
+    if let Some(process) = process() {
+        process.pager.crew().call();
     }
 }
 
-/// Looks once for each fault of which nobody knows a mapping.
+/// Has the calling task, the first, [glance](Process::glance) at the program whenever that has used
+/// some CPU time. False: it cannot be, and what comes unseen stays the kernel's.
+pub fn watch(process: &Process) -> bool {
+    let may = |number| door().may(number);
+    let calls = [
+        libc::SYS_timer_create,
+        libc::SYS_timer_settime,
+        libc::SYS_rt_sigaction,
+    ];
+    process.pager.crew().is_on_demand()
+        && calls.into_iter().all(may)
+        && signal::catch(libc::SIGVTALRM, ring).is_ok()
+        && CpuClock::of(process.pid)
+            .ring(TURN, libc::SIGVTALRM)
+            .is_ok()
+}
+
+/// Looks whenever that is wanted.
 pub fn looker(process: &'static Process) {
-    let crew = process.pager.crew();
+    let (pager, role) = (&process.pager, Role::LOOKER);
     loop {
-        look(process);
-        if crew.leave(Role::LOOKER, || process.pager.is_unknown()) {
+        process.look();
+        let is_leaving = !pager.wait_for_look();
+        if is_leaving && pager.crew().leave(role, || pager.is_look_wanted()) {
             return;
         }
-    }
-}
-
-/// Looks, if such a fault has come.
-pub fn look(process: &Process) {
-    while process.pager.take_unknown() {
-        let _ = door().requests.ask(Op::Adopt, [0; 6]);
     }
 }
 
 impl Process {
+    /// Has somebody look, if there is more or less than at the last glance; after CPU time of the
+    /// program's.
+    pub fn glance(&self) {
+        if !RUNG.swap(false, Acquire) {
+            return;
+        }
+        let mut glimpse = self.glimpse.lock();
+        let Some(now) = self.own.size() else { return };
+        let seen = glimpse.size;
+        let has_come = now.mapped != seen.mapped || now.resident.abs_diff(seen.resident) >= NEWS;
+        let may_look = glimpse.until.is_none_or(|until| Instant::now() >= until);
+        if has_come && may_look {
+            glimpse.size = now;
+            self.pager.want_look();
+        } else if self.account.usage() > self.account.max() {
+            self.pager.want_look();
+        }
+    }
+
+    /// Looks, if that is wanted.
+    pub fn look(&self) {
+        while self.pager.take_look() {
+            let begin = Instant::now();
+            let taken = door().requests.ask(Op::Adopt, [0; 6]);
+            // Others' calls may have been waited for, too.
+            let rest = (begin.elapsed() * SHARE).min(REST);
+            let until = (taken == Ok(0)).then(|| Instant::now() + rest);
+            self.glimpse.lock().until = until;
+            self.shrink_back();
+        }
+    }
+
     /// Reclaims what is above the limit since it was taken without asking, a part at a time,
     /// between which it is looked for more; has a process killed if nobody has more to give.
     fn shrink_back(&self) {

@@ -40,6 +40,7 @@ impl Process {
         if self.lacks_donor() {
             crew.want(DONOR);
         }
+        self.glance();
         while let Some(role) = crew.take() {
             let Some(inside) = self.pager.gate().try_enter() else {
                 crew.end(role);
@@ -63,7 +64,7 @@ impl Process {
     fn stand_in(&self, role: Role) {
         match role {
             DONOR => while tasks::donate(self, &mut false, Duration::ZERO) {},
-            Role::LOOKER => crate::adopt::look(self),
+            Role::LOOKER => self.look(),
             role => self.pager.stand_in(role),
         }
     }

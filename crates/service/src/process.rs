@@ -1,6 +1,7 @@
 //! The managed process, as its service sees it.
 
 use crate::account::Account;
+use crate::adopt::Glimpse;
 use crate::look::Rest;
 use crate::own::Own;
 use crate::serve;
@@ -40,6 +41,8 @@ pub struct Process {
     pub begun: Lock<Vec<Begun>>,
     /// Whether who looks after it sleeps.
     pub rest: Rest,
+    /// What was seen of its mappings.
+    pub glimpse: Lock<Glimpse>,
     /// Whether every large mapping lies on huge pages.
     pub align_mappings: bool,
     /// What the age of inactive memory is told from.

@@ -14,6 +14,7 @@
 //! The first three are always there, the others when there is something for them (`crew.rs`).
 
 use crate::account::{Account, DONATION};
+use crate::adopt::Glimpse;
 use crate::crew::DONOR;
 use crate::end::{self, Last};
 use crate::own::Own;
@@ -258,6 +259,7 @@ fn manage(door: &Door, found: Found, link: Link, line: LineId) -> Result<&'stati
         tables_seen: Lock::new(None),
         begun: Lock::new(Vec::new()),
         rest: Rest::default(),
+        glimpse: Lock::new(Glimpse::default()),
         align_mappings,
         history: Lock::new(Default::default()),
         rooms: Lock::new(Default::default()),

@@ -22,11 +22,12 @@ const STACK: usize = 256 << 10;
 const HANDLERS: usize = 4;
 
 /// Whoever is not there from the start, but for handlers.
-const OTHERS: [Role; 5] = [
+const OTHERS: [Role; 6] = [
     Role::WORKERS[0],
     Role::WORKERS[1],
     Role::BACKGROUND,
     Role::FILLER,
+    Role::LOOKER,
     DONOR,
 ];
 
@@ -47,12 +48,8 @@ pub fn spawn_all(process: &'static Process) -> Result<(), String> {
     begun.clear();
     begun.push(spawn("caller", move || tasks::caller(process))?);
     begun.push(spawn("handler", move || process.pager.handler_loop(0))?);
-    crate::door()
-        .adopts
-        .store(process.account.group().adopts(), Release);
-    if process.account.group().adopts() && may(libc::SYS_clock_nanosleep) {
-        begun.push(spawn("adopter", move || adopt::adopter(process))?);
-    }
+    let is_watching = process.account.group().adopts() && adopt::watch(process);
+    crate::door().adopts.store(is_watching, Release);
     if !process.pager.crew().is_on_demand() {
         for role in (1..handlers()).map(Role::handler).chain(OTHERS) {
             begun.push(start(process, role)?);
@@ -96,7 +93,7 @@ pub fn start(process: &'static Process, role: Role) -> Result<Begun, String> {
 
 /// Bytes of address space that their stacks take, at most: with a guard and what lies above each.
 pub fn stacks() -> usize {
-    let count = 3 + handlers() + OTHERS.len();
+    let count = 1 + handlers() + OTHERS.len();
     count * (STACK + 4 * PAGE)
 }
 

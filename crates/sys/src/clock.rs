@@ -62,22 +62,36 @@ impl CpuClock {
         CpuClock(!pid << 3 | RUN)
     }
 
-    /// Sleeps until the process has used so much more; as long as it sleeps, too.
+    /// Sends the calling thread a signal whenever the process has used so much more: so never while
+    /// it sleeps. For good.
     ///
     /// # Errors
-    /// `EINVAL`: the process has ended; the kernel has no such sleep.
-    pub fn sleep(self, time: Duration) -> Result<(), Errno> {
-        let wanted = libc::timespec {
-            tv_sec: time.as_secs().cast_signed(),
-            tv_nsec: i64::from(time.subsec_nanos()),
+    /// The kernel has no such timer, or allows none.
+    pub fn ring(self, every: Duration, signal: i32) -> Result<(), Errno> {
+        let time = libc::timespec {
+            tv_sec: every.as_secs().cast_signed(),
+            tv_nsec: i64::from(every.subsec_nanos()),
         };
-        // SAFETY: reads one timespec; nothing is to be told of what is left of the time.
-        let slept = unsafe {
-            libc::clock_nanosleep(self.0, 0, &raw const wanted, core::ptr::null_mut())
+        let times = libc::itimerspec {
+            it_interval: time,
+            it_value: time,
         };
-        match slept {
-            0 | libc::EINTR => Ok(()),
-            error => Err(Errno(error)),
+        let mut timer = core::ptr::null_mut();
+        // SAFETY: plain data, of which zeros are a value; the calls read it, and write the timer's
+        // name, which nobody needs after the second.
+        let done = unsafe {
+            let mut event: libc::sigevent = core::mem::zeroed();
+            event.sigev_notify = libc::SIGEV_THREAD_ID;
+            event.sigev_signo = signal;
+            event.sigev_notify_thread_id = libc::gettid();
+            match libc::timer_create(self.0, &raw mut event, &raw mut timer) {
+                0 => libc::timer_settime(timer, 0, &raw const times, core::ptr::null_mut()),
+                failed => failed,
+            }
+        };
+        match done {
+            0 => Ok(()),
+            _ => Err(Errno::last()),
         }
     }
 }

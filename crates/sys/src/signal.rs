@@ -36,6 +36,25 @@ impl Before {
     }
 }
 
+/// Has a signal call `handler` in the calling thread; a system call that it interrupts fails.
+pub fn catch(signal: i32, handler: extern "C" fn(i32)) -> Result<(), Errno> {
+    let (mut set, mut action) = (MaybeUninit::uninit(), MaybeUninit::<libc::sigaction>::zeroed());
+    // SAFETY: plain data, of which zeros are a value; sigemptyset initializes the set.
+    let done = unsafe {
+        libc::sigemptyset(set.as_mut_ptr());
+        libc::sigaddset(set.as_mut_ptr(), signal);
+        action.assume_init_mut().sa_sigaction = handler as *const () as usize;
+        match libc::sigaction(signal, action.as_ptr(), core::ptr::null_mut()) {
+            0 => libc::sigprocmask(libc::SIG_UNBLOCK, set.as_ptr(), core::ptr::null_mut()),
+            failed => failed,
+        }
+    };
+    match done {
+        0 => Ok(()),
+        _ => Err(Errno::last()),
+    }
+}
+
 /// A signalfd; while it exists its signals do nothing else.
 pub struct Signals {
     fd: Fd,

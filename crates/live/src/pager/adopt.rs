@@ -1,10 +1,11 @@
 //! Memory that the program has mapped by calls that nobody saw.
 
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use deckle_mm::{Charge, MapError, PAGE_SIZE, PageRun, Prot, Store, Vpn};
+use deckle_sys::futex;
 
 use super::Pager;
 use super::crew::Role;
@@ -17,8 +18,8 @@ pub(super) struct Heard {
     moves: AtomicU32,
     /// Had while such a move is followed, or what is not there any more is forgotten.
     books: Mutex<()>,
-    /// A fault has come of which nobody knows a mapping.
-    is_unknown: AtomicBool,
+    /// Futex word: somebody shall look at what the program has mapped.
+    look: AtomicU32,
 }
 
 pub(super) fn lock(mutex: &Mutex<()>) -> MutexGuard<'_, ()> {
@@ -86,20 +87,28 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
         platform.lost_is_done();
     }
 
-    /// A fault has come of which nobody knows a mapping.
-    pub(super) fn note_unknown(&self) {
-        self.heard.is_unknown.store(true, Release);
+    /// Has somebody look at what the program has mapped: so it is when a fault has come of which
+    /// nobody knows a mapping.
+    pub fn want_look(&self) {
+        self.heard.look.store(1, SeqCst);
+        futex::wake(&self.heard.look, 1);
         self.crew().want(Role::LOOKER);
     }
 
-    /// Whether one has come since it was taken last.
-    pub fn is_unknown(&self) -> bool {
-        self.heard.is_unknown.load(Acquire)
+    /// Whether that is wanted.
+    pub fn is_look_wanted(&self) -> bool {
+        self.heard.look.load(SeqCst) != 0
     }
 
-    /// Whether one has come since this was asked last.
-    pub fn take_unknown(&self) -> bool {
-        self.heard.is_unknown.swap(false, Acquire)
+    /// Takes it up, if it is wanted.
+    pub fn take_look(&self) -> bool {
+        self.heard.look.swap(0, SeqCst) != 0
+    }
+
+    /// Waits until it is wanted, or who has nothing to do leaves: then false.
+    pub fn wait_for_look(&self) -> bool {
+        futex::wait(&self.heard.look, 0, self.crew().idle());
+        self.is_look_wanted() || self.crew().idle().is_none()
     }
 
     /// The program has moved memory by a call that nobody saw, with all that it had there and the

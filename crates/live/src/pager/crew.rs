@@ -29,8 +29,8 @@ impl Role {
     /// One that the owner of the pager uses as it likes.
     pub const OWN: Role = Role(1 << 4);
 
-    /// Who looks for what the program has mapped unseen, when a fault has come of which nobody
-    /// knows a mapping: the owner's, too.
+    /// Who looks for what the program has mapped unseen
+    /// ([`want_look`](super::Pager::want_look)): the owner's, too.
     pub const LOOKER: Role = Role(1 << 5);
 
     /// The handler of this number, at most 16. The first is always there.
@@ -52,7 +52,7 @@ pub struct Crew {
     wanted: AtomicU32,
 }
 
-/// In the word of who is wanted: somebody has left.
+/// In the word of who is wanted: somebody has left, or the owner is called.
 const LEFT: u32 = 1 << 31;
 
 impl Crew {
@@ -105,6 +105,12 @@ impl Crew {
         &self.wanted
     }
 
+    /// Wakes the owner of the pager. Atomics and a system call: also in a signal handler.
+    pub fn call(&self) {
+        self.wanted.fetch_or(LEFT, SeqCst);
+        futex::wake(&self.wanted, 1);
+    }
+
     /// A role that somebody is wanted for, and that nobody has: it is the caller's to give, or to
     /// say that it has [ended](Self::end).
     pub fn take(&self) -> Option<Role> {
@@ -139,8 +145,7 @@ impl Crew {
         if more() && self.begin(role) {
             return false;
         }
-        self.wanted.fetch_or(LEFT, SeqCst);
-        futex::wake(&self.wanted, 1);
+        self.call();
         true
     }
 }

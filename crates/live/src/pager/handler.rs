@@ -143,13 +143,13 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
                 true
             }
             Err(FaultError::NoMapping) => {
-                self.note_unknown();
+                self.want_look();
                 self.platform().wake(fault.page, 1);
                 true
             }
             // The program has unmapped it since, by a call that nobody saw.
             Err(FaultError::Platform(e)) if e.why == Stop::Gone && self.is_left(fault.page) => {
-                self.note_unknown();
+                self.want_look();
                 self.platform().wake(fault.page, 1);
                 true
             }
