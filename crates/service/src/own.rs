@@ -50,23 +50,20 @@ pub struct Size {
 }
 
 impl Own {
-    /// Opens them.
+    /// Opens them, `more` of them if what comes unseen is to be found.
     ///
     /// # Errors
     /// There is no /proc, or it is closed to us.
-    pub fn open() -> io::Result<Own> {
+    pub fn open(more: bool) -> io::Result<Own> {
         let open = |name: &str| File::open(format!("/proc/self/{name}"));
-        let own = Own::of(open("maps")?, open("status")?);
-        let more = || {
-            Ok::<_, io::Error>(More {
+        let mut own = Own::of(open("maps")?, open("status")?);
+        if more {
+            own.more = Some(More {
                 smaps: Lock::new(open("smaps")?),
                 statm: Lock::new(open("statm")?),
-            })
-        };
-        Ok(Own {
-            more: more().ok(),
-            ..own
-        })
+            });
+        }
+        Ok(own)
     }
 
     /// Files that somebody else has opened.

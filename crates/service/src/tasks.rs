@@ -140,9 +140,10 @@ fn open(door: &Door, name: Name, group: Option<Group>) -> Option<Found> {
     let stat = Fd::open(&stat, libc::O_RDONLY, 0).ok();
     let group = group.map_or_else(|| Group::attach(name), Ok).ok()?;
     Uffd::open_any(false).ok()?;
+    let own = Own::open(group.adopts()).ok()?;
     Some(Found {
         group,
-        own: Own::open().ok()?,
+        own,
         watch: Watch::of(pid, left, pidfd, stat),
         opened: Opened::default(),
     })
@@ -176,7 +177,7 @@ fn get(
     let file = |fd: Option<Fd>| owned(fd).map(std::fs::File::from);
     let own = match (file(given.maps), file(given.status)) {
         (Some(maps), Some(status)) => Own::of(maps, status),
-        _ if free => Own::open().map_err(|e| format!("no /proc: {e}"))?,
+        _ if free => Own::open(group.adopts()).map_err(|e| format!("no /proc: {e}"))?,
         _ => return Err("deckle run may not read its /proc".to_owned()),
     };
     let opened = Opened {
