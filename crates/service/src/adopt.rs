@@ -140,7 +140,7 @@ impl Calls {
         if self.lock_future.is_some() {
             return Ok(0);
         }
-        let look = || self.mappings();
+        let look = || self.process.own.mappings();
         let gone = |all: &Vec<Mapping>| self.gone(all);
         let Some(all) = self.process.pager.forget(look, gone) else {
             // The next look finds it.
@@ -149,7 +149,7 @@ impl Calls {
         let grown = self.take_grown(&all);
         let mut new = all;
         let adopts = self.process.account.group().adopts();
-        new.retain(|one| adopts && self.is_worth_it(one));
+        new.retain(|one| adopts && !self.may_be_ours(one) && self.is_worth_it(one));
         if new.is_empty() {
             return Ok(grown);
         }
@@ -163,14 +163,12 @@ impl Calls {
     }
 
     /// Takes what has grown out of a managed mapping, or was left behind by one: its faults come to
-    /// us, and are served by nobody. How many parts it took.
+    /// us, and are served by nobody. What cannot be taken is given to the kernel. How many parts it
+    /// took.
     fn take_grown(&mut self, all: &[Mapping]) -> usize {
         let platform = self.process.pager.platform();
-        let mut grown = Vec::new();
-        for one in all
-            .iter()
-            .filter(|one| matches!(one.kind, Kind::Data { .. }))
-        {
+        let (mut grown, mut taken) = (Vec::new(), 0);
+        for one in all.iter().filter(|one| one.kind != Kind::Other) {
             let parts = self.parts(one.start, one.end - one.start);
             for (start, len, foreign) in parts {
                 if foreign && platform.serves(start) {
@@ -179,8 +177,14 @@ impl Calls {
                 }
             }
         }
-        grown.retain(|one| self.adopt(one));
-        grown.len()
+        for one in &grown {
+            if matches!(one.kind, Kind::Data { .. }) && self.adopt(one) {
+                taken += 1;
+            } else {
+                platform.let_go(one.start, one.end - one.start);
+            }
+        }
+        taken
     }
 
     /// Whether a mapping is nobody's yet and holds enough. What it shares with others since a fork
@@ -232,18 +236,14 @@ impl Calls {
         is_taken
     }
 
-    /// What is mapped of the program's.
-    fn mappings(&self) -> Vec<Mapping> {
+    /// Whether a mapping may be the service's: all of one that lies where its heap may be is taken for
+    /// that.
+    fn may_be_ours(&self, one: &Mapping) -> bool {
         let platform = self.process.pager.platform();
         let (parking, nursery) = (platform.parking().range(), platform.nursery().range());
         let far = (heap::FAR.start, heap::FAR.end - heap::FAR.start);
-        let own = [far, parking, nursery].map(|(start, len)| start..start + len);
-        let mut all = self.process.own.mappings();
-        all.retain(|one| {
-            own.iter()
-                .all(|own| one.end <= own.start || own.end <= one.start)
-        });
-        all
+        let overlaps = |(start, len): (usize, usize)| one.start < start + len && start < one.end;
+        [far, parking, nursery].into_iter().any(overlaps)
     }
 
     /// Of what is managed the parts (start, bytes) where nothing is mapped any more, and those

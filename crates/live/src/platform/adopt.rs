@@ -112,6 +112,13 @@ impl LivePlatform {
         matches!(asked, Err(e) if e.why == Why::Again { changing: true })
     }
 
+    /// Gives the kernel what is registered and not managed: all of it is there, since nobody takes
+    /// anything out. Who waits for it goes on.
+    pub fn let_go(&self, start: usize, len: usize) {
+        // SAFETY: the caller has found it foreign, so no byte of it is elsewhere.
+        let _ = unsafe { self.managed.free(start, len, &self.program) };
+    }
+
     /// Whether faults of the page are served: it lies in a mapping that is registered.
     pub fn serves(&self, page: usize) -> bool {
         self.is_ours(page, PAGE)

@@ -155,15 +155,19 @@ int main(int count, char **args)
 	CHECK(count == 2);
 	limit = strtoul(args[1], NULL, 10) * MIB;
 	watch(20);
-	/* Managed before. */
+	/* Managed before; and where deckle has its own memory, as Go's heap may lie. */
 	unsigned char *first = map(4 * MIB);
 	fill(first, 9, 4 * MIB);
+	void *place = (void *)(59ul << 40);
+	unsigned char *far = mmap(place, 32 * MIB, RW, ANON | MAP_FIXED_NOREPLACE, -1, 0);
+	CHECK(far == place);
+	fill(far, 8, 32 * MIB);
 	whole();
 	pieces();
 	grown();
 	reused();
 	forked();
-	CHECK(right(first, 9, 4 * MIB));
+	CHECK(right(first, 9, 4 * MIB) && right(far, 8, 32 * MIB));
 	puts("adopted right");
 	return 0;
 }
