@@ -236,8 +236,8 @@ impl Calls {
         is_taken
     }
 
-    /// Whether a mapping may be the service's: all of one that lies where its heap may be is taken for
-    /// that.
+    /// Whether a mapping may be the service's: all of one that lies where its heap may be is taken
+    /// for that.
     fn may_be_ours(&self, one: &Mapping) -> bool {
         let platform = self.process.pager.platform();
         let (parking, nursery) = (platform.parking().range(), platform.nursery().range());
