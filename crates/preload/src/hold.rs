@@ -72,9 +72,9 @@ pub unsafe extern "C" fn pthread_create(
             }
         }
         let done = real(thread, attributes, entry, argument);
-        if done == 0 {
+        if done == 0 && DOOR.adopts.load(Acquire) {
             let record = thread.read() as usize;
-            if gate::note_held(record, RECORD) && DOOR.adopts.load(Acquire) {
+            if gate::note_held(record, RECORD) {
                 gate::hold(record, RECORD);
             }
         }

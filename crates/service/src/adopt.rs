@@ -137,18 +137,22 @@ impl Calls {
     /// Takes what has come under management, and what has gone out of it; how many mappings it
     /// took.
     pub fn adopt_all(&mut self) -> Result<usize, i32> {
-        if self.lock_future.is_some() {
-            return Ok(0);
-        }
         let look = || self.process.own.mappings();
-        let gone = |all: &Vec<Mapping>| self.gone(all);
-        let Some(all) = self.process.pager.forget(look, gone) else {
+        let mut grown = Vec::new();
+        let gone = |all: &Option<Vec<Mapping>>| match all {
+            Some(all) => {
+                grown = self.grown(all);
+                self.gone(all)
+            }
+            None => Vec::new(),
+        };
+        let Some(Some(all)) = self.process.pager.forget(look, gone) else {
             // The next look finds it.
             return Ok(0);
         };
-        let grown = self.take_grown(&all);
+        let grown = self.take_grown(&grown);
         let mut new = all;
-        let adopts = self.process.account.group().adopts();
+        let adopts = self.process.account.group().adopts() && self.lock_future.is_none();
         new.retain(|one| adopts && !self.may_be_ours(one) && self.is_worth_it(one));
         if new.is_empty() {
             return Ok(grown);
@@ -157,18 +161,22 @@ impl Calls {
         new.retain(|one| {
             // It may have grown meanwhile.
             let holds = |&(start, end): &(usize, usize)| start <= one.start && one.end <= end;
-            !self.is_stack(one) && plain.iter().any(holds) && self.adopt(one)
+            !self.is_stack(one) && plain.iter().any(holds) && self.adopt(one, false)
         });
         Ok(grown + new.len())
     }
 
-    /// Takes what has grown out of a managed mapping, or was left behind by one: its faults come to
-    /// us, and are served by nobody. What cannot be taken is given to the kernel. How many parts it
-    /// took.
-    fn take_grown(&mut self, all: &[Mapping]) -> usize {
+    /// What has grown out of managed mappings: parts of the same mapping, whose faults come to us and
+    /// are served by nobody.
+    fn grown(&self, all: &[Mapping]) -> Vec<Mapping> {
         let platform = self.process.pager.platform();
-        let (mut grown, mut taken) = (Vec::new(), 0);
-        for one in all.iter().filter(|one| one.kind != Kind::Other) {
+        let managed = |one: &&Mapping| platform.managed().touches(one.start, one.end - one.start);
+        let mut grown = Vec::new();
+        for one in all
+            .iter()
+            .filter(|one| one.kind != Kind::Other)
+            .filter(managed)
+        {
             let parts = self.parts(one.start, one.end - one.start);
             for (start, len, foreign) in parts {
                 if foreign && platform.serves(start) {
@@ -177,10 +185,17 @@ impl Calls {
                 }
             }
         }
-        for one in &grown {
-            if matches!(one.kind, Kind::Data { .. }) && self.adopt(one) {
+        grown
+    }
+
+    /// Takes them; what cannot be taken is given to the kernel. How many it took.
+    fn take_grown(&mut self, grown: &[Mapping]) -> usize {
+        let mut taken = 0;
+        for one in grown {
+            if matches!(one.kind, Kind::Data { .. }) && self.adopt(one, true) {
                 taken += 1;
             } else {
+                let platform = self.process.pager.platform();
                 platform.let_go(one.start, one.end - one.start);
             }
         }
@@ -217,7 +232,8 @@ impl Calls {
             || words.chunks_exact(STEP).enumerate().any(is_record)
     }
 
-    fn adopt(&mut self, one: &Mapping) -> bool {
+    /// Takes a mapping, or what one has `grown` by.
+    fn adopt(&mut self, one: &Mapping, grown: bool) -> bool {
         let (start, bytes) = (one.start, one.end - one.start);
         let held = &door().held;
         if self.mappings.is_full(self.process) || held.is_full() {
@@ -227,7 +243,11 @@ impl Calls {
         let exec = one.kind == Kind::Data { exec: true };
         // What cannot be taken stays the kernel's.
         let prot = Prot { exec, ..Prot::RW };
-        let is_taken = self.process.pager.adopt(start, bytes, prot).is_ok();
+        let is_taken = self
+            .process
+            .pager
+            .adopt((start, bytes), prot, grown)
+            .is_ok();
         if is_taken {
             for page in held.within(start, bytes) {
                 let _ = self.process.hold(page, PAGE);
@@ -275,7 +295,7 @@ impl Calls {
         }
         if !doubtful.is_empty() {
             // It was not served when it was asked; if it is one mapping still, no part of it was.
-            let now = self.process.own.mappings();
+            let now = self.process.own.mappings().unwrap_or_default();
             let same = doubtful.iter().filter(|(one, _)| now.contains(one));
             gone.extend(same.map(|(_, part)| *part));
         }

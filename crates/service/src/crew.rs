@@ -64,7 +64,8 @@ impl Process {
     fn stand_in(&self, role: Role) {
         match role {
             DONOR => while tasks::donate(self, &mut false, Duration::ZERO) {},
-            Role::LOOKER => self.look(),
+            // It asks, and may have to wait for the answer: the next fault has it tried again.
+            Role::LOOKER => {}
             role => self.pager.stand_in(role),
         }
     }

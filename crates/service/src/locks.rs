@@ -223,7 +223,7 @@ impl Calls {
             let mut never = never.iter();
             never.all(|(start, len)| to <= *start || start + len <= from)
         };
-        let all = self.process.own.mappings();
+        let all = self.process.own.mappings().unwrap_or_default();
         all.into_iter()
             .filter(|one| apart(one.start, one.end))
             .map(|one| (one.start, one.end - one.start))

@@ -75,7 +75,7 @@ impl Own {
 
     /// A figure in bytes of the status; 0 if it is not there.
     pub fn figure(&self, name: &str) -> usize {
-        let text = text(&self.status);
+        let text = text(&self.status).unwrap_or_default();
         let line = text.lines().find_map(|l| l.strip_prefix(name));
         let kib = line.and_then(|l| l.split_whitespace().next()?.parse::<usize>().ok());
         kib.unwrap_or(0) << 10
@@ -93,13 +93,11 @@ impl Own {
         Some(Size { mapped, resident })
     }
 
-    /// All mappings, by their addresses.
-    pub fn mappings(&self) -> Vec<Mapping> {
+    /// All mappings, by their addresses; `None`: they cannot be read.
+    pub fn mappings(&self) -> Option<Vec<Mapping>> {
         let (mut all, mut file_end) = (Vec::new(), 0);
-        for line in text(&self.maps).lines() {
-            let Some((start, end, rights, is_file, name)) = mapping(line) else {
-                continue;
-            };
+        for line in text(&self.maps)?.lines() {
+            let (start, end, rights, is_file, name) = mapping(line)?;
             if is_file {
                 file_end = end;
             }
@@ -112,7 +110,7 @@ impl Own {
             };
             all.push(Mapping { start, end, kind });
         }
-        all
+        Some(all)
     }
 
     /// Starts and ends of the mappings without a property that only the kernel can keep.
@@ -123,7 +121,7 @@ impl Own {
             "rd", "wr", "ex", "mr", "mw", "me", "ac", "nr", "sd", "hg", "nh",
         ];
         let (mut plain, mut last) = (Vec::new(), None);
-        let smaps = self.more.as_ref().map(|more| text(&more.smaps));
+        let smaps = self.more.as_ref().and_then(|more| text(&more.smaps));
         for line in smaps.iter().flat_map(|text| text.lines()) {
             if let Some(flags) = line.strip_prefix("VmFlags: ") {
                 let is_plain = flags.split_whitespace().all(|flag| GOOD.contains(&flag));
@@ -161,19 +159,25 @@ fn is_plain(name: &str) -> bool {
     name.is_empty() || name == "[heap]" || name.starts_with("[anon:")
 }
 
-/// Reads a file from its beginning, by no other call than that.
-fn read(file: &Lock<File>, mut work: impl FnMut(&[u8])) {
+/// Reads a file from its beginning, by no other call than that; whether to its end.
+fn read(file: &Lock<File>, mut work: impl FnMut(&[u8])) -> bool {
     let mut file = file.lock();
     let mut part = vec![0; 64 << 10];
-    if file.rewind().is_ok() {
-        while let Ok(n @ 1..) = file.read(&mut part) {
-            work(&part[..n]);
+    if file.rewind().is_err() {
+        return false;
+    }
+    loop {
+        match file.read(&mut part) {
+            Ok(0) => return true,
+            Ok(n) => work(&part[..n]),
+            Err(_) => return false,
         }
     }
 }
 
-fn text(file: &Lock<File>) -> String {
+/// What a file says, if it can be read to its end. Names of files may be any bytes.
+fn text(file: &Lock<File>) -> Option<String> {
     let mut text = Vec::new();
-    read(file, |part| text.extend_from_slice(part));
-    String::from_utf8(text).unwrap_or_default()
+    let is_whole = read(file, |part| text.extend_from_slice(part));
+    is_whole.then(|| String::from_utf8_lossy(&text).into_owned())
 }

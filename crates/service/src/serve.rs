@@ -165,6 +165,10 @@ impl Calls {
             Op::Leave => self.leave(args[0], args[1]),
             Op::Hold => self.process.hold(args[0], args[1]),
             Op::ForkBegin => {
+                if self.process.account.group().adopts() {
+                    // What has gone unseen cannot be handed to a child.
+                    let _ = self.adopt_all();
+                }
                 let done = self.process.fork_begin(args[0] != 0, args[1], args[2]);
                 self.still = done.is_ok();
                 done

@@ -237,6 +237,7 @@ fn manage(door: &Door, found: Found, link: Link, line: LineId) -> Result<&'stati
         capabilities: Some(capabilities),
         opened,
         dont_fork: true,
+        adopts: group.adopts(),
         ..LiveConfig::default()
     };
     let files = Encrypted::new(Files::none());

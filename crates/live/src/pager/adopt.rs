@@ -4,11 +4,12 @@ use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use deckle_mm::{Charge, MapError, PAGE_SIZE, PageRun, Prot, Store, Vpn};
+use deckle_mm::{Charge, FaultError, MapError, PAGE_SIZE, PageRun, Prot, Store, Vpn};
 use deckle_sys::futex;
 
 use super::Pager;
 use super::crew::Role;
+use super::queue::Fault;
 use crate::platform::{Move, refused};
 
 /// What is known of the program's calls that nobody saw.
@@ -33,7 +34,12 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
     /// # Errors
     /// [`MapError::Platform`]: it is none any more, or the kernel refuses; the manager's. It is the
     /// kernel's alone then.
-    pub fn adopt(&self, start: usize, len: usize, prot: Prot) -> Result<(), MapError> {
+    pub fn adopt(
+        &self,
+        (start, len): (usize, usize),
+        prot: Prot,
+        grown: bool,
+    ) -> Result<(), MapError> {
         let (mm, platform, space) = (self.mm(), self.platform(), self.space());
         let found = platform.adopt(start, len);
         let found = found.map_err(|errno| MapError::Platform(refused(0, errno)))?;
@@ -43,7 +49,12 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
             .into_iter()
             .map(|(at, len, made)| (run(at, len), made))
             .collect();
-        let adopted = mm.adopt(space, vpn(start), (len / PAGE_SIZE) as u64, prot, &there);
+        let adopted = mm.adopt(
+            space,
+            (vpn(start), (len / PAGE_SIZE) as u64),
+            (prot, grown),
+            &there,
+        );
         if adopted.is_err() {
             // SAFETY: nothing was taken out.
             let _ = unsafe { platform.leave(start, len) };
@@ -72,7 +83,14 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
             return None;
         }
         drop(reading);
-        for (start, len) in gone(&seen) {
+        let gone = gone(&seen);
+        // Nor may a move be what it has seen.
+        let reading = lock(&self.reading);
+        if self.heard.moves.load(Acquire) != moves || is_moving() {
+            return None;
+        }
+        drop(reading);
+        for (start, len) in gone {
             self.forget_range(start, len);
         }
         Some(seen)
@@ -116,6 +134,27 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
     pub(super) fn note_move(&self, moved: Move) {
         self.heard.moves.fetch_add(1, Relaxed);
         self.platform().note_move(moved);
+    }
+
+    /// The program has moved managed memory by a call that nobody saw, and what it does unseen is not
+    /// followed. What is there has come along, and is the kernel's from now on; what is away would
+    /// be zeros.
+    pub(super) fn end_unseen(&self, moved: Move) {
+        let Move { from, to, len } = moved;
+        let (start, pages) = (Vpn::of_addr(from as u64), (len / PAGE_SIZE) as u64);
+        if self.mm().is_any_away(self.space(), start, pages) {
+            let page = Vpn::of_addr(to as u64);
+            let (write, missing) = (false, true);
+            let fault = Fault {
+                page,
+                write,
+                missing,
+            };
+            self.hooks.fatal(fault, &FaultError::Moved);
+        } else {
+            // Just looked; nothing can be taken out of a place that is empty.
+            self.platform().let_go(to, len);
+        }
     }
 
     /// Has the books follow the moves that are noted. What of them is managed stays so.

@@ -61,10 +61,15 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
             return Ok(false);
         }
         if let Some(moved) = moved_by(&mut msg[0]) {
-            self.note_move(moved);
+            if self.platform().adopts() {
+                self.note_move(moved);
+            }
             drop(reading);
             let _inside = self.gate.enter();
-            self.follow_moves();
+            match self.platform().adopts() {
+                true => self.follow_moves(),
+                false => self.end_unseen(moved),
+            }
             return Ok(true);
         }
         drop(reading);
@@ -142,18 +147,18 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
                 self.platform().wake(fault.page, 1);
                 true
             }
-            Err(FaultError::NoMapping) => {
-                self.want_look();
-                self.platform().wake(fault.page, 1);
-                true
-            }
             // The program has unmapped it since, by a call that nobody saw.
             Err(FaultError::Platform(e)) if e.why == Stop::Gone && self.is_left(fault.page) => {
                 self.want_look();
                 self.platform().wake(fault.page, 1);
                 true
             }
-            Ok(Served::Spurious) | Err(FaultError::Access) => {
+            Err(FaultError::NoMapping) if self.platform().adopts() => {
+                self.want_look();
+                self.platform().wake(fault.page, 1);
+                true
+            }
+            Ok(Served::Spurious) | Err(FaultError::NoMapping | FaultError::Access) => {
                 self.platform().wake(fault.page, 1);
                 true
             }
@@ -170,7 +175,7 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
 
     /// Whether faults of a page are not delivered any more.
     fn is_left(&self, page: Vpn) -> bool {
-        !self.platform().serves(page.addr() as usize)
+        self.platform().adopts() && !self.platform().serves(page.addr() as usize)
     }
 
     /// Hands a fault over to who may wait; false without room. Its thread is stalled from now

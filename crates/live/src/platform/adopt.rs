@@ -23,7 +23,11 @@ impl LivePlatform {
         start: usize,
         len: usize,
     ) -> Result<Vec<(usize, usize, Made)>, Errno> {
-        self.managed.add(start, len, &self.program, false)?;
+        if let Err(errno) = self.managed.add(start, len, &self.program, false) {
+            // As it was: children have it.
+            let _ = self.managed.inherit(start, len, true);
+            return Err(errno);
+        }
         let is_one = self.is_private(start, len);
         let found = match is_one {
             true => self.parts_there(start, len),
@@ -117,6 +121,12 @@ impl LivePlatform {
     pub fn let_go(&self, start: usize, len: usize) {
         // SAFETY: the caller has found it foreign, so no byte of it is elsewhere.
         let _ = unsafe { self.managed.free(start, len, &self.program) };
+    }
+
+    /// Whether what the program does unseen is followed: else moves end at the kernel, and pages that
+    /// it has given back stay in the books.
+    pub(crate) fn adopts(&self) -> bool {
+        self.adopts
     }
 
     /// Whether faults of the page are served: it lies in a mapping that is registered.

@@ -168,8 +168,9 @@ impl Platform for LiveMemory {
     }
 
     fn discard(&self, at: PageRun) -> Flush {
-        if let Ok((start, len)) = self.run(at)
-            && !self.is_lost(start, len)
+        let is_lost = |(start, len)| self.is_lost(start, len);
+        if !self.booked(at).is_ok_and(is_lost)
+            && let Ok((start, len)) = self.run(at)
         {
             // SAFETY: the caller gives the bytes of the run up; the range stays registered.
             let gone = unsafe { kernel::drop_pages(start, len) };

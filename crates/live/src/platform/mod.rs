@@ -77,6 +77,8 @@ pub struct LiveConfig {
     pub unread: Option<Unread>,
     /// See there.
     pub noted: Option<Noted>,
+    /// Whether what the program does unseen is followed.
+    pub adopts: bool,
     /// What is open already.
     pub opened: Opened,
     /// Mappings that the kernel allows the process (`vm.max_map_count`); `None`: its default.
@@ -102,6 +104,7 @@ pub struct LivePlatform {
     /// The same of one in whose place the program has put something else.
     lost: Mutex<Range<usize>>,
     moved: moves::Moves,
+    adopts: bool,
     nursery: Nursery,
     /// A block of zeros to copy from: never written, so it uses no memory.
     zeros: Reservation,
@@ -145,6 +148,7 @@ impl LivePlatform {
             going: Mutex::default(),
             lost: Mutex::default(),
             moved: moves::Moves::new(config.noted),
+            adopts: config.adopts,
             nursery,
             zeros,
             note: Note::new().map_err(LiveError::Own)?,
@@ -228,7 +232,9 @@ impl LivePlatform {
     /// See [`Pagemap::scan`] and [`Pagemap::entries`].
     pub fn shared(&self, start: usize, end: usize) -> Result<usize, Errno> {
         const AT_ONCE: usize = 256;
-        let query = PagemapScan::any(start, end, Categories::PRESENT);
+        let mut query = PagemapScan::any(start, end, Categories::PRESENT);
+        query.inverted = Categories::PFNZERO;
+        query.required = Categories::PFNZERO;
         let (mut bytes, mut read) = (0, Ok(()));
         self.pagemap.each(query, |found| {
             let mut entries = [PageEntry::default(); AT_ONCE];

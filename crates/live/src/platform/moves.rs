@@ -121,8 +121,9 @@ impl LivePlatform {
         let (at, n) = self.place(start, len);
         work(at, n).map_err(|e| {
             let done = e.at as usize * PAGE;
-            let is_moved = || self.moved_to(start + done, at + done).is_some();
-            match e.why == Stop::Gone && done < n && is_moved() {
+            let is_moved =
+                || self.is_changing() || self.moved_to(start + done, at + done).is_some();
+            match self.adopts && e.why == Stop::Gone && done < n && is_moved() {
                 true => PlatformError {
                     why: Stop::Retry,
                     ..e

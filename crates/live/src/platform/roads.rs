@@ -449,15 +449,24 @@ impl LivePlatform {
     /// its bytes back by a call that nobody saw: a frame that holds nothing is what it leaves.
     pub(super) fn pass_over(&self, run: PageRun, e: PlatformError) -> Result<Done, PlatformError> {
         let page = run.start.add(u64::from(e.at)).addr() as usize;
+        let (at, _) = self.place(page, PAGE);
         let has_gone = || {
-            let (at, _) = self.place(page, PAGE);
             let mut entry = [PageEntry::default()];
             let read = self.pagemap.entries(at, &mut entry);
             read.is_ok() && entry[0].is_hole() || !self.is_ours(at, PAGE)
         };
-        match e.why {
-            Stop::Gone if e.at < run.pages && has_gone() => Ok(Done { pages: e.at + 1 }),
-            _ => Err(e),
+        if !self.adopts || e.why != Stop::Gone || e.at >= run.pages || !has_gone() {
+            return Err(e);
+        }
+        // Unless it has only moved away: the kernel counts a move from before anybody can see that
+        // the page is not there until it is read, and who reads it notes it before the next one.
+        let is_moved = self.is_changing() || self.moved_to(page, at).is_some();
+        match is_moved {
+            true => Err(PlatformError {
+                why: Stop::Retry,
+                ..e
+            }),
+            false => Ok(Done { pages: e.at + 1 }),
         }
     }
 

@@ -106,7 +106,10 @@ impl<E: Env> Engine<E> {
             let (done, stop) = self.push(rest, from, Content::Parked, prot, guarded);
             at += done;
             let Some(why) = stop else { return };
-            debug_assert!(why == Stop::Gone, "cannot undo a partial unmap: {why:?}");
+            if why != Stop::Gone {
+                debug_assert!(false, "cannot undo a partial unmap: {why:?}");
+                return;
+            }
             self.release(FrameRun::new(frames.add(at), 1));
             at += 1;
         }

@@ -58,6 +58,9 @@ pub enum FaultError {
     Oom(Box<OomReport>),
     /// The page is in the store and cannot be read back.
     Store(StoreError),
+    /// The program has moved memory that is away by a call that nobody saw: its bytes cannot
+    /// follow.
+    Moved,
     /// The page shares a frame that has failed, and cannot be copied from it (the kernel's
     /// VM_FAULT_HWPOISON).
     Poisoned(Pfn),
@@ -77,6 +80,9 @@ impl fmt::Display for FaultError {
             FaultError::Busy => f.write_str("the page is being moved"),
             FaultError::NeedReclaim => f.write_str("the limit is reached"),
             FaultError::Oom(report) => write!(f, "{report}"),
+            FaultError::Moved => {
+                f.write_str("the program has moved it here by a system call that was not seen")
+            }
             FaultError::Store(e) => write!(f, "a swapped page cannot be read back: {e}"),
             FaultError::Poisoned(p) => write!(f, "frame {p} has failed and cannot be copied"),
             FaultError::Platform(e) => write!(f, "the system refused: {e}"),

@@ -20,14 +20,15 @@ impl<E: Env> Mm<E> {
     /// before it was looked at: so no page has come since. The pages are charged whatever the
     /// limit: they are in memory already. A fault meanwhile finds no mapping, and is tried again.
     ///
+    /// `grown`: it is what the mapping before it has grown by.
+    ///
     /// # Errors
     /// [`MapError::BadRange`]: out of the space, or something is mapped there; nothing has changed.
     pub fn adopt(
         &self,
         id: SpaceId,
-        start: Vpn,
-        pages: u64,
-        prot: Prot,
+        (start, pages): (Vpn, u64),
+        (prot, grown): (Prot, bool),
         there: &There,
     ) -> Result<(), MapError> {
         let space = self.space(id)?;
@@ -55,7 +56,7 @@ impl<E: Env> Mm<E> {
             .0
             .checked_sub(1)
             .and_then(|page| space.vma(self, Vpn(page)).0);
-        let like = before.filter(|v| v.whole && v.prot == prot);
+        let like = before.filter(|v| grown && v.prot == prot);
         let like = like.unwrap_or(Vma::new(start, pages, prot));
         let (whole, locked, soft_dirty) = (true, false, true);
         self.insert(

@@ -170,4 +170,19 @@ impl<E: Env> Mm<E> {
         let covered = self.mapped_parts(id, start, pages);
         covered.iter().map(|v| v.pages).sum::<u64>() == pages
     }
+
+    /// Whether bytes of a page of a range are not in the program, or on their way.
+    pub fn is_any_away(&self, id: SpaceId, start: Vpn, pages: u64) -> bool {
+        let Ok(space) = self.space(id) else {
+            return false;
+        };
+        let away = |(block, first, n): (BlockRef, Vpn, u32)| {
+            let state = block.lock(self);
+            (first.index()..first.index() + n).any(|k| {
+                let kind = state.entry(k).kind();
+                matches!(kind, Kind::Swapped(_) | Kind::Inactive(_) | Kind::Busy)
+            })
+        };
+        space.contains(start, pages) && space.parts(self, start, pages).any(away)
+    }
 }

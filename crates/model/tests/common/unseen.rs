@@ -72,7 +72,9 @@ impl Program<'_> {
                 },
             ));
         }
-        let adopted = rig.mm.adopt(rig.space, start, pages, Prot::RW, &there);
+        let adopted = rig
+            .mm
+            .adopt(rig.space, (start, pages), (Prot::RW, false), &there);
         adopted.expect("nothing was there");
         for p in start.0..start.0 + pages {
             self.mapped.insert(p, Prot::RW);
