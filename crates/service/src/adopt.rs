@@ -166,8 +166,8 @@ impl Calls {
         Ok(grown + new.len())
     }
 
-    /// What has grown out of managed mappings: parts of the same mapping, whose faults come to us and
-    /// are served by nobody.
+    /// What has grown out of managed mappings: parts of the same mapping, whose faults come to us
+    /// and are served by nobody.
     fn grown(&self, all: &[Mapping]) -> Vec<Mapping> {
         let platform = self.process.pager.platform();
         let managed = |one: &&Mapping| platform.managed().touches(one.start, one.end - one.start);

@@ -136,9 +136,9 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
         self.platform().note_move(moved);
     }
 
-    /// The program has moved managed memory by a call that nobody saw, and what it does unseen is not
-    /// followed. What is there has come along, and is the kernel's from now on; what is away would
-    /// be zeros.
+    /// The program has moved managed memory by a call that nobody saw, and what it does unseen is
+    /// not followed. What is there has come along, and is the kernel's from now on; what is away
+    /// would be zeros.
     pub(super) fn end_unseen(&self, moved: Move) {
         let Move { from, to, len } = moved;
         let (start, pages) = (Vpn::of_addr(from as u64), (len / PAGE_SIZE) as u64);

@@ -123,8 +123,8 @@ impl LivePlatform {
         let _ = unsafe { self.managed.free(start, len, &self.program) };
     }
 
-    /// Whether what the program does unseen is followed: else moves end at the kernel, and pages that
-    /// it has given back stay in the books.
+    /// Whether what the program does unseen is followed: else moves end at the kernel, and pages
+    /// that it has given back stay in the books.
     pub(crate) fn adopts(&self) -> bool {
         self.adopts
     }
