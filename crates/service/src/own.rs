@@ -32,10 +32,9 @@ pub struct Mapping {
 pub enum Kind {
     /// Private anonymous memory that can be read and written, and executed if that is said.
     Data { exec: bool },
-    /// The same right behind a mapping of a file: data of a program or library, no allocation.
-    Tail,
-    /// Anonymous memory with other rights.
-    Closed,
+    /// The same with other rights; or right behind a mapping of a file, so data of a program or
+    /// library and no allocation.
+    Kept,
     /// All else.
     Other,
 }
@@ -104,9 +103,8 @@ impl Own {
             let exec = rights.contains('x');
             let kind = match rights.starts_with("rw") {
                 _ if is_file || !rights.ends_with('p') || !is_plain(name) => Kind::Other,
-                true if file_end == start => Kind::Tail,
-                true => Kind::Data { exec },
-                false => Kind::Closed,
+                true if file_end != start => Kind::Data { exec },
+                _ => Kind::Kept,
             };
             all.push(Mapping { start, end, kind });
         }

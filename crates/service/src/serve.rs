@@ -167,6 +167,7 @@ impl Calls {
             Op::ForkBegin => {
                 if self.process.account.group().adopts() {
                     // What has gone unseen cannot be handed to a child.
+                    let _inside = self.process.pager.gate().enter();
                     let _ = self.adopt_all();
                 }
                 let done = self.process.fork_begin(args[0] != 0, args[1], args[2]);

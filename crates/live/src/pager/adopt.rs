@@ -29,7 +29,8 @@ pub(super) fn lock(mutex: &Mutex<()>) -> MutexGuard<'_, ()> {
 
 impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
     /// Takes a private anonymous mapping, with these rights, under management where it is, with
-    /// what it holds. Its pages are charged, whatever the limit.
+    /// what it holds. Its pages are charged, whatever the limit. `grown`: it is what a managed
+    /// mapping has grown by.
     ///
     /// # Errors
     /// [`MapError::Platform`]: it is none any more, or the kernel refuses; the manager's. It is the
@@ -64,7 +65,7 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
 
     /// Looks, by `look`, at what the program has mapped, and forgets the ranges (start, bytes)
     /// that `gone` finds in that to be managed and not there any more. What is there is left
-    /// alone. False: the program moves memory at this moment; nothing has changed.
+    /// alone. `None`: the program moves memory at this moment; nothing has changed.
     pub fn forget<T>(
         &self,
         look: impl FnOnce() -> T,

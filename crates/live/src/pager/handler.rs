@@ -53,7 +53,7 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
     ///
     /// Whoever moves managed memory unseen goes on as soon as that has been read. What it touches
     /// then is a fault like any other, at a place that may be another's in the books: so nobody
-    /// reads that before the move was looked into.
+    /// reads that before the move was noted, or looked into.
     fn read_one(&self, msg: &mut [Msg; 1]) -> Result<bool, Errno> {
         let traced = stage(Stage::Message);
         let reading = self.reading.lock().unwrap_or_else(PoisonError::into_inner);
@@ -63,12 +63,12 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
         if let Some(moved) = moved_by(&mut msg[0]) {
             if self.platform().adopts() {
                 self.note_move(moved);
-            }
-            drop(reading);
-            let _inside = self.gate.enter();
-            match self.platform().adopts() {
-                true => self.follow_moves(),
-                false => self.end_unseen(moved),
+                drop(reading);
+                let _inside = self.gate.enter();
+                self.follow_moves();
+            } else {
+                let _inside = self.gate.enter();
+                self.end_unseen(moved);
             }
             return Ok(true);
         }

@@ -8,8 +8,8 @@ use std::sync::PoisonError;
 use deckle_mm::platform::Made;
 use deckle_uffd::{Categories, Errno, PagemapScan, WakeMode, Why};
 
-use super::LivePlatform;
 use super::kernel::{BLOCK, PAGE};
+use super::{LivePlatform, without_zeros};
 
 impl LivePlatform {
     /// Serves a private anonymous mapping of the program's from now on; what is there, in runs that
@@ -102,11 +102,11 @@ impl LivePlatform {
         self.memory.as_ref().is_some_and(read)
     }
 
-    /// Whether other processes have a part of a range, too, since a fork; also if that cannot be
-    /// told.
+    /// Whether other processes have a part of a range, too, since a fork, zero pages left out; also
+    /// if that cannot be told.
     pub fn shares(&self, start: usize, len: usize) -> bool {
-        self.shared(start, start + len)
-            .map_or(true, |bytes| bytes > 0)
+        let query = without_zeros(start, start + len, Categories::PRESENT);
+        self.shared_of(query).map_or(true, |bytes| bytes > 0)
     }
 
     /// Whether a move of managed memory is under way, or done and not read yet.

@@ -217,10 +217,7 @@ impl LivePlatform {
     /// # Errors
     /// See [`Pagemap::scan`].
     pub fn touched(&self, start: usize, end: usize) -> Result<usize, Errno> {
-        let there = Categories::PRESENT | Categories::SWAPPED;
-        let mut query = PagemapScan::any(start, end, there);
-        query.inverted = Categories::PFNZERO;
-        query.required = Categories::PFNZERO;
+        let query = without_zeros(start, end, Categories::PRESENT | Categories::SWAPPED);
         let mut bytes = 0;
         self.pagemap.each(query, |found| bytes += found.bytes())?;
         Ok(bytes)
@@ -231,10 +228,12 @@ impl LivePlatform {
     /// # Errors
     /// See [`Pagemap::scan`] and [`Pagemap::entries`].
     pub fn shared(&self, start: usize, end: usize) -> Result<usize, Errno> {
+        self.shared_of(PagemapScan::any(start, end, Categories::PRESENT))
+    }
+
+    /// The same of the pages that a query finds.
+    fn shared_of(&self, query: PagemapScan) -> Result<usize, Errno> {
         const AT_ONCE: usize = 256;
-        let mut query = PagemapScan::any(start, end, Categories::PRESENT);
-        query.inverted = Categories::PFNZERO;
-        query.required = Categories::PFNZERO;
         let (mut bytes, mut read) = (0, Ok(()));
         self.pagemap.each(query, |found| {
             let mut entries = [PageEntry::default(); AT_ONCE];
@@ -314,3 +313,11 @@ const REFUSED: PlatformError = PlatformError {
     at: 0,
     why: Stop::Refused(libc::EINVAL),
 };
+
+/// A query for pages of a range that are `there` by any of these, but for zero pages.
+fn without_zeros(start: usize, end: usize, there: Categories) -> PagemapScan {
+    let mut query = PagemapScan::any(start, end, there);
+    query.inverted = Categories::PFNZERO;
+    query.required = Categories::PFNZERO;
+    query
+}

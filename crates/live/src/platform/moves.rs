@@ -104,6 +104,9 @@ impl LivePlatform {
 
     /// Where the page is now that an operation has not found at `at`, if the program has moved it.
     pub(super) fn moved_to(&self, page: usize, at: usize) -> Option<usize> {
+        if !self.adopts {
+            return None;
+        }
         if let Some(noted) = &self.moved.noted {
             noted();
         }
