@@ -193,8 +193,10 @@ impl Services {
         let Some(mut c) = self.connections.remove(&number) else {
             return;
         };
+        // What it says last may be that its end is in order.
+        let ended = (c.service.as_ref()).is_some_and(|s| pidfd::has_ended(&s.service_pidfd));
         self.read(&mut c, group, tracer, out);
-        self.watch(&mut c);
+        self.watch(&mut c, ended);
         if c.socket.is_none() {
             self.files.ended(number, Instant::now());
         }
@@ -372,11 +374,12 @@ impl Services {
         }
     }
 
-    /// A service that ended: in order if its program did too, else the program dies with it.
-    fn watch(&mut self, c: &mut Connection) {
+    /// A service that `ended` before all was read that it had to say: in order if its program did
+    /// too, else the program dies with it.
+    fn watch(&mut self, c: &mut Connection, ended: bool) {
         let Some(s) = &c.service else { return };
         let program_ended = pidfd::has_ended(&s.program_pidfd);
-        if !program_ended && !pidfd::has_ended(&s.service_pidfd) {
+        if !program_ended && !ended {
             return;
         }
         // Looked at again: both may have ended between the two looks.
