@@ -12,7 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { PAGE = 4096, MOST = 32 };
+enum { PAGE = 4096, MOST = 32, TRIES = 100 };
 
 static unsigned long word(size_t page, int round)
 {
@@ -56,6 +56,21 @@ static int child(size_t bytes)
     return pid == -1 && errno == EAGAIN ? 0 : 5;
 }
 
+/* Forks at a limit of tasks. What a fork before this one had begun counts until it has ended, so
+ * that a refusal says something when it stays. */
+static pid_t fork_at(rlim_t most)
+{
+    struct rlimit limit = {most, MOST};
+    if (setrlimit(RLIMIT_NPROC, &limit))
+        return -2;
+    pid_t pid = fork();
+    for (int i = 0; i < TRIES && pid == -1 && errno == EAGAIN; i++) {
+        usleep(5000);
+        pid = fork();
+    }
+    return pid;
+}
+
 int main(int count, char **words)
 {
     size_t bytes = count > 2 ? strtoul(words[1], 0, 10) << 20 : 0;
@@ -67,16 +82,13 @@ int main(int count, char **words)
     memset(memory, 1, 4 << 20);
     alarm(90);
     for (rlim_t most = 1; most <= MOST; most++) {
-        struct rlimit limit = {most, MOST};
         int status = -1;
-        if (setrlimit(RLIMIT_NPROC, &limit))
-            return 2;
-        pid_t pid = fork();
+        pid_t pid = fork_at(most);
         if (pid == 0)
             _exit(child(bytes));
         if (pid == -1 && errno == EAGAIN)
             continue;
-        if (pid == -1 || waitpid(pid, &status, 0) != pid || status)
+        if (pid < 0 || waitpid(pid, &status, 0) != pid || status)
             return printf("the child ended with %#x\n", status), 1;
         printf("tasks %d\nno tasks right\n", (int)most);
         return 0;
