@@ -79,15 +79,18 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
         let _books = lock(&self.heard.books);
         let reading = lock(&self.reading);
         let platform = self.platform();
-        let is_moving = || platform.first_move().is_some() || platform.is_changing();
-        if self.heard.moves.load(Acquire) != moves || is_moving() {
+        let is_moving = || {
+            let has_moved = self.heard.moves.load(Acquire) != moves;
+            has_moved || platform.first_move().is_some() || platform.is_changing()
+        };
+        if is_moving() {
             return None;
         }
         drop(reading);
         let gone = gone(&seen);
         // Nor may a move be what it has seen.
         let reading = lock(&self.reading);
-        if self.heard.moves.load(Acquire) != moves || is_moving() {
+        if is_moving() {
             return None;
         }
         drop(reading);
@@ -95,6 +98,13 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
             self.forget_range(start, len);
         }
         Some(seen)
+    }
+
+    /// While all stands still: whether the program has moved managed memory, which the books do not
+    /// follow before that has ended.
+    pub fn has_moved(&self) -> bool {
+        self.platform().hear_moves();
+        self.platform().first_move().is_some()
     }
 
     fn forget_range(&self, start: usize, len: usize) {
@@ -144,17 +154,30 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
         let Move { from, to, len } = moved;
         let (start, pages) = (Vpn::of_addr(from as u64), (len / PAGE_SIZE) as u64);
         if self.mm().is_any_away(self.space(), start, pages) {
-            let page = Vpn::of_addr(to as u64);
-            let (write, missing) = (false, true);
-            let fault = Fault {
-                page,
-                write,
-                missing,
-            };
-            self.hooks.fatal(fault, &FaultError::Moved);
+            self.end_by(moved);
         } else {
             // Just looked; nothing can be taken out of a place that is empty.
             self.platform().let_go(to, len);
+        }
+    }
+
+    /// What has come to a new place would be wrong there.
+    fn end_by(&self, moved: Move) {
+        let page = Vpn::of_addr(moved.to as u64);
+        let (write, missing) = (false, true);
+        let fault = Fault {
+            page,
+            write,
+            missing,
+        };
+        self.hooks.fatal(fault, &FaultError::Moved);
+    }
+
+    /// Waits until the books follow what the program has moved before this.
+    pub fn settle_moves(&self) {
+        if self.platform().adopts() {
+            self.platform().hear_moves();
+            self.follow_moves();
         }
     }
 
@@ -164,6 +187,9 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
         while let Some(moved) = self.platform().first_move() {
             self.follow(moved);
             self.platform().end_move();
+            if self.platform().is_torn() {
+                self.end_by(moved);
+            }
         }
     }
 
@@ -173,6 +199,7 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
             // It was unmapped for that.
             self.forget_range(to, len);
         }
+        platform.clear_move();
         for (start, len, foreign) in platform.managed().parts(from, len) {
             let place = (start, to + (start - from));
             if foreign {

@@ -88,10 +88,23 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
         }
         // SAFETY: the caller's promise; the manager has just forgotten what was there.
         let made = unsafe { self.platform().map_new(place, bytes(pages), open) };
-        if made.is_err() {
-            for (start, pages) in cleared {
-                self.give_back(start, pages);
+        match made {
+            Err(_) => {
+                for (start, pages) in cleared {
+                    self.give_back(start, pages);
+                }
             }
+            // What the books have there may have moved away, by a call that nobody saw.
+            Ok(at)
+                if !self
+                    .mm()
+                    .mapped_parts(self.space(), Vpn::of_addr(at as u64), pages)
+                    .is_empty() =>
+            {
+                self.settle_moves();
+                self.platform().stay(at, bytes(pages));
+            }
+            Ok(_) => {}
         }
         made.map(|at| Vpn::of_addr(at as u64)).map_err(platform)
     }

@@ -73,6 +73,11 @@ impl LivePlatform {
         done
     }
 
+    /// A range that is registered is managed, whatever was moved away from there.
+    pub(crate) fn stay(&self, start: usize, len: usize) {
+        self.managed.note(start, len);
+    }
+
     /// Says that the program has put something else in the place of a managed range, or nothing: no
     /// operation on the range changes what is there until [`lost_is_done`](Self::lost_is_done).
     pub(crate) fn lost(&self, start: usize, len: usize) {

@@ -9,7 +9,7 @@ use deckle_mm::Stop;
 use deckle_uffd::Errno;
 
 use super::LivePlatform;
-use super::kernel::{self, PAGE};
+use super::kernel::PAGE;
 
 impl LivePlatform {
     /// Reads the program's pages whatever their rights; never waits for a missing page. Returns
@@ -62,7 +62,7 @@ impl LivePlatform {
         // A page that the program has discarded since it was read holds nothing to bring back.
         let kept = self.kept_from(start, len);
         // SAFETY: the caller's promise; the range is registered, so the next access is a fault.
-        if kept == 0 || unsafe { kernel::drop_pages(start, kept) }.is_err() {
+        if kept == 0 || unsafe { self.drop_booked(start, kept) }.is_err() {
             return 0;
         }
         self.remember(start, kept);

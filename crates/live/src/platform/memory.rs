@@ -173,7 +173,7 @@ impl Platform for LiveMemory {
             && let Ok((start, len)) = self.run(at)
         {
             // SAFETY: the caller gives the bytes of the run up; the range stays registered.
-            let gone = unsafe { kernel::drop_pages(start, len) };
+            let gone = unsafe { self.drop_booked(start, len) };
             debug_assert!(
                 gone.is_ok(),
                 "managed memory refused MADV_DONTNEED: {gone:?}"
@@ -259,8 +259,10 @@ impl Platform for LiveMemory {
             // Its page table goes with the mapping.
             return;
         }
-        if let Ok((start, _)) = self.span(space, block.start(), (BLOCK / PAGE) as u64) {
-            self.clear_program_block(start);
+        let place = self.span(space, block.start(), (BLOCK / PAGE) as u64);
+        // Nothing of it is there where it has moved to.
+        if place.is_ok_and(|(start, len)| self.place(start, len) == (start, len)) {
+            self.clear_program_block(addr);
         }
     }
 

@@ -4,6 +4,11 @@
 //! memory is put off; from then on, until the books know the new place, what is done at the old
 //! one is done at the new one. So it makes no difference for an operation of several steps that
 //! the program moves the pages between two of them.
+//!
+//! A move may have put its pages in the place of others that are managed: these are gone, and until
+//! the books have forgotten them nothing is done there. Who takes pages out by a call that is not
+//! put off looks afterwards whether they may have been those that came: which cannot be told, so
+//! that the program is ended then.
 
 use std::collections::VecDeque;
 use std::sync::atomic::AtomicBool;
@@ -12,9 +17,10 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use deckle_mm::PlatformError;
 use deckle_mm::platform::Stop;
+use deckle_uffd::Errno;
 
-use super::LivePlatform;
-use super::kernel::PAGE;
+use super::kernel::{self, PAGE};
+use super::{GONE, LivePlatform};
 
 /// A range has gone from one place to another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,12 +36,33 @@ pub struct Move {
 /// Waits until whoever is reading a message has noted what that tells.
 pub type Noted = Box<dyn Fn() + Send + Sync>;
 
+/// A move that the books do not follow yet.
+#[derive(Clone, Copy)]
+struct Unfollowed {
+    of: Move,
+    /// What was managed at the new place is forgotten.
+    cleared: bool,
+}
+
+impl Unfollowed {
+    fn takes(&self, at: usize) -> bool {
+        (self.of.from..self.of.from + self.of.len).contains(&at)
+    }
+
+    /// Whether something of the range was there before the move, and is gone.
+    fn replaces(&self, start: usize, len: usize) -> bool {
+        !self.cleared && start < self.of.to + self.of.len && self.of.to < start + len
+    }
+}
+
 #[derive(Default)]
 pub(super) struct Moves {
     any: AtomicBool,
     /// In their order.
-    list: RwLock<VecDeque<Move>>,
+    list: RwLock<VecDeque<Unfollowed>>,
     noted: Option<Noted>,
+    /// Pages were taken out as others came to their place: bytes may be lost.
+    torn: AtomicBool,
 }
 
 impl Moves {
@@ -46,11 +73,11 @@ impl Moves {
         }
     }
 
-    fn read(&self) -> RwLockReadGuard<'_, VecDeque<Move>> {
+    fn read(&self) -> RwLockReadGuard<'_, VecDeque<Unfollowed>> {
         self.list.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self) -> RwLockWriteGuard<'_, VecDeque<Move>> {
+    fn write(&self) -> RwLockWriteGuard<'_, VecDeque<Unfollowed>> {
         self.list.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -64,13 +91,23 @@ impl LivePlatform {
     /// A move has been read: before anybody reads the next message.
     pub(crate) fn note_move(&self, moved: Move) {
         let mut list = self.moved.write();
-        list.push_back(moved);
+        list.push_back(Unfollowed {
+            of: moved,
+            cleared: false,
+        });
         self.moved.any.store(true, Release);
     }
 
     /// The first of those that the books do not follow yet.
     pub(crate) fn first_move(&self) -> Option<Move> {
-        self.moved.read().front().copied()
+        self.moved.read().front().map(|m| m.of)
+    }
+
+    /// The books have nothing at the new place of the first.
+    pub(crate) fn clear_move(&self) {
+        if let Some(first) = self.moved.write().front_mut() {
+            first.cleared = true;
+        }
     }
 
     /// The books follow the first.
@@ -82,24 +119,85 @@ impl LivePlatform {
 
     /// Whether the books do not know yet what is at a page.
     pub(crate) fn is_arriving(&self, page: usize) -> bool {
-        let is_there = |m: &Move| (m.to..m.to + m.len).contains(&page);
+        let is_there = |m: &Unfollowed| (m.of.to..m.of.to + m.of.len).contains(&page);
         self.moved.any.load(Acquire) && self.moved.read().iter().any(is_there)
     }
 
-    /// Where a range of the books is now, and how many bytes of it lie there without a gap.
+    /// Where a range of the books is now, and how many bytes of it lie there without a gap; none:
+    /// it begins with what is gone.
     pub(super) fn place(&self, start: usize, len: usize) -> (usize, usize) {
         let (mut at, mut n) = (start, len);
         if self.moved.any.load(Acquire) {
             for m in self.moved.read().iter() {
-                if (m.from..m.from + m.len).contains(&at) {
-                    n = n.min(m.from + m.len - at);
-                    at = m.to + (at - m.from);
-                } else if (at..at + n).contains(&m.from) {
-                    n = m.from - at;
+                if m.takes(at) {
+                    n = n.min(m.of.from + m.of.len - at);
+                    at = m.of.to + (at - m.of.from);
+                    continue;
+                }
+                if (at..at + n).contains(&m.of.from) {
+                    n = m.of.from - at;
+                }
+                if m.replaces(at, n) {
+                    n = m.of.to.saturating_sub(at);
                 }
             }
         }
         (at, n)
+    }
+
+    /// Whether something was moved to a range, in the place of what the books have there; not, if
+    /// nothing unseen is followed. Asked by who has just taken something out by a call that a move
+    /// does not put off.
+    pub(super) fn has_arrived(&self, start: usize, len: usize) -> bool {
+        if !self.adopts {
+            return false;
+        }
+        self.hear_moves();
+        let replaces = |m: &Unfollowed| m.replaces(start, len);
+        self.moved.any.load(Acquire) && self.moved.read().iter().any(replaces)
+    }
+
+    /// Waits until of each move before this the message has been read.
+    pub(crate) fn hear_moves(&self) {
+        self.wait_for_changes();
+        if let Some(noted) = &self.moved.noted {
+            noted();
+        }
+    }
+
+    /// Drops pages of the program's, locked or not.
+    ///
+    /// # Safety
+    /// Nobody counts on the bytes that the books have in the range.
+    pub(super) unsafe fn drop_booked(&self, start: usize, len: usize) -> Result<(), Errno> {
+        // SAFETY: the caller's promise; of others' bytes it is told.
+        let gone = unsafe { kernel::drop_pages(start, len) };
+        if self.has_arrived(start, len) {
+            self.tear();
+        }
+        gone
+    }
+
+    /// Marks pages that were taken out as others came to the place of some of them. Of these the
+    /// ones that came are there, or may be what was taken out.
+    pub(super) fn remember_old(&self, start: usize, len: usize) {
+        for page in (start..start + len).step_by(PAGE) {
+            if !self.has_arrived(page, PAGE) {
+                self.remember(page, PAGE);
+            } else if self.kept_from(page, PAGE) == 0 {
+                self.tear();
+            }
+        }
+    }
+
+    /// Something was taken out while others [came](Self::has_arrived) to its place.
+    pub(super) fn tear(&self) {
+        self.moved.torn.store(true, Release);
+    }
+
+    /// Whether that has been.
+    pub(crate) fn is_torn(&self) -> bool {
+        self.moved.torn.load(Acquire)
     }
 
     /// Where the page is now that an operation has not found at `at`, if the program has moved it.
@@ -122,6 +220,9 @@ impl LivePlatform {
         work: impl FnOnce(usize, usize) -> Result<deckle_mm::platform::Done, PlatformError>,
     ) -> Result<deckle_mm::platform::Done, PlatformError> {
         let (at, n) = self.place(start, len);
+        if n == 0 {
+            return Err(GONE);
+        }
         work(at, n).map_err(|e| {
             let done = e.at as usize * PAGE;
             let is_moved =

@@ -105,18 +105,30 @@ impl LivePlatform {
         len: usize,
         mode: ProtectMode,
     ) -> Result<(), Why> {
+        self.outlast(|| match self.program.write_protect(start, len, mode) {
+            Err(Why::Again { .. }) => None,
+            other => Some(other),
+        })
+        .unwrap_or(Err(Why::Again { changing: true }))
+    }
+
+    /// Waits until no change of the address space is under way of which nobody has read.
+    pub(super) fn wait_for_changes(&self) {
+        self.outlast(|| (!self.is_changing()).then_some(()));
+    }
+
+    /// Tries long what the address space's changing hinders.
+    pub(super) fn outlast<T>(&self, mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
         for n in 0..PATIENCE {
-            match self.program.write_protect(start, len, mode) {
-                Err(Why::Again { .. }) => {
-                    if let (UNREAD, Some(unread)) = (n, &self.remembered.unread) {
-                        unread();
-                    }
-                    kernel::yield_now();
-                }
-                other => return other,
+            if let Some(done) = attempt() {
+                return Some(done);
             }
+            if let (UNREAD, Some(unread)) = (n, &self.remembered.unread) {
+                unread();
+            }
+            kernel::yield_now();
         }
-        Err(Why::Again { changing: true })
+        None
     }
 
     /// Which pages, at most a block and none of them there, have no marker.

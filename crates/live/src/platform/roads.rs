@@ -11,7 +11,7 @@ use deckle_uffd::{
 };
 
 use super::error::{half_done, refused, stop};
-use super::kernel::{self, Advice, BLOCK, PAGE};
+use super::kernel::{self, BLOCK, PAGE};
 use super::{LivePlatform, rights};
 use crate::trace::{Stage, stage};
 
@@ -252,7 +252,7 @@ impl LivePlatform {
         }
         // SAFETY: the caller holds the block and found no translation in it, so no byte is
         // lost. A refusal costs a split, nothing else.
-        let _ = unsafe { kernel::madvise(dst, BLOCK, Advice::DontNeed) };
+        let _ = unsafe { self.drop_booked(dst, BLOCK) };
     }
 
     /// Takes pages out of the program to their frames.
@@ -313,7 +313,11 @@ impl LivePlatform {
             let step = self.moved(&self.park, dst + at, src + at, rest);
             let bytes = step.map_or_else(|partial| partial.done, |done| done.bytes);
             if bytes > 0 {
-                self.remember(src + at, bytes);
+                // The parking range's descriptor knows nothing of changes.
+                match self.has_arrived(src + at, bytes) {
+                    true => self.remember_old(src + at, bytes),
+                    false => self.remember(src + at, bytes),
+                }
             }
             at += bytes;
             match step {
@@ -408,7 +412,7 @@ impl LivePlatform {
         if copied > 0
             // SAFETY: the bytes are at rest in the frames now, nobody could write meanwhile,
             // and the range is registered: the next access is a fault, not a zero.
-            && let Err(errno) = unsafe { kernel::drop_pages(src, copied) }
+            && let Err(errno) = unsafe { self.drop_booked(src, copied) }
         {
             result = Err(refused(0, errno));
         } else {
@@ -449,19 +453,19 @@ impl LivePlatform {
     /// its bytes back by a call that nobody saw: a frame that holds nothing is what it leaves.
     pub(super) fn pass_over(&self, run: PageRun, e: PlatformError) -> Result<Done, PlatformError> {
         let page = run.start.add(u64::from(e.at)).addr() as usize;
-        let (at, _) = self.place(page, PAGE);
+        let (at, there) = self.place(page, PAGE);
         let has_gone = || {
             let mut entry = [PageEntry::default()];
             let read = self.pagemap.entries(at, &mut entry);
-            read.is_ok() && entry[0].is_hole() || !self.is_ours(at, PAGE)
+            there == 0 || read.is_ok() && entry[0].is_hole() || !self.is_ours(at, PAGE)
         };
         if !self.adopts || e.why != Stop::Gone || e.at >= run.pages || !has_gone() {
             return Err(e);
         }
         // Unless it has only moved away: the kernel counts a move from before anybody can see that
         // the page is not there until it is read, and who reads it notes it before the next one.
-        let is_moved = self.is_changing() || self.moved_to(page, at).is_some();
-        match is_moved {
+        let is_moved = || self.is_changing() || self.moved_to(page, at).is_some();
+        match there > 0 && is_moved() {
             true => Err(PlatformError {
                 why: Stop::Retry,
                 ..e
