@@ -48,6 +48,9 @@ pub enum Op {
     ForkBegin,
     /// The fork is done, or has failed.
     ForkEnd,
+    /// Between the two, when the child is made: how many ranges are not what they were, since the
+    /// program has changed its memory unseen.
+    ForkLook,
     /// What has come and gone unseen is looked for.
     Adopt,
     /// -> bytes of address space that are none of the program's.

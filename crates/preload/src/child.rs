@@ -10,11 +10,14 @@ use crate::{DOOR, sys};
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::time::Duration;
+use deckle_door::NO_TASK;
 use deckle_sys::futex::{self, Scope};
 use libc::siginfo_t;
 
 /// How often it is asked whether the child lives still.
 const LOOK: Duration = Duration::from_millis(20);
+/// How often a child looks for its parent's word.
+const LOOKS: u32 = 250;
 
 /// How far a child is.
 #[derive(core::clone::Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -27,6 +30,8 @@ pub enum Stage {
     Runs,
     /// It has no service, and ends.
     Failed,
+    /// It ends, since its memory changed while it was made.
+    Stale,
 }
 
 /// Numbers of forks are multiples of this: the child's service writes the number of its fork into
@@ -39,19 +44,64 @@ impl Stage {
             0 => Stage::Apart,
             1 => Stage::Runs,
             2 => Stage::Failed,
+            3 => Stage::Stale,
             _ => Stage::Made,
         }
     }
 }
 
-/// In a child: tells the parent whether it runs.
-pub fn tell(runs: bool) {
-    let address = DOOR.forked.load(Relaxed) as *mut u32;
-    // SAFETY: the word that the parent has made before the fork, in a mapping that both share.
-    let word = unsafe { AtomicU32::from_ptr(address) };
+/// What both sides of a fork share: the word by which the child tells how far it is, and the one by
+/// which the parent tells what it has seen of its memory meanwhile.
+#[repr(C)]
+pub struct Shared {
+    pub stage: AtomicU32,
+    seen: AtomicU32,
+}
+
+impl Shared {
+    /// Tells the child whether what its service has taken over `is_right`: the parent's memory was
+    /// not changed unseen since its service looked.
+    pub fn tell_child(&self, number: u32, is_right: bool) {
+        self.seen.store(number + u32::from(is_right), Release);
+        futex::wake_in(Scope::Shared, &self.seen, u32::MAX);
+    }
+
+    /// In the child: waits for that. A parent that does not tell is dead, or stopped.
+    fn hear_parent(&self, number: u32) -> bool {
+        for _ in 0..LOOKS {
+            match self.seen.load(Acquire) {
+                told if told == number + 1 => return true,
+                told if told == number => return false,
+                other => {
+                    futex::wait_in(Scope::Shared, &self.seen, other, Some(LOOK));
+                }
+            }
+        }
+        false
+    }
+}
+
+/// In a child: tells the parent whether it runs, and returns that. `looks`: the parent looks whether
+/// its memory has changed meanwhile.
+pub fn tell(failure: Option<&str>, looks: bool) -> bool {
+    let address = DOOR.forked.load(Relaxed) as *const Shared;
+    // SAFETY: what the parent has made before the fork, in a mapping that both share.
+    let shared = unsafe { &*address };
     let number = DOOR.fork.load(Relaxed);
-    word.store(number + if runs { 1 } else { 2 }, Release);
-    futex::wake_in(Scope::Shared, word, u32::MAX);
+    let stage = match failure {
+        _ if looks && !shared.hear_parent(number) => 3,
+        None => 1,
+        Some(why) => {
+            if why != NO_TASK {
+                let said = b"deckle: a fork has failed: its child cannot be managed: ";
+                sys::say(&[said, why.as_bytes()]);
+            }
+            2
+        }
+    };
+    shared.stage.store(number + stage, Release);
+    futex::wake_in(Scope::Shared, &shared.stage, u32::MAX);
+    stage == 1
 }
 
 /// The child of a fork.

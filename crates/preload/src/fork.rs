@@ -10,14 +10,14 @@
 //! From the request on nothing of the program is touched but by the kernel: we run on a stack of
 //! our own, since in the child the thread's may be write-protected and served by nobody yet.
 
-use crate::child::{self, Child, Pending, STAGES, Stage};
+use crate::child::{self, Child, Pending, STAGES, Shared, Stage};
 use crate::words::Words;
 use crate::{DOOR, brk, gate, host, limits, load, rights, sys};
 use core::arch::asm;
 use core::cell::UnsafeCell;
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicU32, AtomicUsize};
-use deckle_door::{Lock, Mode, NO_TASK, Op};
+use deckle_door::{Lock, Mode, Op};
 
 /// The kernel's `struct clone_args`, as far as Linux 5.7 knows it.
 type CloneArgs = [u64; 11];
@@ -162,6 +162,11 @@ static NUMBER: AtomicU32 = AtomicU32::new(0);
 /// Address of a page that parent and child share; 0 before the first fork.
 static SHARED: AtomicUsize = AtomicUsize::new(0);
 
+/// How often a fork is tried while other threads map and unmap memory by calls that nobody sees.
+const TRIES: u32 = 100;
+/// An errno that no call of the program's returns: memory has changed while the child was made.
+const STALE: i32 = libc::ERESTART;
+
 /// What is to be done on the own stack, and what came of it.
 struct Work {
     call: Clone,
@@ -198,8 +203,14 @@ pub fn carry_out(mut call: Clone, by: host::Caller) -> Result<usize, i32> {
             managed,
             result: Err(libc::EAGAIN),
         };
-        // SAFETY: the function returns, in the child on its copy of the stack.
-        unsafe { on_own_stack(run, &raw mut work as usize) };
+        for _ in 0..TRIES {
+            // SAFETY: the function returns, in the child on its copy of the stack.
+            unsafe { on_own_stack(run, &raw mut work as usize) };
+            if work.result != Err(STALE) {
+                break;
+            }
+            work.result = Err(libc::EAGAIN);
+        }
         sequences.into_iter().for_each(host::return_to_sequences);
         work.result
     });
@@ -260,22 +271,24 @@ fn make(
     number: Option<u32>,
 ) -> Result<usize, i32> {
     host::hold();
-    let mut word = None;
+    let mut shared = None;
     let hindrance = number.and_then(|_| rights::hindrance());
     let wanted = number.filter(|_| hindrance.is_none());
     let link = wanted.and_then(|_| rights::connection());
     if let Some(number) = number {
-        let begun = shared_word().and_then(|word| {
+        let begun = shared_words().and_then(|words| {
             DOOR.fork.store(number, Relaxed);
-            DOOR.forked.store(word.as_ptr() as usize, Relaxed);
+            DOOR.forked
+                .store(core::ptr::from_ref(words) as usize, Relaxed);
             let raw = link.as_ref().map_or(-1, |link| link.fd().raw());
             DOOR.link.store(raw, Relaxed);
             let alone = usize::from(link.is_none());
             let why = hindrance.map_or(0, |call| call as usize + 1);
-            gate::request(Op::ForkBegin, [alone, why, call.word_of_child()]).map(|_| word)
+            gate::request(Op::ForkBegin, [alone, why, call.word_of_child()])
+                .map(|looks| (words, number, looks != 0 && link.is_some()))
         });
         match begun {
-            Ok(shared) => word = Some((shared, number)),
+            Ok(begun) => shared = Some(begun),
             Err(errno) => {
                 host::let_go(None);
                 return Err(errno);
@@ -286,23 +299,27 @@ fn make(
     // SAFETY: the child comes back to this line on its copy of this stack, and finds all locks
     // of this library that it will need held by itself.
     let result = unsafe { call.make() };
-    match (result, word) {
-        (Ok(0), word) => {
+    match (result, shared) {
+        (Ok(0), shared) => {
             host::let_go(Some(by));
             DOOR.pid.store(sys::getpid() as i32, Relaxed);
-            if word.is_some() {
-                in_child(link.is_none());
+            if let Some((_, _, looks)) = shared {
+                in_child(link.is_none(), looks);
             }
             result
         }
-        (result, Some((word, number))) => {
+        (result, Some((shared, number, looks))) => {
             let pid = result.ok().filter(|_| link.is_some());
             let child = pid.map(|pid| Child {
                 pid: pid as i32,
-                word,
+                word: &shared.stage,
                 number,
             });
             if let Some(child) = &child {
+                if looks {
+                    let seen = gate::request(Op::ForkLook, [0; 6]);
+                    shared.tell_child(number, seen == Ok(0));
+                }
                 child.wait_for(Stage::Apart);
             }
             let _ = gate::request(Op::ForkEnd, [0; 6]);
@@ -310,13 +327,14 @@ fn make(
                 words.give();
             }
             host::let_go(None);
-            match child.filter(|child| child.wait_for(Stage::Runs) != Stage::Runs) {
-                None => result,
-                Some(child) => {
-                    child.bury(call, pending);
-                    Err(libc::EAGAIN)
-                }
-            }
+            let Some(child) = child else { return result };
+            let why = match child.wait_for(Stage::Runs) {
+                Stage::Runs => return result,
+                Stage::Stale => STALE,
+                _ => libc::EAGAIN,
+            };
+            child.bury(call, pending);
+            Err(why)
         }
         (_, None) => {
             host::let_go(None);
@@ -325,8 +343,8 @@ fn make(
     }
 }
 
-/// The word by which a child's service tells its parent's thread that it has taken over.
-fn shared_word() -> Result<&'static AtomicU32, i32> {
+/// The words by which a child and its parent's thread tell each other how far they are.
+fn shared_words() -> Result<&'static Shared, i32> {
     if SHARED.load(Relaxed) == 0 {
         let prot = (libc::PROT_READ | libc::PROT_WRITE) as usize;
         let flags = (libc::MAP_SHARED | libc::MAP_ANONYMOUS) as usize;
@@ -335,10 +353,10 @@ fn shared_word() -> Result<&'static AtomicU32, i32> {
         SHARED.store(at.map_err(|_| libc::ENOMEM)?, Relaxed);
     }
     // SAFETY: our own mapping, never undone.
-    Ok(unsafe { AtomicU32::from_ptr(SHARED.load(Relaxed) as *mut u32) })
+    Ok(unsafe { &*(SHARED.load(Relaxed) as *const Shared) })
 }
 
-fn in_child(alone: bool) {
+fn in_child(alone: bool, looks: bool) {
     gate::note_child();
     DOOR.requests.forget();
     // A grandchild's answer is not for our parent.
@@ -346,17 +364,8 @@ fn in_child(alone: bool) {
     if alone {
         return gate::be_plain();
     }
-    let started = load::start(Mode::Child);
-    if let Err(why) = started
-        && why != NO_TASK
-    {
-        sys::say(&[
-            b"deckle: a fork has failed: its child cannot be managed: ",
-            why.as_bytes(),
-        ]);
-    }
-    child::tell(started.is_ok());
-    if started.is_err() {
+    let failure = load::start(Mode::Child).err();
+    if !child::tell(failure, looks) {
         sys::exit_all(1)
     }
 }

@@ -63,7 +63,8 @@ pub fn may_hold(start: usize, bytes: usize) -> bool {
 /// The errno that the call shall fail with.
 pub fn request<const N: usize>(op: Op, args: [usize; N]) -> Result<usize, i32> {
     let result = DOOR.requests.ask(op, sys::words(args));
-    if limits::is_raised() && !matches!(op, Op::ForkBegin | Op::ForkEnd | Op::Limit) {
+    if limits::is_raised() && !matches!(op, Op::ForkBegin | Op::ForkEnd | Op::ForkLook | Op::Limit)
+    {
         limits::follow();
     }
     result

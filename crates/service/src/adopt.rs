@@ -142,7 +142,11 @@ impl Calls {
         let gone = |all: &Option<Vec<Mapping>>| match all {
             Some(all) => {
                 grown = self.grown(all);
-                self.gone(all)
+                let gone = self.gone(all);
+                let forget =
+                    |(start, len): &(usize, usize)| self.process.forget_notes(*start, *len);
+                gone.iter().for_each(forget);
+                gone
             }
             None => Vec::new(),
         };
@@ -299,10 +303,15 @@ impl Calls {
             let same = doubtful.iter().filter(|(one, _)| now.contains(one));
             gone.extend(same.map(|(_, part)| *part));
         }
-        let ranges = gone.iter().map(|(from, to)| (*from, to - from));
-        ranges
-            .inspect(|(start, len)| self.process.forget_notes(*start, *len))
-            .collect()
+        gone.iter().map(|(from, to)| (*from, to - from)).collect()
+    }
+
+    /// How many ranges are not what they were when that was looked at last: while all stands still
+    /// for a fork, what the child has may be that.
+    pub fn changed(&self) -> usize {
+        let moves = usize::from(self.process.pager.has_moved());
+        let all = self.process.own.mappings();
+        all.map_or(1, |all| self.gone(&all).len() + moves)
     }
 
     fn is_lost(&self, (from, to): (usize, usize)) -> bool {

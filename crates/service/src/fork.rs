@@ -33,7 +33,7 @@ impl Process {
     /// had in the child, which gets all of its memory at once and is outside of the limit;
     /// `refused` tells the call, plus one, that a filter of the program's refuses. `word`, if it is
     /// not 0, is written by the kernel in the child before that has a service.
-    pub fn fork_begin(&self, alone: bool, refused: usize, word: usize) -> Result<usize, i32> {
+    pub fn fork_begin(&self, alone: bool, refused: usize, word: usize) -> Result<(), i32> {
         match alone {
             true if self.account.group().strict() => return Err(libc::EAGAIN),
             true => {}
@@ -70,7 +70,7 @@ impl Process {
         }
     }
 
-    fn stand_still(&self, alone: bool, refused: usize, word: usize) -> Result<usize, i32> {
+    fn stand_still(&self, alone: bool, refused: usize, word: usize) -> Result<(), i32> {
         self.begun.lock().drain(..).for_each(|thread| thread.wait());
         // Or the end of the program would take away what is reclaimed here.
         let inside = self.pager.gate().enter();
@@ -108,8 +108,7 @@ impl Process {
             self.let_word_go();
             return Err(libc::ENOMEM);
         }
-        heap::hold();
-        Ok(0)
+        Ok(())
     }
 
     /// Keeps the page of a word resident over the fork, as far as it is managed: the kernel writes
@@ -280,7 +279,6 @@ impl Process {
 
     /// After it, in the parent, when the child has a service of its own, or will never have one.
     pub fn fork_end(&self) -> Result<usize, i32> {
-        heap::let_go();
         self.cancel_line();
         if self.bequeath_nothing().is_err() {
             self.kill("after a fork: the kernel refuses to keep its memory to itself");

@@ -1,5 +1,6 @@
 //! The program's calls, as the service carries them out.
 
+use crate::heap;
 use crate::locks::is_room;
 use crate::mappings::Mappings;
 use crate::process::{Manager, Process};
@@ -11,6 +12,9 @@ use deckle_live::Place;
 use deckle_mm::{Advice, MapError, PlatformError, Prot, Stop, Vpn};
 use libc::c_long;
 
+/// How often a fork is begun while other threads of the program unmap memory unseen.
+const TRIES: u32 = 100;
+
 /// The state of the calls.
 pub struct Calls {
     pub process: &'static Process,
@@ -18,6 +22,8 @@ pub struct Calls {
     /// for all there can be: nothing is allocated meanwhile.
     waiting: Vec<Request<'static>>,
     still: bool,
+    /// Nobody allocates: a copy of the heap is made.
+    is_heap_held: bool,
     /// What is mapped from now on is locked (mlockall); true: as it comes, not at once.
     pub lock_future: Option<bool>,
     /// MADV_DONTDUMP was given at some time.
@@ -115,6 +121,7 @@ impl Calls {
             process,
             waiting: Vec::with_capacity(SLOTS),
             still: false,
+            is_heap_held: false,
             lock_future: None,
             undumped: false,
             mappings: Mappings::new(process.most_mappings),
@@ -123,7 +130,7 @@ impl Calls {
 
     /// Carries a call out and answers it; keeps it for later while a fork is on its way.
     pub fn serve(&mut self, request: Request<'static>) {
-        if self.still && request.op() != Op::ForkEnd {
+        if self.still && !matches!(request.op(), Op::ForkEnd | Op::ForkLook) {
             self.waiting.push(request);
             return;
         }
@@ -136,6 +143,10 @@ impl Calls {
 
     fn carry_out(&mut self, request: Request<'static>) {
         let (op, args) = (request.op(), request.args());
+        if !self.still {
+            let _inside = self.process.pager.gate().enter();
+            self.process.pager.settle_moves();
+        }
         let managed = self.process.pager.platform().managed();
         if is_on_a_range(op) && !managed.touches(args[0], args[1]) {
             return request.answer(Err(FOREIGN));
@@ -144,7 +155,7 @@ impl Calls {
             return request.answer(Err(errno));
         }
         // The end of the program waits for what is done to its memory. A fork closes the gate.
-        let is_fork = matches!(op, Op::ForkBegin | Op::ForkEnd);
+        let is_fork = matches!(op, Op::ForkBegin | Op::ForkEnd | Op::ForkLook);
         let inside = (!is_fork).then(|| self.process.pager.gate().enter());
         let result = match op {
             Op::Map => self.map(args),
@@ -164,17 +175,13 @@ impl Calls {
             Op::Remap => self.remap(args),
             Op::Leave => self.leave(args[0], args[1]),
             Op::Hold => self.process.hold(args[0], args[1]),
-            Op::ForkBegin => {
-                if self.process.account.group().adopts() {
-                    // What has gone unseen cannot be handed to a child.
-                    let _inside = self.process.pager.gate().enter();
-                    let _ = self.adopt_all();
-                }
-                let done = self.process.fork_begin(args[0] != 0, args[1], args[2]);
-                self.still = done.is_ok();
-                done
+            Op::ForkBegin => self.begin_fork(args),
+            Op::ForkLook => {
+                self.let_heap_go();
+                Ok(self.changed())
             }
             Op::ForkEnd => {
+                self.let_heap_go();
                 self.still = false;
                 self.process.fork_end()
             }
@@ -183,6 +190,37 @@ impl Calls {
         self.note_reserved(op);
         drop(inside);
         request.answer(result);
+    }
+
+    /// Has everything stand still for a fork. 1: what happens unseen until the child is made is to be
+    /// looked for.
+    fn begin_fork(&mut self, args: [usize; 6]) -> Result<usize, i32> {
+        let looks = self.process.account.group().adopts();
+        for _ in 0..TRIES {
+            if looks {
+                // What has gone unseen cannot be handed to a child.
+                let _inside = self.process.pager.gate().enter();
+                let _ = self.adopt_all();
+            }
+            let done = self.process.fork_begin(args[0] != 0, args[1], args[2]);
+            self.still = done.is_ok();
+            if self.still {
+                heap::hold();
+                self.is_heap_held = true;
+                return Ok(usize::from(looks));
+            }
+            // More may have gone since.
+            if done != Err(libc::ENOMEM) || !looks || self.changed() == 0 {
+                done?;
+            }
+        }
+        Err(libc::ENOMEM)
+    }
+
+    fn let_heap_go(&mut self) {
+        if core::mem::take(&mut self.is_heap_held) {
+            heap::let_go();
+        }
     }
 
     /// Calls `work` on the managed parts of a range and the system call `number` (its range

@@ -54,6 +54,13 @@ pub unsafe fn madvise(start: usize, len: usize, advice: Advice) -> Result<(), Er
     }
 }
 
+/// Whether a part of a range is not mapped.
+pub fn has_hole(start: usize, len: usize) -> bool {
+    // SAFETY: changes no byte: anonymous memory has nothing to write back.
+    let asked = unsafe { libc::msync(start as *mut _, len, libc::MS_ASYNC) };
+    Errno::check(asked) == Err(Errno(libc::ENOMEM))
+}
+
 /// Has the kernel take the huge page apart that the page at `addr` is of: to make a part of one
 /// cold it has to, and does so with nothing that somebody holds. Whether it has not refused.
 pub fn part(addr: usize) -> bool {
