@@ -1,6 +1,7 @@
 //! The block of memory that both sides know.
 
 use crate::held::Held;
+use crate::known::Known;
 use crate::places::Places;
 use crate::request::Requests;
 use core::cell::UnsafeCell;
@@ -109,6 +110,8 @@ pub struct Door {
     pub places: Places,
     /// Pages that stay resident, if they are managed or come to be.
     pub held: Held,
+    /// Where blocks of the program's own allocator need not be looked at.
+    pub known: Known,
     /// Whether memory comes to be managed that was mapped unseen.
     pub adopts: AtomicBool,
     /// The service's own: where its heap begins.
@@ -149,6 +152,7 @@ impl Door {
             forked: AtomicUsize::new(0),
             places: Places::new(),
             held: Held::new(),
+            known: Known::new(),
             adopts: AtomicBool::new(false),
             root: AtomicUsize::new(0),
             refused: [const { AtomicU64::new(0) }; 8],

@@ -7,7 +7,8 @@
 //! static of the program's side, by atomics and futexes:
 //!
 //! - the start: what the service must know, and what came of it;
-//! - [`Places`]: where managed memory may be; [`Held`]: what of memory stays resident;
+//! - [`Places`]: where managed memory may be; [`Held`]: what of memory stays resident; [`Known`]:
+//!   where blocks of the program's own allocator need not be looked at;
 //! - [`request`]: calls of the program that the service carries out.
 //!
 //! Besides, both have the same small tools: system calls and waiting ([`deckle_sys`]), a [`Lock`],
@@ -25,6 +26,7 @@
 mod door;
 pub mod entry;
 mod held;
+mod known;
 pub mod link;
 pub mod lock;
 mod places;
@@ -33,6 +35,7 @@ mod spin;
 
 pub use door::{Door, Mode, NO_TASK, State, Text};
 pub use held::Held;
+pub use known::{Known, REGION};
 pub use lock::{Guard, Lock};
 pub use places::Places;
 pub use request::Op;

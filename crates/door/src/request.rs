@@ -51,6 +51,9 @@ pub enum Op {
     /// Between the two, when the child is made: how many ranges are not what they were, since the
     /// program has changed its memory unseen.
     ForkLook,
+    /// address, bytes of a block, 1 if that is a mapping by itself -> address: what is mapped there
+    /// is managed from now on, up to the address.
+    Cover,
     /// What has come and gone unseen is looked for.
     Adopt,
     /// -> bytes of address space that are none of the program's.

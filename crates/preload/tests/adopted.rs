@@ -1,7 +1,7 @@
 //! `adopt = true`: memory that programs map by instructions of their own is found, and managed
 //! where it is.
 
-use crate::common::{compile, expect, figure, run};
+use crate::common::{compile, expect, figure, is_about_the_first, run};
 
 const LIMIT: [&str; 4] = ["--memory-max", "96M", "--set", "adopt=true"];
 
@@ -34,4 +34,40 @@ fn forks_are_made_beside_a_thread_that_maps_and_unmaps_by_instructions() {
     for what in ["rounds: ", "forks: "] {
         assert!(figure(&ran.err, what) > 20, "{}", ran.err);
     }
+}
+
+/// malloc was another than the program's: libraries that bind to libc before what is preloaded had
+/// blocks that they could not free, settings and hooks of libc's had no effect.
+#[test]
+fn a_program_keeps_its_own_allocator() {
+    if is_about_the_first() {
+        return;
+    }
+    let (program, library) = (
+        compile("keeps", &[]),
+        compile("keeps_lib", &["-shared", "-fPIC"]),
+    );
+    let program = program.to_str().expect("path");
+    for how in [
+        &["env", program, "calls"][..],
+        &["env", "MALLOC_PERTURB_=165", program, "calls"],
+        &["env", program, "deep", library.to_str().expect("path")],
+    ] {
+        expect(&run(&LIMIT, how), "keeps right");
+    }
+}
+
+/// 120 MiB of small and large blocks of two threads, of which a third is given back and taken anew.
+#[test]
+fn blocks_of_libcs_allocator_are_managed_from_the_start() {
+    if is_about_the_first() {
+        return;
+    }
+    let program = compile("keeps", &[]);
+    let limit = ["--memory-max", "48M", "--set", "adopt=true"];
+    let ran = run(&limit, &[program.to_str().expect("path"), "heap", "60"]);
+    expect(&ran, "keeps right");
+    let peak = ran.err.split("resident peak ").nth(1);
+    let mib = peak.and_then(|rest| rest.split_once(" MiB")?.0.parse::<f64>().ok());
+    assert!(mib.is_some_and(|mib| mib <= 48.0 + 16.0), "{}", ran.err);
 }

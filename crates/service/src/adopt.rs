@@ -14,7 +14,7 @@ use crate::{door, end, heap};
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::{Acquire, Release};
 use core::time::Duration;
-use deckle_door::Op;
+use deckle_door::{Op, REGION};
 use deckle_live::pager::Role;
 use deckle_mm::{Charge, Machine, Prot, Vpn, Work};
 use deckle_sys::clock::CpuClock;
@@ -143,6 +143,9 @@ impl Calls {
             Some(all) => {
                 grown = self.grown(all);
                 let gone = self.gone(all);
+                if !gone.is_empty() {
+                    door().known.forget();
+                }
                 let forget =
                     |(start, len): &(usize, usize)| self.process.forget_notes(*start, *len);
                 gone.iter().for_each(forget);
@@ -168,6 +171,49 @@ impl Calls {
             !self.is_stack(one) && plain.iter().any(holds) && self.adopt(one, false)
         });
         Ok(grown + new.len())
+    }
+
+    /// Takes what is mapped from `start` on, where a block of so many bytes of the program's own
+    /// allocator lies: that alone, if it is `one` mapping by itself, else up to the end of the heap
+    /// that it is in. To where that is. Where mappings touch they may be one, of which another part
+    /// may be a stack of ours.
+    pub fn cover(&mut self, start: usize, bytes: usize, one: bool) -> Result<usize, i32> {
+        let block_end = start + bytes.next_multiple_of(PAGE);
+        let most = match one {
+            true => block_end,
+            false => (start + bytes).next_multiple_of(REGION),
+        };
+        let mut at = start;
+        while at < block_end {
+            let mapping = self.process.own.at(at).ok_or(libc::ENOSYS)?;
+            let part = (mapping.start.max(at), mapping.end.min(most));
+            if part.0 >= block_end {
+                break;
+            }
+            at = part.1;
+            if matches!(mapping.kind, Kind::Data { .. }) {
+                self.cover_part(part, mapping.kind);
+            }
+        }
+        Ok(at)
+    }
+
+    fn cover_part(&mut self, (from, to): (usize, usize), kind: Kind) {
+        let pager = &self.process.pager;
+        for (start, len, foreign) in self.parts(from, to - from) {
+            let part = Mapping {
+                start,
+                end: start + len,
+                kind,
+            };
+            let forget = || pager.forget(|| (), |()| vec![(start, len)]).is_some();
+            let is_new = foreign || self.is_lost((start, start + len)) && forget();
+            if is_new && !self.may_be_ours(&part) {
+                let before = start.wrapping_sub(PAGE);
+                let grown = pager.platform().managed().contains(before, PAGE);
+                self.adopt(&part, grown);
+            }
+        }
     }
 
     /// What has grown out of managed mappings: parts of the same mapping, whose faults come to us

@@ -4,6 +4,9 @@
 use deckle_door::Lock;
 use std::fs::File;
 use std::io::{self, Read, Seek};
+use std::os::fd::AsRawFd;
+
+use crate::sys;
 
 /// The files.
 pub struct Own {
@@ -111,6 +114,38 @@ impl Own {
         Some(all)
     }
 
+    /// The mapping at an address, or the next one; `None`: there is none, or the kernel does not tell
+    /// (before Linux 6.11).
+    pub fn at(&self, address: usize) -> Option<Mapping> {
+        let file = self.maps.lock();
+        let mut query = Query {
+            size: size_of::<Query>() as u64,
+            flags: COVERING_OR_NEXT,
+            address: address as u64,
+            ..Query::default()
+        };
+        let words = [
+            file.as_raw_fd() as usize,
+            PROCMAP_QUERY,
+            &raw mut query as usize,
+        ];
+        // SAFETY: reads and writes one structure.
+        unsafe { sys::call(libc::SYS_ioctl, words) }.ok()?;
+        let rights = query.rights;
+        let exec = rights & EXEC != 0;
+        let kind = match rights & (READ | WRITE | SHARED) {
+            _ if query.inode != 0 => Kind::Other,
+            READ_WRITE => Kind::Data { exec },
+            rights if rights & SHARED != 0 => Kind::Other,
+            _ => Kind::Kept,
+        };
+        Some(Mapping {
+            start: query.start as usize,
+            end: query.end as usize,
+            kind,
+        })
+    }
+
     /// Starts and ends of the mappings without a property that only the kernel can keep.
     pub fn plain(&self) -> Vec<(usize, usize)> {
         /// What memory may be besides: may have other rights, is charged by the kernel, holds huge
@@ -140,6 +175,34 @@ impl Own {
         lines
     }
 }
+
+/// What the kernel's `PROCMAP_QUERY` reads and writes (its `struct procmap_query`).
+#[repr(C)]
+#[derive(Default)]
+struct Query {
+    size: u64,
+    flags: u64,
+    address: u64,
+    start: u64,
+    end: u64,
+    rights: u64,
+    page_bytes: u64,
+    offset: u64,
+    inode: u64,
+    device: [u32; 2],
+    name_bytes: u32,
+    build_id_bytes: u32,
+    name: u64,
+    build_id: u64,
+}
+
+const PROCMAP_QUERY: usize = 0xc068_6611;
+const COVERING_OR_NEXT: u64 = 0x10;
+const READ: u64 = 1;
+const WRITE: u64 = 2;
+const EXEC: u64 = 4;
+const SHARED: u64 = 8;
+const READ_WRITE: u64 = READ | WRITE;
 
 /// Start and end, rights, whether it is of a file, and the name, of the line of a mapping.
 fn mapping(line: &str) -> Option<(usize, usize, &str, bool, &str)> {

@@ -172,6 +172,7 @@ impl Calls {
             Op::Surrender => self.surrender(args[0], args[1]),
             Op::Look => Ok(0),
             Op::Adopt => self.adopt_all(),
+            Op::Cover => self.cover(args[0], args[1], args[2] != 0),
             Op::Remap => self.remap(args),
             Op::Leave => self.leave(args[0], args[1]),
             Op::Hold => self.process.hold(args[0], args[1]),

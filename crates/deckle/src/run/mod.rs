@@ -57,38 +57,42 @@ const ENTRY: &str = "libdeckle.entry";
 /// Runs the program; the exit status of `deckle`.
 pub fn run(args: &RunArgs) -> Result<i32, Fail> {
     let outer = nested::outer(args)?;
-    let name = Name::new(random_name()?.as_bytes()).map_err(|e| Fail::own(e.to_string()))?;
+    let settings = Settings::of(args)?;
+    let name = match settings.adopt {
+        true => random_name()? + Name::KEEPS,
+        false => random_name()?,
+    };
+    let name = Name::new(name.as_bytes()).map_err(|e| Fail::own(e.to_string()))?;
     let signals =
         signals::open().map_err(|e| Fail::own(format!("signals cannot be received: {e}")))?;
     if !Path::new("/proc/self").exists() {
         return Err(Fail::own(procfs::MISSING));
     }
     if std::process::id() == 1 {
-        return supervisor(args, name, &signals, None, outer);
+        return supervisor((args, &settings), name, &signals, None, outer);
     }
     match front::split(&signals, name)? {
         Side::Front(status) => Ok(status),
-        Side::Supervisor(link) => supervisor(args, name, &signals, Some(link), outer),
+        Side::Supervisor(link) => supervisor((args, &settings), name, &signals, Some(link), outer),
     }
 }
 
 /// All but the front's part; the exit status.
 fn supervisor(
-    args: &RunArgs,
+    (args, settings): (&RunArgs, &Settings),
     name: Name,
     signals: &Signals,
     front: Option<Link>,
     outer: Option<Outer>,
 ) -> Result<i32, Fail> {
     voice::begin().map_err(|e| Fail::own(format!("no thread: {}", plain(&e))))?;
-    let settings = Settings::of(args)?;
     let (path, verdict) = find_program(&args.program)?;
     let alias = look::alias(args.name.as_deref())?;
     let pid = front
         .as_ref()
         .map_or_else(std::process::id, |_| parent_id());
     let tree = args.name.clone().unwrap_or_else(|| pid.to_string());
-    let told = Told::create(args, name, tree, &settings)?;
+    let told = Told::create(args, name, tree, settings)?;
     let managed = !args.unmanaged && can_manage(&path, verdict, settings.strict)?;
     let found = managed.then(tried).transpose()?;
     let library = if managed { Some(library()?) } else { None };
@@ -97,7 +101,7 @@ fn supervisor(
     let tracer = tracer(library.as_deref(), name)?;
     let watched = managed.then(room::raise).transpose()?;
     deckle_group::look::sweep();
-    let group = group_of(name, &settings)?;
+    let group = group_of(name, settings)?;
     if let Some((_, most)) = watched {
         group.set_lines_max(most);
     }

@@ -21,9 +21,16 @@ pub(super) struct Heard {
     books: Mutex<()>,
     /// Futex word: somebody shall look at what the program has mapped.
     look: AtomicU32,
+    /// The page of the last fault that found nothing mapped to serve, and how many of them there
+    /// were in a row.
+    gone: Mutex<(u64, u32)>,
 }
 
-pub(super) fn lock(mutex: &Mutex<()>) -> MutexGuard<'_, ()> {
+/// Faults in a row of one page that find nothing mapped there, before that is an error: it may be
+/// unmapped and mapped again all the time.
+const GONE: u32 = 1000;
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -114,6 +121,21 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
         let forgotten = mm.forget(self.space(), Vpn::of_addr(start as u64), pages);
         debug_assert!(forgotten.is_ok(), "{forgotten:?}");
         platform.lost_is_done();
+    }
+
+    /// Whether a fault of a page, which found nothing mapped there, has nothing to do with what is
+    /// there now: the program has unmapped it meanwhile, and perhaps mapped it again.
+    pub(super) fn has_left(&self, page: Vpn) -> bool {
+        if !self.platform().adopts() {
+            return false;
+        }
+        let mut gone = lock(&self.heard.gone);
+        gone.1 = match gone.0 == page.0 {
+            true => gone.1 + 1,
+            false => 1,
+        };
+        gone.0 = page.0;
+        gone.1 < GONE || !self.platform().serves(page.addr() as usize)
     }
 
     /// Has somebody look at what the program has mapped: so it is when a fault has come of which

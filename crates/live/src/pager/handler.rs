@@ -148,7 +148,7 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
                 true
             }
             // The program has unmapped it since, by a call that nobody saw.
-            Err(FaultError::Platform(e)) if e.why == Stop::Gone && self.is_left(fault.page) => {
+            Err(FaultError::Platform(e)) if e.why == Stop::Gone && self.has_left(fault.page) => {
                 self.want_look();
                 self.platform().wake(fault.page, 1);
                 true
@@ -171,11 +171,6 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
                 true
             }
         }
-    }
-
-    /// Whether faults of a page are not delivered any more.
-    fn is_left(&self, page: Vpn) -> bool {
-        self.platform().adopts() && !self.platform().serves(page.addr() as usize)
     }
 
     /// Hands a fault over to who may wait; false without room. Its thread is stalled from now

@@ -1,6 +1,6 @@
 //! malloc and its family, as the program calls them.
 
-use super::{boot, head};
+use super::{boot, head, next};
 use crate::gate;
 use crate::sys::{self, PAGE};
 use core::ffi::{c_int, c_void};
@@ -12,6 +12,9 @@ fn no_memory() -> *mut c_void {
 
 /// A block; `align` is a power of two.
 fn alloc(size: usize, align: usize, zeroed: bool) -> *mut c_void {
+    if next::is_kept() {
+        return next::alloc(size, align, zeroed);
+    }
     if size > isize::MAX as usize {
         return no_memory();
     }
@@ -83,6 +86,9 @@ pub unsafe extern "C" fn free(ptr: *mut c_void) {
         if boot::owns(ptr.cast()) {
             return boot::HEAP.free(ptr.cast());
         }
+        if next::is_kept() {
+            return next::free(ptr);
+        }
         // free must keep errno.
         let before = sys::errno();
         mi::mi_free(ptr);
@@ -109,13 +115,18 @@ pub unsafe extern "C" fn realloc(ptr: *mut c_void, size: usize) -> *mut c_void {
     if ptr.is_null() {
         return malloc(size);
     }
-    if size == 0 {
+    let is_next = next::is_kept() && !boot::owns(ptr.cast());
+    if size == 0 && !is_next {
         // As glibc does.
         // SAFETY: the caller's promise.
         unsafe { free(ptr) };
         return core::ptr::null_mut();
     }
     if !boot::owns(ptr.cast()) {
+        if next::is_kept() {
+            // SAFETY: the caller's promise.
+            return unsafe { next::realloc(ptr, size) };
+        }
         if size > isize::MAX as usize {
             return no_memory();
         }
@@ -218,6 +229,7 @@ pub unsafe extern "C" fn malloc_usable_size(ptr: *mut c_void) -> usize {
     unsafe {
         match boot::owns(ptr.cast()) {
             true => head::usable(ptr.cast()),
+            false if next::is_kept() => next::usable(ptr),
             false => mi::mi_usable_size(ptr),
         }
     }
@@ -225,7 +237,10 @@ pub unsafe extern "C" fn malloc_usable_size(ptr: *mut c_void) -> usize {
 
 /// Gives free memory back to the system. Returns 1: whether there was any is not known.
 #[unsafe(no_mangle)]
-pub extern "C" fn malloc_trim(_pad: usize) -> c_int {
+pub extern "C" fn malloc_trim(pad: usize) -> c_int {
+    if next::is_kept() {
+        return next::trim(pad);
+    }
     if gate::is_small() {
         return 0;
     }
@@ -236,6 +251,9 @@ pub extern "C" fn malloc_trim(_pad: usize) -> c_int {
 
 /// Settings of another allocator: accepted, without effect.
 #[unsafe(no_mangle)]
-pub extern "C" fn mallopt(_what: c_int, _value: c_int) -> c_int {
-    1
+pub extern "C" fn mallopt(what: c_int, value: c_int) -> c_int {
+    match next::is_kept() {
+        true => next::option(what, value),
+        false => 1,
+    }
 }

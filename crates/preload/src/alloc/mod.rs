@@ -10,6 +10,7 @@ pub mod boot;
 pub mod exports;
 mod head;
 mod heap;
+pub mod next;
 
 /// mimalloc 2's option `allow_thp`, which the binding has no name for.
 const ALLOW_THP: libmimalloc_sys::mi_option_t = 37;

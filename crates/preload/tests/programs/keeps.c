@@ -1,0 +1,113 @@
+/* What a program sees of its own allocator. Prints "keeps right". Arguments: "calls"; "deep" and a
+   library; "heap" and how many MiB each of two threads has at least. */
+#include "defects.h"
+#include <dlfcn.h>
+#include <malloc.h>
+
+/* Under MALLOC_PERTURB_ new blocks hold its complement. */
+static void calls(void)
+{
+	const char *set = getenv("MALLOC_PERTURB_");
+	unsigned char *block = malloc(1000);
+	for (int i = 0; set && i < 1000; i++)
+		CHECK(block[i] == (unsigned char)~atoi(set));
+	size_t before = mallinfo2().uordblks;
+	for (int i = 0; i < 2000; i++)
+		CHECK(malloc(3000));
+	CHECK(mallinfo2().uordblks - before > 2000 * 3000);
+	CHECK(malloc_usable_size(block) >= 1000 && malloc_usable_size(block) < 1040);
+	CHECK(mallopt(M_MMAP_THRESHOLD, 64 << 10) == 1);
+	size_t mapped = mallinfo2().hblks;
+	void *volatile large = malloc(400 << 10);
+	CHECK(mallinfo2().hblks == mapped + 1);
+	free(large);
+	CHECK(mallinfo2().hblks == mapped);
+	errno = 0;
+	volatile size_t most = -4096;
+	CHECK(!malloc(most) && errno == ENOMEM);
+	errno = 7;
+	free(block);
+	CHECK(errno == 7);
+	CHECK(!((uintptr_t)aligned_alloc(4096, 8192) & 4095));
+	void *at = NULL;
+	CHECK(posix_memalign(&at, 3, 10) == EINVAL && posix_memalign(&at, 64, 10) == 0 && at);
+}
+
+static void deep(const char *path)
+{
+	void *library = dlopen(path, RTLD_NOW | RTLD_DEEPBIND);
+	CHECK(library);
+	void (*give_back)(char *) = dlsym(library, "give_back");
+	char *(*take)(size_t) = dlsym(library, "take");
+	for (size_t bytes = 10; bytes < 4 * MIB; bytes *= 3) {
+		char *block = malloc(bytes);
+		memset(block, 5, bytes);
+		give_back(block);
+		block = take(bytes);
+		CHECK(block[bytes - 1] == 3);
+		free(realloc(block, 2 * bytes));
+	}
+}
+
+struct part {
+	uint64_t word;
+	size_t bytes;
+	uint64_t rest[];
+};
+
+static size_t least;
+
+static size_t size_of(size_t i)
+{
+	return i % 997 == 0 ? 300000 : 32 + i * 7919 % 3000;
+}
+
+static void *fills(void *which)
+{
+	uint64_t seed = (uintptr_t)which;
+	size_t count = least / 1500;
+	struct part **parts = calloc(count, sizeof *parts);
+	CHECK(parts);
+	for (int round = 0; round < 3; round++) {
+		for (size_t i = 0; i < count; i++) {
+			if (round && i % 2)
+				continue;
+			size_t bytes = size_of(i + round);
+			parts[i] = parts[i] ? realloc(parts[i], bytes) : malloc(bytes);
+			CHECK(parts[i]);
+			parts[i]->word = mixed(seed + i);
+			parts[i]->bytes = bytes;
+			for (size_t k = 0; k < (bytes - sizeof(struct part)) / 8; k += 64)
+				parts[i]->rest[k] = seed + k;
+		}
+		for (size_t i = 0; i < count; i++) {
+			CHECK(parts[i]->word == mixed(seed + i));
+			for (size_t k = 0; k < (parts[i]->bytes - sizeof(struct part)) / 8; k += 64)
+				CHECK(parts[i]->rest[k] == seed + k);
+		}
+		step();
+	}
+	for (size_t i = 0; i < count; i++)
+		free(parts[i]);
+	free(parts);
+	return NULL;
+}
+
+int main(int argc, char **argv)
+{
+	watch(60);
+	CHECK(argc > 1);
+	if (strcmp(argv[1], "calls") == 0)
+		calls();
+	if (strcmp(argv[1], "deep") == 0)
+		deep(argv[2]);
+	if (strcmp(argv[1], "heap") == 0) {
+		least = atol(argv[2]) * MIB;
+		pthread_t thread;
+		CHECK(pthread_create(&thread, NULL, fills, (void *)1) == 0);
+		fills((void *)(1ul << 32));
+		CHECK(pthread_join(thread, NULL) == 0);
+	}
+	puts("keeps right");
+	return 0;
+}
