@@ -12,11 +12,11 @@ use crate::serve::{Calls, pages, vpn};
 use crate::sys::PAGE;
 use crate::{door, end, heap};
 use core::sync::atomic::AtomicBool;
-use core::sync::atomic::Ordering::{Acquire, Release};
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::time::Duration;
 use deckle_door::{Op, REGION};
 use deckle_live::pager::Role;
-use deckle_mm::{Charge, Machine, Prot, Vpn, Work};
+use deckle_mm::{Charge, Item, Machine, Prot, Vpn, Work};
 use deckle_sys::clock::CpuClock;
 use deckle_sys::signal;
 use std::time::Instant;
@@ -39,6 +39,15 @@ pub struct Glimpse {
     size: Size,
     /// No look in vain before that.
     until: Option<Instant>,
+}
+
+/// What is done with what is found.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Found {
+    /// It is taken if memory is not far from short.
+    IfShort,
+    /// It is taken: a child will have it, too.
+    Always,
 }
 
 /// Whether the program has used CPU time since that was asked last.
@@ -89,6 +98,7 @@ impl Process {
         }
         let mut glimpse = self.glimpse.lock();
         let Some(now) = self.own.size() else { return };
+        self.charge_left(now);
         let seen = glimpse.size;
         let has_come = now.mapped != seen.mapped || now.resident.abs_diff(seen.resident) >= NEWS;
         let may_look = glimpse.until.is_none_or(|until| Instant::now() >= until);
@@ -98,6 +108,22 @@ impl Process {
         } else if self.account.usage() > self.account.max() {
             self.pager.want_look();
         }
+    }
+
+    /// Charges what is there, and not charged, while memory is far from short. What is charged before
+    /// it is there hides as much of it.
+    fn charge_left(&self, now: Size) {
+        let mm = self.pager.mm();
+        let is_far = mm.leaves_holes();
+        if is_far {
+            let items = [Item::NrAnon, Item::NrOpen, Item::NrInactive];
+            let known: u64 = items.iter().map(|item| mm.stats().get(*item)).sum();
+            let own = self.account.own() - self.left.load(Relaxed);
+            self.left
+                .store(now.resident.saturating_sub(known + own), Relaxed);
+            self.settle_tables();
+        }
+        door().far.store(mm.leaves_holes(), Relaxed);
     }
 
     /// Looks, if that is wanted.
@@ -136,7 +162,7 @@ impl Process {
 impl Calls {
     /// Takes what has come under management, and what has gone out of it; how many mappings it
     /// took.
-    pub fn adopt_all(&mut self) -> Result<usize, i32> {
+    pub fn adopt_all(&mut self, how: Found) -> Result<usize, i32> {
         let look = || self.process.own.mappings();
         let mut grown = Vec::new();
         let gone = |all: &Option<Vec<Mapping>>| match all {
@@ -158,6 +184,12 @@ impl Calls {
             return Ok(0);
         };
         let grown = self.take_grown(&grown);
+        if how == Found::IfShort && self.process.pager.mm().leaves_holes() {
+            return Ok(grown);
+        }
+        // From here on it is charged as it is found.
+        self.process.left.store(0, Relaxed);
+        self.process.settle_tables();
         let mut new = all;
         let adopts = self.process.account.group().adopts() && self.lock_future.is_none();
         new.retain(|one| adopts && !self.may_be_ours(one) && self.is_worth_it(one));

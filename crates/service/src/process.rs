@@ -10,7 +10,7 @@ use crate::tables::Seen;
 use crate::threads::Begun;
 use crate::watch::Watch;
 use core::sync::atomic::Ordering::{Acquire, Release};
-use core::sync::atomic::{AtomicBool, AtomicPtr};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64};
 use deckle_door::Lock;
 use deckle_group::Reservation;
 use deckle_group::proto::Link;
@@ -43,6 +43,9 @@ pub struct Process {
     pub rest: Rest,
     /// What was seen of its mappings.
     pub glimpse: Lock<Glimpse>,
+    /// Pages that the program has mapped unseen, and that are the kernel's while memory is far from
+    /// short; charged, roughly.
+    pub left: AtomicU64,
     /// Whether every large mapping lies on huge pages.
     pub align_mappings: bool,
     /// What the age of inactive memory is told from.

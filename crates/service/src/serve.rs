@@ -1,5 +1,6 @@
 //! The program's calls, as the service carries them out.
 
+use crate::adopt::Found;
 use crate::heap;
 use crate::locks::is_room;
 use crate::mappings::Mappings;
@@ -171,7 +172,7 @@ impl Calls {
             Op::UnlockAll => self.unlock_all(),
             Op::Surrender => self.surrender(args[0], args[1]),
             Op::Look => Ok(0),
-            Op::Adopt => self.adopt_all(),
+            Op::Adopt => self.adopt_all(Found::IfShort),
             Op::Cover => self.cover(args[0], args[1], args[2] != 0),
             Op::Remap => self.remap(args),
             Op::Leave => self.leave(args[0], args[1]),
@@ -201,7 +202,7 @@ impl Calls {
             if looks {
                 // What has gone unseen cannot be handed to a child.
                 let _inside = self.process.pager.gate().enter();
-                let _ = self.adopt_all();
+                let _ = self.adopt_all(Found::Always);
             }
             let done = self.process.fork_begin(args[0] != 0, args[1], args[2]);
             self.still = done.is_ok();

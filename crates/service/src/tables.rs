@@ -3,6 +3,7 @@
 use crate::heap;
 use crate::process::Process;
 use crate::sys::PAGE;
+use core::sync::atomic::Ordering::Relaxed;
 use deckle_group::LineId;
 use deckle_mm::Store;
 use deckle_store::Ram;
@@ -35,7 +36,8 @@ impl Process {
             true => self.shared_tables().min(tables),
             false => 0,
         };
-        self.account.settle_own(FIXED + tables, shared);
+        let left = self.left.load(Relaxed);
+        self.account.settle_own(FIXED + tables + left, shared);
     }
 
     /// Pages that the tables take at most.

@@ -24,8 +24,8 @@ use crate::swap::Swap;
 use crate::swapfile::Files;
 use crate::sys::{self, PAGE};
 use crate::watch::{State, Watch};
-use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicBool, AtomicU64};
 use core::time::Duration;
 use deckle_door::{Door, Lock};
 use deckle_group::proto::Link;
@@ -262,6 +262,7 @@ fn manage(door: &Door, found: Found, link: Link, line: LineId) -> Result<&'stati
         begun: Lock::new(Vec::new()),
         rest: Rest::default(),
         glimpse: Lock::new(Glimpse::default()),
+        left: AtomicU64::new(0),
         align_mappings,
         history: Lock::new(Default::default()),
         rooms: Lock::new(Default::default()),
@@ -326,6 +327,10 @@ pub fn donate(process: &Process, before: &mut bool, time: Duration) -> bool {
             group.answer(me, request, 0);
             return true;
         }
+    }
+    if process.left.load(Relaxed) > 0 {
+        // What is not managed yet cannot be given.
+        process.pager.want_look();
     }
     let _inside = process.pager.gate().enter();
     let mm = process.pager.mm();

@@ -185,6 +185,13 @@ fn look(start: usize, bytes: usize) {
         return DOOR.known.note(end.next_multiple_of(REGION));
     }
     let is_one = is_mapping(start as Block, bytes);
+    if DOOR.far.load(Relaxed) {
+        // It is the kernel's, and looked for when that changes.
+        if !is_one {
+            DOOR.known.note(end.next_multiple_of(STEP));
+        }
+        return;
+    }
     let covered = gate::request(Op::Cover, [first, end - first, usize::from(is_one)]);
     // What lies below a mapping is unknown.
     if !is_one {
