@@ -9,7 +9,7 @@ use core::sync::atomic::Ordering::Relaxed;
 const PAGE: usize = 4096;
 /// Bytes of addresses that one word tells of.
 pub const REGION: usize = 64 << 20;
-const REGIONS: usize = 64;
+const REGIONS: usize = 1024;
 /// Of a word the low bits: pages from the region's start; above them the region's number.
 const PAGES: u32 = 16;
 
@@ -46,7 +46,11 @@ impl Known {
 
     /// Nothing is known any more: something is gone.
     pub fn forget(&self) {
-        self.0.iter().for_each(|word| word.store(0, Relaxed));
+        let known = |word: &&AtomicUsize| word.load(Relaxed) != 0;
+        self.0
+            .iter()
+            .filter(known)
+            .for_each(|word| word.store(0, Relaxed));
     }
 }
 
@@ -64,7 +68,7 @@ mod tests {
         // One that begins in the region before is told by its end.
         assert!(known.has(base - 16, 0x1000) && !known.has(base - 16, 16));
         // Another region with the same word.
-        assert!(!known.has(base + 64 * REGION, 1));
+        assert!(!known.has(base + 1024 * REGION, 1));
         known.note(base + REGION);
         assert!(known.has(base + REGION - 1, 1) && !known.has(base + REGION, 1));
         known.forget();

@@ -16,8 +16,8 @@ use libc::siginfo_t;
 
 /// How often it is asked whether the child lives still.
 const LOOK: Duration = Duration::from_millis(20);
-/// How often a child looks for its parent's word.
-const LOOKS: u32 = 250;
+/// How often a child looks for its parent's word at most.
+const LOOKS: u32 = 3000;
 
 /// How far a child is.
 #[derive(core::clone::Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -66,15 +66,17 @@ impl Shared {
         futex::wake_in(Scope::Shared, &self.seen, u32::MAX);
     }
 
-    /// In the child: waits for that. A parent that does not tell is dead, or stopped.
+    /// In the child: waits for that. A parent that does not tell is dead, or stopped for long.
     fn hear_parent(&self, number: u32) -> bool {
+        // SAFETY: a call on nothing.
+        let parent = || unsafe { sys::call(libc::SYS_getppid, []) };
+        let before = parent();
         for _ in 0..LOOKS {
             match self.seen.load(Acquire) {
                 told if told == number + 1 => return true,
                 told if told == number => return false,
-                other => {
-                    futex::wait_in(Scope::Shared, &self.seen, other, Some(LOOK));
-                }
+                _ if parent() != before => return false,
+                other => drop(futex::wait_in(Scope::Shared, &self.seen, other, Some(LOOK))),
             }
         }
         false

@@ -163,7 +163,7 @@ static NUMBER: AtomicU32 = AtomicU32::new(0);
 static SHARED: AtomicUsize = AtomicUsize::new(0);
 
 /// How often a fork is tried while other threads map and unmap memory by calls that nobody sees.
-const TRIES: u32 = 100;
+const TRIES: u32 = 16;
 /// An errno that no call of the program's returns: memory has changed while the child was made.
 const STALE: i32 = libc::ERESTART;
 
@@ -323,17 +323,20 @@ fn make(
                 child.wait_for(Stage::Apart);
             }
             let _ = gate::request(Op::ForkEnd, [0; 6]);
-            if result.is_ok() {
-                words.give();
-            }
             host::let_go(None);
-            let Some(child) = child else { return result };
-            let why = match child.wait_for(Stage::Runs) {
-                Stage::Runs => return result,
-                Stage::Stale => STALE,
-                _ => libc::EAGAIN,
+            let why = match child.as_ref().map(|child| child.wait_for(Stage::Runs)) {
+                None | Some(Stage::Runs) => {
+                    if result.is_ok() {
+                        words.give();
+                    }
+                    return result;
+                }
+                Some(Stage::Stale) => STALE,
+                Some(_) => libc::EAGAIN,
             };
-            child.bury(call, pending);
+            child
+                .into_iter()
+                .for_each(|child| child.bury(call, pending));
             Err(why)
         }
         (_, None) => {

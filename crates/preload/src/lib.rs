@@ -48,7 +48,7 @@ extern "C" fn start() {
     if config::is_managed() {
         // SAFETY: before the program's main: nobody else looks at the environment.
         unsafe { exec::read_told() };
-        alloc::next::find();
+        alloc::next::decide();
         if !gate::is_started() {
             load::map_file();
         }

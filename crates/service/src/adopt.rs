@@ -208,8 +208,11 @@ impl Calls {
     /// Takes what is mapped from `start` on, where a block of so many bytes of the program's own
     /// allocator lies: that alone, if it is `one` mapping by itself, else up to the end of the heap
     /// that it is in. To where that is. Where mappings touch they may be one, of which another part
-    /// may be a stack of ours.
+    /// may be a stack of ours. What is locked from now on stays the kernel's.
     pub fn cover(&mut self, start: usize, bytes: usize, one: bool) -> Result<usize, i32> {
+        if self.lock_future.is_some() {
+            return Err(libc::EPERM);
+        }
         let block_end = start + bytes.next_multiple_of(PAGE);
         let most = match one {
             true => block_end,
@@ -224,13 +227,13 @@ impl Calls {
             }
             at = part.1;
             if matches!(mapping.kind, Kind::Data { .. }) {
-                self.cover_part(part, mapping.kind);
+                self.cover_part(part, mapping.kind, one);
             }
         }
         Ok(at)
     }
 
-    fn cover_part(&mut self, (from, to): (usize, usize), kind: Kind) {
+    fn cover_part(&mut self, (from, to): (usize, usize), kind: Kind, one: bool) {
         let pager = &self.process.pager;
         for (start, len, foreign) in self.parts(from, to - from) {
             let part = Mapping {
@@ -240,10 +243,8 @@ impl Calls {
             };
             let forget = || pager.forget(|| (), |()| vec![(start, len)]).is_some();
             let is_new = foreign || self.is_lost((start, start + len)) && forget();
-            if is_new && !self.may_be_ours(&part) {
-                let before = start.wrapping_sub(PAGE);
-                let grown = pager.platform().managed().contains(before, PAGE);
-                self.adopt(&part, grown);
+            if is_new && !self.may_be_ours(&part) && (one || !self.is_stack(&part)) {
+                self.adopt(&part, false);
             }
         }
     }

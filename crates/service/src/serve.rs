@@ -7,14 +7,16 @@ use crate::mappings::Mappings;
 use crate::process::{Manager, Process};
 use crate::sys::{self, PAGE};
 use core::ffi::c_int;
+use core::time::Duration;
 use deckle_door::Op;
 use deckle_door::request::{FOREIGN, Request, SLOTS};
 use deckle_live::Place;
 use deckle_mm::{Advice, MapError, PlatformError, Prot, Stop, Vpn};
 use libc::c_long;
+use std::time::Instant;
 
-/// How often a fork is begun while other threads of the program unmap memory unseen.
-const TRIES: u32 = 100;
+/// How long a fork is begun again while other threads of the program unmap memory unseen.
+const AGAIN: Duration = Duration::from_secs(1);
 
 /// The state of the calls.
 pub struct Calls {
@@ -144,7 +146,7 @@ impl Calls {
 
     fn carry_out(&mut self, request: Request<'static>) {
         let (op, args) = (request.op(), request.args());
-        if !self.still {
+        if !self.still && self.process.account.group().adopts() {
             let _inside = self.process.pager.gate().enter();
             self.process.pager.settle_moves();
         }
@@ -198,7 +200,8 @@ impl Calls {
     /// looked for.
     fn begin_fork(&mut self, args: [usize; 6]) -> Result<usize, i32> {
         let looks = self.process.account.group().adopts();
-        for _ in 0..TRIES {
+        let begin = Instant::now();
+        loop {
             if looks {
                 // What has gone unseen cannot be handed to a child.
                 let _inside = self.process.pager.gate().enter();
@@ -209,14 +212,13 @@ impl Calls {
             if self.still {
                 heap::hold();
                 self.is_heap_held = true;
-                return Ok(usize::from(looks));
             }
             // More may have gone since.
-            if done != Err(libc::ENOMEM) || !looks || self.changed() == 0 {
-                done?;
+            let is_again = looks && done == Err(libc::ENOMEM) && begin.elapsed() < AGAIN;
+            if !is_again || self.changed() == 0 {
+                return done.map(|()| usize::from(looks));
             }
         }
-        Err(libc::ENOMEM)
     }
 
     fn let_heap_go(&mut self) {

@@ -3,6 +3,7 @@
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use deckle_mm::{Charge, FaultError, MapError, PAGE_SIZE, PageRun, Prot, Store, Vpn};
 use deckle_sys::futex;
@@ -21,14 +22,16 @@ pub(super) struct Heard {
     books: Mutex<()>,
     /// Futex word: somebody shall look at what the program has mapped.
     look: AtomicU32,
-    /// The page of the last fault that found nothing mapped to serve, and how many of them there
-    /// were in a row.
-    gone: Mutex<(u64, u32)>,
+    /// Of faults that found nothing mapped to serve: the page, how many there were in a row, and
+    /// when the last was; of the pages with the same remainder the last.
+    gone: Mutex<[Option<(Vpn, u32, Instant)>; 16]>,
 }
 
 /// Faults in a row of one page that find nothing mapped there, before that is an error: it may be
 /// unmapped and mapped again all the time.
-const GONE: u32 = 1000;
+const GONE: u32 = 10_000;
+/// What is longer apart is no row.
+const APART: Duration = Duration::from_millis(100);
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -110,8 +113,7 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
     /// While all stands still: whether the program has moved managed memory, which the books do not
     /// follow before that has ended.
     pub fn has_moved(&self) -> bool {
-        self.platform().hear_moves();
-        self.platform().first_move().is_some()
+        !self.platform().hear_moves() || self.platform().first_move().is_some()
     }
 
     fn forget_range(&self, start: usize, len: usize) {
@@ -129,13 +131,12 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
         if !self.platform().adopts() {
             return false;
         }
-        let mut gone = lock(&self.heard.gone);
-        gone.1 = match gone.0 == page.0 {
-            true => gone.1 + 1,
-            false => 1,
-        };
-        gone.0 = page.0;
-        gone.1 < GONE || !self.platform().serves(page.addr() as usize)
+        let (now, mut gone) = (Instant::now(), lock(&self.heard.gone));
+        let slot = &mut gone[page.0 as usize % 16];
+        let row = slot.filter(|(of, _, last)| *of == page && now < *last + APART);
+        let count = row.map_or(1, |(_, count, _)| count + 1);
+        *slot = Some((page, count, now));
+        count < GONE || !self.platform().serves(page.addr() as usize)
     }
 
     /// Has somebody look at what the program has mapped: so it is when a fault has come of which

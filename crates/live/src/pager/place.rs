@@ -95,18 +95,20 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
                 }
             }
             // What the books have there may have moved away, by a call that nobody saw.
-            Ok(at)
-                if !self
-                    .mm()
-                    .mapped_parts(self.space(), Vpn::of_addr(at as u64), pages)
-                    .is_empty() =>
-            {
+            Ok(at) if self.has_books(Vpn::of_addr(at as u64), pages) => {
                 self.settle_moves();
                 self.platform().stay(at, bytes(pages));
             }
             Ok(_) => {}
         }
         made.map(|at| Vpn::of_addr(at as u64)).map_err(platform)
+    }
+
+    /// Whether the manager has something in a range that the kernel has just given away, since what
+    /// was there has gone unseen.
+    fn has_books(&self, start: Vpn, pages: u64) -> bool {
+        let parts = || self.mm().mapped_parts(self.space(), start, pages);
+        self.platform().adopts() && !parts().is_empty()
     }
 
     /// Unmaps a managed range that the manager has forgotten. Where the kernel refuses it stays,

@@ -24,7 +24,16 @@ impl LivePlatform {
     /// # Errors
     /// The kernel's refusal; perhaps only a part has changed.
     pub fn inherit(&self, start: usize, len: usize) -> Result<(), Errno> {
-        self.managed.inherit(start, len, true)
+        self.inherit_there(start, len, true)
+    }
+
+    /// The same or its end, of what is there: what the program has unmapped unseen is inherited by
+    /// nobody either way.
+    fn inherit_there(&self, start: usize, len: usize, on: bool) -> Result<(), Errno> {
+        match self.managed.inherit(start, len, on) {
+            Err(Errno(libc::ENOMEM)) if self.adopts() && kernel::has_hole(start, len) => Ok(()),
+            done => done,
+        }
     }
 
     /// Has the kernel take the huge page apart that goes over an edge of what children inherit.
@@ -41,7 +50,7 @@ impl LivePlatform {
     /// The kernel's refusal.
     pub fn inherit_nothing(&self) -> Result<(), Errno> {
         let mut all = self.managed.ranges().into_iter();
-        all.try_for_each(|(start, len)| self.managed.inherit(start, len, false))
+        all.try_for_each(|(start, len)| self.inherit_there(start, len, false))
     }
 
     /// In a child of fork: an empty mapping without access in the place of a managed range that

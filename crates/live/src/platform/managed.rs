@@ -118,14 +118,10 @@ impl Managed {
             true => Advice::DoFork,
             false => Advice::DontFork,
         };
-        if !self.dont_fork {
-            return Ok(());
-        }
-        // SAFETY: this advice drops no bytes.
-        match unsafe { kernel::madvise(start, len, advice) } {
-            // Of what the program has unmapped unseen nothing is inherited either way.
-            Err(Errno(libc::ENOMEM)) if kernel::has_hole(start, len) => Ok(()),
-            done => done,
+        match self.dont_fork {
+            // SAFETY: this advice drops no bytes.
+            true => unsafe { kernel::madvise(start, len, advice) },
+            false => Ok(()),
         }
     }
 

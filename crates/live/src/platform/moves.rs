@@ -152,17 +152,19 @@ impl LivePlatform {
         if !self.adopts {
             return false;
         }
-        self.hear_moves();
+        let heard = self.hear_moves();
         let replaces = |m: &Unfollowed| m.replaces(start, len);
-        self.moved.any.load(Acquire) && self.moved.read().iter().any(replaces)
+        !heard || self.moved.any.load(Acquire) && self.moved.read().iter().any(replaces)
     }
 
-    /// Waits until of each move before this the message has been read.
-    pub(crate) fn hear_moves(&self) {
-        self.wait_for_changes();
+    /// Waits until of each move before this the message has been read. False: of one it has not,
+    /// after long.
+    pub(crate) fn hear_moves(&self) -> bool {
+        let heard = self.wait_for_changes();
         if let Some(noted) = &self.moved.noted {
             noted();
         }
+        heard
     }
 
     /// Drops pages of the program's, locked or not.

@@ -112,9 +112,11 @@ impl LivePlatform {
         .unwrap_or(Err(Why::Again { changing: true }))
     }
 
-    /// Waits until no change of the address space is under way of which nobody has read.
-    pub(super) fn wait_for_changes(&self) {
-        self.outlast(|| (!self.is_changing()).then_some(()));
+    /// Waits until no change of the address space is under way of which nobody has read. False: one
+    /// is still, after long.
+    pub(super) fn wait_for_changes(&self) -> bool {
+        self.outlast(|| (!self.is_changing()).then_some(()))
+            .is_some()
     }
 
     /// Tries long what the address space's changing hinders.

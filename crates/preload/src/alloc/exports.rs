@@ -12,20 +12,30 @@ fn no_memory() -> *mut c_void {
 
 /// A block; `align` is a power of two.
 fn alloc(size: usize, align: usize, zeroed: bool) -> *mut c_void {
-    if next::is_kept() {
-        return next::alloc(size, align, zeroed);
-    }
     if size > isize::MAX as usize {
         return no_memory();
     }
     let mut got = core::ptr::null_mut();
+    let early = |got: &mut *mut c_void| {
+        if got.is_null() && size < boot::BYTES {
+            *got = small(boot::HEAP.alloc(size, align), size, zeroed);
+        }
+    };
     if gate::is_small() {
-        if size < boot::BYTES {
-            got = small(boot::HEAP.alloc(size, align), size, zeroed);
+        early(&mut got);
+    }
+    if got.is_null() {
+        match next::decide() {
+            Some(true) => return from_next(size, align, zeroed),
+            Some(false) => {}
+            None => {
+                boot::open_reserve();
+                early(&mut got);
+            }
         }
-        if got.is_null() {
-            gate::outgrown();
-        }
+    }
+    if got.is_null() && gate::is_small() {
+        gate::outgrown();
     }
     if got.is_null() {
         got = from_program(size, align, zeroed);
@@ -33,6 +43,15 @@ fn alloc(size: usize, align: usize, zeroed: bool) -> *mut c_void {
     match got.is_null() {
         true => no_memory(),
         false => got,
+    }
+}
+
+/// What the program had before its own allocator was found did not fit into the first megabyte.
+fn from_next(size: usize, align: usize, zeroed: bool) -> *mut c_void {
+    match (align <= 16, zeroed) {
+        (true, false) => next::malloc(size),
+        (true, true) => next::calloc(1, size),
+        (false, _) => next::memalign(align, size),
     }
 }
 
@@ -60,12 +79,18 @@ fn from_program(size: usize, align: usize, zeroed: bool) -> *mut c_void {
 /// C's `malloc`.
 #[unsafe(no_mangle)]
 pub extern "C" fn malloc(size: usize) -> *mut c_void {
-    alloc(size, 16, false)
+    match next::is_kept() {
+        true => next::malloc(size),
+        false => alloc(size, 16, false),
+    }
 }
 
 /// C's `calloc`.
 #[unsafe(no_mangle)]
 pub extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
+    if next::is_kept() {
+        return next::calloc(count, size);
+    }
     match count.checked_mul(size) {
         Some(bytes) => alloc(bytes, 16, true),
         None => no_memory(),
@@ -115,18 +140,18 @@ pub unsafe extern "C" fn realloc(ptr: *mut c_void, size: usize) -> *mut c_void {
     if ptr.is_null() {
         return malloc(size);
     }
-    let is_next = next::is_kept() && !boot::owns(ptr.cast());
-    if size == 0 && !is_next {
+    let is_early = boot::owns(ptr.cast());
+    if next::is_kept() && !is_early {
+        // SAFETY: the caller's promise.
+        return unsafe { next::realloc(ptr, size) };
+    }
+    if size == 0 {
         // As glibc does.
         // SAFETY: the caller's promise.
         unsafe { free(ptr) };
         return core::ptr::null_mut();
     }
-    if !boot::owns(ptr.cast()) {
-        if next::is_kept() {
-            // SAFETY: the caller's promise.
-            return unsafe { next::realloc(ptr, size) };
-        }
+    if !is_early {
         if size > isize::MAX as usize {
             return no_memory();
         }
@@ -172,12 +197,18 @@ fn aligned(align: usize, size: usize) -> *mut c_void {
 /// The old name of `aligned_alloc`; rounds the alignment up to a power of two.
 #[unsafe(no_mangle)]
 pub extern "C" fn memalign(align: usize, size: usize) -> *mut c_void {
+    if next::is_kept() {
+        return next::memalign(align, size);
+    }
     aligned(align.max(1).checked_next_power_of_two().unwrap_or(0), size)
 }
 
 /// C's `aligned_alloc`.
 #[unsafe(no_mangle)]
 pub extern "C" fn aligned_alloc(align: usize, size: usize) -> *mut c_void {
+    if next::is_kept() {
+        return next::aligned_alloc(align, size);
+    }
     aligned(align, size)
 }
 
@@ -187,6 +218,10 @@ pub extern "C" fn aligned_alloc(align: usize, size: usize) -> *mut c_void {
 /// `out` can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn posix_memalign(out: *mut *mut c_void, align: usize, size: usize) -> c_int {
+    if next::is_kept() {
+        // SAFETY: the caller's promise.
+        return unsafe { next::posix_memalign(out, align, size) };
+    }
     if !align.is_power_of_two() || !align.is_multiple_of(size_of::<usize>()) {
         return libc::EINVAL;
     }
@@ -204,12 +239,18 @@ pub unsafe extern "C" fn posix_memalign(out: *mut *mut c_void, align: usize, siz
 /// A block aligned to a page.
 #[unsafe(no_mangle)]
 pub extern "C" fn valloc(size: usize) -> *mut c_void {
-    aligned(PAGE, size)
+    match next::is_kept() {
+        true => next::valloc(size),
+        false => aligned(PAGE, size),
+    }
 }
 
 /// A block of whole pages.
 #[unsafe(no_mangle)]
 pub extern "C" fn pvalloc(size: usize) -> *mut c_void {
+    if next::is_kept() {
+        return next::pvalloc(size);
+    }
     match size.checked_next_multiple_of(PAGE) {
         Some(bytes) => aligned(PAGE, bytes.max(PAGE)),
         None => no_memory(),

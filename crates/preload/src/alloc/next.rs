@@ -8,7 +8,7 @@ use crate::sys::{self, PAGE};
 use crate::{DOOR, config, gate};
 use core::ffi::{CStr, c_int, c_void};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use core::sync::atomic::{AtomicBool, AtomicUsize};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
 use deckle_door::{Op, REGION};
 
 type Block = *mut c_void;
@@ -22,58 +22,79 @@ enum Next {
     Realloc,
     Free,
     Memalign,
+    Aligned,
+    Posix,
+    Valloc,
+    Pvalloc,
     Usable,
     Trim,
     Option,
 }
 
-const NAMES: [&CStr; 8] = [
+const NAMES: [&CStr; 12] = [
     c"malloc",
     c"calloc",
     c"realloc",
     c"free",
     c"memalign",
+    c"aligned_alloc",
+    c"posix_memalign",
+    c"valloc",
+    c"pvalloc",
     c"malloc_usable_size",
     c"malloc_trim",
     c"mallopt",
 ];
 
 static FOUND: [AtomicUsize; NAMES.len()] = [const { AtomicUsize::new(0) }; NAMES.len()];
-static KEPT: AtomicBool = AtomicBool::new(false);
+/// 0: nobody has looked whether the program's allocator is kept; then one of these.
+static STATE: AtomicU32 = AtomicU32::new(0);
+const LOOKING: u32 = 1;
+const KEPT: u32 = 2;
+const REPLACED: u32 = 3;
 /// Whether it is the GNU C library's, which maps memory by calls that nobody hears. Others call mmap
 /// by its name.
 static IS_LIBC: AtomicBool = AtomicBool::new(false);
 
-/// Looks the program's allocator up, if it is to be kept: at the program's start.
-pub fn find() {
-    if !config::keeps_allocator() {
-        return;
+/// Whether the program's allocator is kept, as far as that is known.
+#[inline]
+pub fn is_kept() -> bool {
+    STATE.load(Acquire) == KEPT
+}
+
+/// Decides that, if nobody has: at the program's start, or when what it has before that is more than
+/// the first megabyte. `None`: it is just being decided, with memory of that.
+pub fn decide() -> Option<bool> {
+    if STATE.compare_exchange(0, LOOKING, Acquire, Acquire).is_ok() {
+        let state = match config::keeps_allocator() && find() {
+            true => KEPT,
+            false => REPLACED,
+        };
+        STATE.store(state, Release);
     }
-    for (name, to) in NAMES.iter().zip(&FOUND) {
-        // SAFETY: a look-up by name.
-        let at = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
-        to.store(at as usize, Relaxed);
-    }
-    // SAFETY: as above.
-    let libc = unsafe { libc::dlsym(libc::RTLD_NEXT, c"__libc_malloc".as_ptr()) } as usize;
-    IS_LIBC.store(
-        libc != 0 && libc == FOUND[Next::Malloc as usize].load(Relaxed),
-        Relaxed,
-    );
-    // The loader's libc has them all; another C library is no program of this door.
-    if FOUND.iter().all(|at| at.load(Relaxed) != 0) {
-        // What its first use calls it would have called by now, without the first megabyte: later a
-        // filter of the program's own may refuse that.
-        // SAFETY: a block that is freed again.
-        unsafe { free(alloc(1, 1, false)) };
-        KEPT.store(true, Release);
+    match STATE.load(Acquire) {
+        LOOKING => None,
+        state => Some(state == KEPT),
     }
 }
 
-/// Whether it is.
-#[inline]
-pub fn is_kept() -> bool {
-    KEPT.load(Acquire)
+/// Looks the program's allocator up. False: there is none whole, as in another C library.
+fn find() -> bool {
+    // SAFETY: a look-up by name.
+    let look_up = |name: &CStr| unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) } as usize;
+    for (name, to) in NAMES.iter().zip(&FOUND) {
+        to.store(look_up(name), Relaxed);
+    }
+    let malloc = FOUND[Next::Malloc as usize].load(Relaxed);
+    IS_LIBC.store(malloc == look_up(c"__libc_malloc"), Relaxed);
+    let is_whole = FOUND.iter().all(|at| at.load(Relaxed) != 0);
+    if is_whole {
+        // What its first use calls it would have called by now, without the first megabyte: later a
+        // filter of the program's own may refuse that.
+        // SAFETY: a block that is freed again.
+        unsafe { free(call(Next::Malloc, 1)) };
+    }
+    is_whole
 }
 
 /// # Safety
@@ -86,22 +107,60 @@ unsafe fn next<F: Copy>(which: Next) -> F {
     unsafe { core::mem::transmute_copy(&at) }
 }
 
-/// A block; `align` is a power of two.
+/// A function of one word that returns a block.
 #[inline]
-pub fn alloc(size: usize, align: usize, zeroed: bool) -> Block {
-    // SAFETY: as the functions have it.
-    let got = unsafe {
-        match (align <= 16, zeroed) {
-            (true, false) => next::<unsafe extern "C" fn(usize) -> Block>(Next::Malloc)(size),
-            (true, true) => {
-                next::<unsafe extern "C" fn(usize, usize) -> Block>(Next::Calloc)(1, size)
-            }
-            (false, _) => {
-                next::<unsafe extern "C" fn(usize, usize) -> Block>(Next::Memalign)(align, size)
-            }
-        }
-    };
-    seen(got, size)
+fn call(which: Next, word: usize) -> Block {
+    // SAFETY: its type; any word will do.
+    unsafe { next::<unsafe extern "C" fn(usize) -> Block>(which)(word) }
+}
+
+/// A function of two words that returns a block.
+#[inline]
+fn call_with(which: Next, one: usize, other: usize) -> Block {
+    // SAFETY: its type; any words will do.
+    unsafe { next::<unsafe extern "C" fn(usize, usize) -> Block>(which)(one, other) }
+}
+
+#[inline]
+pub fn malloc(size: usize) -> Block {
+    seen(call(Next::Malloc, size), size)
+}
+
+#[inline]
+pub fn calloc(count: usize, size: usize) -> Block {
+    seen(
+        call_with(Next::Calloc, count, size),
+        count.wrapping_mul(size),
+    )
+}
+
+pub fn memalign(align: usize, size: usize) -> Block {
+    seen(call_with(Next::Memalign, align, size), size)
+}
+
+pub fn aligned_alloc(align: usize, size: usize) -> Block {
+    seen(call_with(Next::Aligned, align, size), size)
+}
+
+pub fn valloc(size: usize) -> Block {
+    seen(call(Next::Valloc, size), size)
+}
+
+pub fn pvalloc(size: usize) -> Block {
+    seen(call(Next::Pvalloc, size), size)
+}
+
+/// # Safety
+/// `out` can be written.
+pub unsafe fn posix_memalign(out: *mut Block, align: usize, size: usize) -> c_int {
+    type Posix = unsafe extern "C" fn(*mut Block, usize, usize) -> c_int;
+    // SAFETY: the caller's promise.
+    let result = unsafe { next::<Posix>(Next::Posix)(out, align, size) };
+    if result == 0 {
+        // SAFETY: as above; it was written.
+        seen(unsafe { out.read() }, size);
+    }
+    result
 }
 
 /// # Safety
@@ -113,7 +172,7 @@ pub unsafe fn free(block: Block) {
 }
 
 /// # Safety
-/// A live block of the program's allocator.
+/// A live block of the program's allocator, or null.
 pub unsafe fn realloc(block: Block, size: usize) -> Block {
     type Realloc = unsafe extern "C" fn(Block, usize) -> Block;
     // SAFETY: the caller's promise.
@@ -148,53 +207,56 @@ fn seen(block: Block, size: usize) -> Block {
     let bytes = size.max(1);
     let is_known = !is_mapping(block, bytes) && DOOR.known.has(block as usize, bytes);
     if !is_known && !block.is_null() && IS_LIBC.load(Relaxed) {
-        look(block as usize, bytes);
+        look(block, bytes);
     }
     block
 }
 
-/// Whether a block of libc's is a mapping of its own: such come from the top down. The word before
-/// the block says so.
+/// Whether a block of libc's is a mapping of its own, as only large ones are, but by a setting of the
+/// program's own. Such come from the top down.
 #[inline]
 fn is_mapping(block: Block, bytes: usize) -> bool {
-    /// No smaller one is, but by a setting of the program's own.
     const LEAST: usize = 128 << 10;
+    bytes >= LEAST && !block.is_null() && IS_LIBC.load(Relaxed) && has_bit(block)
+}
+
+/// The same of a block that is libc's: the word before it says so.
+fn has_bit(block: Block) -> bool {
     const IS_MMAPPED: usize = 2;
     // SAFETY: libc's blocks have a word before them.
-    let word = || unsafe { block.cast::<usize>().sub(1).read() };
-    bytes >= LEAST && !block.is_null() && IS_LIBC.load(Relaxed) && word() & IS_MMAPPED != 0
+    let word = unsafe { block.cast::<usize>().sub(1).read() };
+    word & IS_MMAPPED != 0
 }
 
 #[cold]
-fn look(start: usize, bytes: usize) {
+fn look(block: Block, bytes: usize) {
+    let (start, is_one) = (block as usize, has_bit(block));
     let (first, end) = (start & !(PAGE - 1), start + bytes);
+    // Up to where blocks are known now. What lies below a mapping is unknown.
+    let note = |to: usize| {
+        if !is_one {
+            DOOR.known.note(to);
+        }
+    };
     if gate::is_small() {
-        let step = bytes.max(STEP);
+        let to = end.next_multiple_of(STEP);
+        let step = (to - start).max(bytes);
         let is_left = |left: usize| left.checked_sub(step);
         if LEFT.fetch_update(Relaxed, Relaxed, is_left).is_ok() {
-            return match is_mapping(start as Block, bytes) {
-                true => {}
-                false => DOOR.known.note(end.next_multiple_of(STEP)),
-            };
+            return note(to);
         }
         let errno = sys::errno();
         gate::outgrown();
         sys::set_errno(errno);
     }
     if !gate::is_managed() {
-        return DOOR.known.note(end.next_multiple_of(REGION));
+        return note(end.next_multiple_of(REGION));
     }
-    let is_one = is_mapping(start as Block, bytes);
     if DOOR.far.load(Relaxed) {
         // It is the kernel's, and looked for when that changes.
-        if !is_one {
-            DOOR.known.note(end.next_multiple_of(STEP));
-        }
-        return;
+        return note(end.next_multiple_of(STEP));
     }
     let covered = gate::request(Op::Cover, [first, end - first, usize::from(is_one)]);
-    // What lies below a mapping is unknown.
-    if !is_one {
-        DOOR.known.note(covered.unwrap_or(end).max(end));
-    }
+    // Where the service cannot look it comes by later.
+    note(covered.unwrap_or(end.next_multiple_of(REGION)).max(end));
 }

@@ -66,7 +66,8 @@ pub fn compile(name: &str, options: &[&str]) -> PathBuf {
     if is_second() && !options.contains(&"-static") {
         options.push("-static");
     }
-    let to = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}{}", options.join("")));
+    let how = options.join("").replace('/', "_");
+    let to = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}{how}"));
     // Other tests may compile the same program now, or run it.
     let n = NEXT.fetch_add(1, Ordering::Relaxed);
     let new = to.with_extension(format!("{}-{n}", std::process::id()));

@@ -1,5 +1,5 @@
 /* What a program sees of its own allocator. Prints "keeps right". Arguments: "calls"; "deep" and a
-   library; "heap" and how many MiB each of two threads has at least. */
+   library; "early" and a library whose constructor allocates, which is linked; "heap" and how many MiB each of two threads has at least. */
 #include "defects.h"
 #include <dlfcn.h>
 #include <malloc.h>
@@ -101,6 +101,16 @@ int main(int argc, char **argv)
 		calls();
 	if (strcmp(argv[1], "deep") == 0)
 		deep(argv[2]);
+#ifdef EARLY
+	extern char *early[64];
+	if (strcmp(argv[1], "early") == 0)
+		for (int i = 0; i < 64; i++) {
+			CHECK(early[i][69999] == i + 1);
+			early[i] = i % 2 ? realloc(early[i], 140000) : early[i];
+			CHECK(early[i][0] == i + 1);
+			free(early[i]);
+		}
+#endif
 	if (strcmp(argv[1], "heap") == 0) {
 		least = atol(argv[2]) * MIB;
 		pthread_t thread;
