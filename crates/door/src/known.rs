@@ -1,4 +1,5 @@
-//! Up to where blocks of the program's own allocator are known to be managed, or left to the kernel.
+//! Up to where blocks of the program's own allocator are known to be managed, or left to the
+//! kernel.
 //!
 //! One word for each 64 MiB of addresses, in a small table: heaps grow upwards. A word that is not
 //! there, or another's, costs a question; a wrong one until the mappings are looked at next.

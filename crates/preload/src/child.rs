@@ -83,8 +83,8 @@ impl Shared {
     }
 }
 
-/// In a child: tells the parent whether it runs, and returns that. `looks`: the parent looks whether
-/// its memory has changed meanwhile.
+/// In a child: tells the parent whether it runs, and returns that. `looks`: the parent looks
+/// whether its memory has changed meanwhile.
 pub fn tell(failure: Option<&str>, looks: bool) -> bool {
     let address = DOOR.forked.load(Relaxed) as *const Shared;
     // SAFETY: what the parent has made before the fork, in a mapping that both share.

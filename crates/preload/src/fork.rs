@@ -265,6 +265,10 @@ extern "C" fn run(work: &mut Work) {
     work.result = make((&call, words), by, work.managed.then_some(number));
 }
 
+/// What a fork and its child are told by, its number, and whether the parent looks once more when
+/// the child is made.
+type Begun = (&'static Shared, u32, bool);
+
 fn make(
     (call, words): (&Clone, Words),
     by: host::Caller,
@@ -308,42 +312,53 @@ fn make(
             }
             result
         }
-        (result, Some((shared, number, looks))) => {
-            let pid = result.ok().filter(|_| link.is_some());
-            let child = pid.map(|pid| Child {
-                pid: pid as i32,
-                word: &shared.stage,
-                number,
-            });
-            if let Some(child) = &child {
-                if looks {
-                    let seen = gate::request(Op::ForkLook, [0; 6]);
-                    shared.tell_child(number, seen == Ok(0));
-                }
-                child.wait_for(Stage::Apart);
-            }
-            let _ = gate::request(Op::ForkEnd, [0; 6]);
-            host::let_go(None);
-            let why = match child.as_ref().map(|child| child.wait_for(Stage::Runs)) {
-                None | Some(Stage::Runs) => {
-                    if result.is_ok() {
-                        words.give();
-                    }
-                    return result;
-                }
-                Some(Stage::Stale) => STALE,
-                Some(_) => libc::EAGAIN,
-            };
-            child
-                .into_iter()
-                .for_each(|child| child.bury(call, pending));
-            Err(why)
-        }
+        (result, Some(begun)) => in_parent((call, words), begun, result, link.is_some(), pending),
         (_, None) => {
             host::let_go(None);
             result
         }
     }
+}
+
+/// After the call: waits until the child runs, if it is to have a service.
+fn in_parent(
+    (call, words): (&Clone, Words),
+    (shared, number, looks): Begun,
+    result: Result<usize, i32>,
+    is_served: bool,
+    pending: Pending,
+) -> Result<usize, i32> {
+    let pid = result.ok().filter(|_| is_served);
+    let child = pid.map(|pid| Child {
+        pid: pid as i32,
+        word: &shared.stage,
+        number,
+    });
+    if let Some(child) = &child {
+        if looks {
+            let seen = gate::request(Op::ForkLook, [0; 6]);
+            shared.tell_child(number, seen == Ok(0));
+        }
+        child.wait_for(Stage::Apart);
+    }
+    let _ = gate::request(Op::ForkEnd, [0; 6]);
+    host::let_go(None);
+    let Some(child) = child else {
+        if result.is_ok() {
+            words.give();
+        }
+        return result;
+    };
+    let why = match child.wait_for(Stage::Runs) {
+        Stage::Runs => {
+            words.give();
+            return result;
+        }
+        Stage::Stale => STALE,
+        _ => libc::EAGAIN,
+    };
+    child.bury(call, pending);
+    Err(why)
 }
 
 /// The words by which a child and its parent's thread tell each other how far they are.

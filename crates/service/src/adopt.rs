@@ -110,8 +110,8 @@ impl Process {
         }
     }
 
-    /// Charges what is there, and not charged, while memory is far from short. What is charged before
-    /// it is there hides as much of it.
+    /// Charges what is there, and not charged, while memory is far from short. What is charged
+    /// before it is there hides as much of it.
     fn charge_left(&self, now: Size) {
         let mm = self.pager.mm();
         let is_far = mm.leaves_holes();

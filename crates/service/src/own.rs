@@ -114,8 +114,8 @@ impl Own {
         Some(all)
     }
 
-    /// The mapping at an address, or the next one; `None`: there is none, or the kernel does not tell
-    /// (before Linux 6.11).
+    /// The mapping at an address, or the next one; `None`: there is none, or the kernel does not
+    /// tell (before Linux 6.11).
     pub fn at(&self, address: usize) -> Option<Mapping> {
         let file = self.maps.lock();
         let mut query = Query {

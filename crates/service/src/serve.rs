@@ -196,8 +196,8 @@ impl Calls {
         request.answer(result);
     }
 
-    /// Has everything stand still for a fork. 1: what happens unseen until the child is made is to be
-    /// looked for.
+    /// Has everything stand still for a fork. 1: what happens unseen until the child is made is to
+    /// be looked for.
     fn begin_fork(&mut self, args: [usize; 6]) -> Result<usize, i32> {
         let looks = self.process.account.group().adopts();
         let begin = Instant::now();

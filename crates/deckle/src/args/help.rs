@@ -33,7 +33,8 @@ the command line says wins over the file, and an option of a setting's own over 
   zswap.max_pool_percent = 50
   # Whether each mapping of 2 MiB and more begins at a multiple of that.
   transparent_hugepage.align_mappings = false
-  # Whether memory is managed, too, that programs map by instructions of their own (new).
+  # Whether programs keep their own allocator, and memory that they map by instructions is
+  # managed, too (new).
   adopt = false";
 
 const END: &str = "\

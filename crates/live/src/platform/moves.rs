@@ -180,9 +180,13 @@ impl LivePlatform {
         gone
     }
 
-    /// Marks pages that were taken out as others came to the place of some of them. Of these the
-    /// ones that came are there, or may be what was taken out.
-    pub(super) fn remember_old(&self, start: usize, len: usize) {
+    /// Marks pages that were just taken out: by the parking range's descriptor, which knows nothing
+    /// of changes. Where others have come to the place of some of them meanwhile, those are there,
+    /// or may be what was taken out.
+    pub(super) fn remember_taken(&self, start: usize, len: usize) {
+        if !self.has_arrived(start, len) {
+            return self.remember(start, len);
+        }
         for page in (start..start + len).step_by(PAGE) {
             if !self.has_arrived(page, PAGE) {
                 self.remember(page, PAGE);

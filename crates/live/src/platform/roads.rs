@@ -313,11 +313,7 @@ impl LivePlatform {
             let step = self.moved(&self.park, dst + at, src + at, rest);
             let bytes = step.map_or_else(|partial| partial.done, |done| done.bytes);
             if bytes > 0 {
-                // The parking range's descriptor knows nothing of changes.
-                match self.has_arrived(src + at, bytes) {
-                    true => self.remember_old(src + at, bytes),
-                    false => self.remember(src + at, bytes),
-                }
+                self.remember_taken(src + at, bytes);
             }
             at += bytes;
             match step {

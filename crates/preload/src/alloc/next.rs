@@ -1,8 +1,8 @@
 //! The program's own allocator, behind ours (`adopt = true`): its blocks are handed on as they are.
 //!
 //! Where a block lies beyond what is known to be managed, its mapping is taken under management
-//! before the program has touched the block. Blocks that the loader has had before the program's own
-//! allocator was looked up are in the first megabyte ([`boot`](super::boot)).
+//! before the program has touched the block. Blocks that the loader has had before the program's
+//! own allocator was looked up are in the first megabyte ([`boot`](super::boot)).
 
 use crate::sys::{self, PAGE};
 use crate::{DOOR, config, gate};
@@ -52,8 +52,8 @@ static STATE: AtomicU32 = AtomicU32::new(0);
 const LOOKING: u32 = 1;
 const KEPT: u32 = 2;
 const REPLACED: u32 = 3;
-/// Whether it is the GNU C library's, which maps memory by calls that nobody hears. Others call mmap
-/// by its name.
+/// Whether it is the GNU C library's, which maps memory by calls that nobody hears. Others call
+/// mmap by its name.
 static IS_LIBC: AtomicBool = AtomicBool::new(false);
 
 /// Whether the program's allocator is kept, as far as that is known.
@@ -62,8 +62,8 @@ pub fn is_kept() -> bool {
     STATE.load(Acquire) == KEPT
 }
 
-/// Decides that, if nobody has: at the program's start, or when what it has before that is more than
-/// the first megabyte. `None`: it is just being decided, with memory of that.
+/// Decides that, if nobody has: at the program's start, or when what it has before that is more
+/// than the first megabyte. `None`: it is just being decided, with memory of that.
 pub fn decide() -> Option<bool> {
     if STATE.compare_exchange(0, LOOKING, Acquire, Acquire).is_ok() {
         let state = match config::keeps_allocator() && find() {
@@ -212,8 +212,8 @@ fn seen(block: Block, size: usize) -> Block {
     block
 }
 
-/// Whether a block of libc's is a mapping of its own, as only large ones are, but by a setting of the
-/// program's own. Such come from the top down.
+/// Whether a block of libc's is a mapping of its own, as only large ones are, but by a setting of
+/// the program's own. Such come from the top down.
 #[inline]
 fn is_mapping(block: Block, bytes: usize) -> bool {
     const LEAST: usize = 128 << 10;
