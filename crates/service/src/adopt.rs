@@ -118,7 +118,7 @@ impl Process {
         if is_far {
             let items = [Item::NrAnon, Item::NrOpen, Item::NrInactive];
             let known: u64 = items.iter().map(|item| mm.stats().get(*item)).sum();
-            let own = self.account.own() - self.left.load(Relaxed);
+            let own = (self.account.own()).saturating_sub(self.left.load(Relaxed));
             self.left
                 .store(now.resident.saturating_sub(known + own), Relaxed);
             self.settle_tables();

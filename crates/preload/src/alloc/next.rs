@@ -65,7 +65,9 @@ pub fn is_kept() -> bool {
 /// Decides that, if nobody has: at the program's start, or when what it has before that is more
 /// than the first megabyte. `None`: it is just being decided, with memory of that.
 pub fn decide() -> Option<bool> {
-    if STATE.compare_exchange(0, LOOKING, Acquire, Acquire).is_ok() {
+    let is_first = || STATE.compare_exchange(0, LOOKING, Acquire, Acquire).is_ok();
+    // Each block of a program that does not keep its allocator comes by here.
+    if STATE.load(Acquire) == 0 && is_first() {
         let state = match config::keeps_allocator() && find() {
             true => KEPT,
             false => REPLACED,
