@@ -77,8 +77,8 @@ pub fn seeds(from: u64, count: u64, steps: u32, forks: bool, unseen: bool) {
     println!("{made} pages were made, {written} written before they were protected");
     assert!([made, written].iter().all(|&n| (n > 0) != P::RAM));
     println!("{passed_over} pages were taken out that the program had unmapped");
-    // Between such an act and what the manager is told of it comes nothing but the breaking of a huge
-    // page at an edge of the range.
+    // Between such an act and what the manager is told of it comes nothing but the breaking of a
+    // huge page at an edge of the range.
     assert!((passed_over > 0) == (unseen && !P::RAM && HUGE_PAGES));
 }
 
