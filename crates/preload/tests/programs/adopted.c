@@ -7,21 +7,9 @@
 
 static size_t limit;
 
-/* A system call by an instruction of the program's own. */
-static long raw(long number, long a, long b, long c, long d, long e, long f)
-{
-	long result;
-	register long r10 __asm__("r10") = d;
-	register long r8 __asm__("r8") = e;
-	register long r9 __asm__("r9") = f;
-	__asm__ volatile("syscall" : "=a"(result) : "0"(number), "D"(a), "S"(b), "d"(c), "r"(r10),
-			 "r"(r8), "r"(r9) : "rcx", "r11", "memory");
-	return result;
-}
-
 static unsigned char *raw_map(void *at, size_t bytes, int flags)
 {
-	long p = raw(SYS_mmap, (long)at, bytes, RW, ANON | flags, -1, 0);
+	long p = by_instruction(SYS_mmap, at, bytes, RW, ANON | flags, -1);
 	CHECK(p > 0);
 	return (unsigned char *)p;
 }
@@ -57,7 +45,7 @@ static void whole(void)
 	fill(p, 1, BYTES);
 	within_the_limit();
 	CHECK(right(p, 1, BYTES));
-	CHECK(raw(SYS_munmap, (long)p, BYTES, 0, 0, 0, 0) == 0);
+	CHECK(by_instruction(SYS_munmap, p, BYTES, 0, 0, 0) == 0);
 	step();
 }
 
@@ -71,7 +59,7 @@ static void pieces(void)
 	within_the_limit();
 	for (size_t i = 0; i < BYTES / MIB; i++) {
 		CHECK(right(p[i], i, MIB));
-		CHECK(raw(SYS_munmap, (long)p[i], MIB, 0, 0, 0, 0) == 0);
+		CHECK(by_instruction(SYS_munmap, p[i], MIB, 0, 0, 0) == 0);
 	}
 	step();
 }
@@ -83,7 +71,7 @@ static void grown(void)
 	unsigned char *p = raw_map(NULL, bytes, 0);
 	fill(p, 2, bytes);
 	while (bytes < BYTES) {
-		long q = raw(SYS_mremap, (long)p, bytes, 2 * bytes, MREMAP_MAYMOVE, 0, 0);
+		long q = by_instruction(SYS_mremap, p, bytes, 2 * bytes, MREMAP_MAYMOVE, 0);
 		CHECK(q > 0);
 		p = (unsigned char *)q;
 		for (size_t i = bytes / PAGE; i < 2 * bytes / PAGE; i++)
@@ -97,7 +85,8 @@ static void grown(void)
 	/* To and fro, over something else, and the old place is used at once. */
 	unsigned char *other = raw_map(NULL, bytes, 0);
 	for (int turn = 0; turn < 6; turn++) {
-		long q = raw(SYS_mremap, (long)p, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, (long)other, 0);
+		long q = by_instruction(SYS_mremap, p, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED,
+					(long)other);
 		CHECK(q == (long)other);
 		unsigned char *here = raw_map(p, bytes, MAP_FIXED_NOREPLACE);
 		CHECK(here == p && here[17 * PAGE] == 0);
@@ -107,8 +96,8 @@ static void grown(void)
 		p = (unsigned char *)q;
 		step();
 	}
-	CHECK(raw(SYS_munmap, (long)p, bytes, 0, 0, 0, 0) == 0);
-	CHECK(raw(SYS_munmap, (long)other, bytes, 0, 0, 0, 0) == 0);
+	CHECK(by_instruction(SYS_munmap, p, bytes, 0, 0, 0) == 0);
+	CHECK(by_instruction(SYS_munmap, other, bytes, 0, 0, 0) == 0);
 }
 
 /* A place that is mapped anew and discarded all the time, beside memory that is kept. */
@@ -123,7 +112,7 @@ static void reused(void)
 			CHECK(p[i * PAGE] == 0);
 		fill(p, turn, bytes);
 		CHECK(right(p, turn, bytes));
-		CHECK(raw(SYS_madvise, (long)p, bytes / 2, MADV_DONTNEED, 0, 0, 0) == 0);
+		CHECK(by_instruction(SYS_madvise, p, bytes / 2, MADV_DONTNEED, 0, 0) == 0);
 		for (size_t i = 0; i < bytes / 2 / PAGE; i++)
 			CHECK(p[i * PAGE] == 0);
 		CHECK(turn % 8 || right(kept, 3, BYTES / 2));

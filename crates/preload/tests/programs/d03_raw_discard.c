@@ -8,12 +8,7 @@ static int by_libc;
 
 static long raw(long number, void *p, size_t bytes, long what)
 {
-	long result;
-	if (by_libc)
-		return syscall(number, p, bytes, what);
-	__asm__ volatile("syscall" : "=a"(result) : "0"(number), "D"(p), "S"(bytes), "d"(what)
-			 : "rcx", "r11", "memory");
-	return result;
+	return by_libc ? syscall(number, p, bytes, what) : by_instruction(number, p, bytes, what, 0, 0);
 }
 
 /* Every other piece is discarded, read, and written again. */

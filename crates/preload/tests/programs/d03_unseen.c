@@ -6,17 +6,6 @@
 #define PAGES 4096ul
 #define BYTES (PAGES * PAGE)
 
-static long own(long number, void *a, long b, long c, long d, void *e)
-{
-	long result;
-	register long r10 __asm__("r10") = d;
-	register void *r8 __asm__("r8") = e;
-	register long r9 __asm__("r9") = 0;
-	__asm__ volatile("syscall" : "=a"(result) : "0"(number), "D"(a), "S"(b), "d"(c), "r"(r10),
-			 "r"(r8), "r"(r9) : "rcx", "r11", "memory");
-	return result;
-}
-
 static int gone[PAGES];
 
 /* Some pages alone, some in rows, some blocks. */
@@ -27,7 +16,7 @@ static void discard(unsigned char *p)
 		size_t n = r % 5 == 0 ? 512 : r % 3 == 0 ? r / 16 % 40 + 1 : 1;
 		n = n < PAGES - i ? n : PAGES - i;
 		if (r / 64 % 2) {
-			CHECK(own(SYS_madvise, p + i * PAGE, n * PAGE, MADV_DONTNEED, 0, NULL) == 0);
+			CHECK(by_instruction(SYS_madvise, p + i * PAGE, n * PAGE, MADV_DONTNEED, 0, 0) == 0);
 			for (size_t k = i; k < i + n; k++)
 				gone[k] = 1;
 		}
@@ -88,7 +77,7 @@ static void race(void)
 		fill(shared, 5, BYTES / 16);
 		for (size_t i = 0; i < pages; i += 2) {
 			unsigned char *page = shared + i * PAGE;
-			CHECK(own(SYS_madvise, page, PAGE, MADV_DONTNEED, 0, NULL) == 0);
+			CHECK(by_instruction(SYS_madvise, page, PAGE, MADV_DONTNEED, 0, 0) == 0);
 		}
 		for (size_t i = 0; i < pages; i++)
 			if (i % 2)
@@ -178,8 +167,8 @@ int main(int argc, char **argv)
 		for (size_t i = 0; i < PAGES; i += 8, step()) {
 			unsigned char *page = p + i * PAGE;
 			if (i % 16)
-				CHECK(own(SYS_munmap, page, PAGE, 0, 0, NULL) == 0);
-			CHECK(own(SYS_mmap, page, PAGE, RW, ANON | MAP_FIXED, (void *)-1) == (long)page);
+				CHECK(by_instruction(SYS_munmap, page, PAGE, 0, 0, 0) == 0);
+			CHECK(by_instruction(SYS_mmap, page, PAGE, RW, ANON | MAP_FIXED, -1) == (long)page);
 			gone[i] = 1;
 		}
 		CHECK(as_left(p));
@@ -192,14 +181,14 @@ int main(int argc, char **argv)
 		CHECK(as_left(p));
 		for (size_t i = 0; i < PAGES; i += 8, step()) {
 			unsigned char *page = p + i * PAGE;
-			CHECK(own(SYS_mmap, page, PAGE, RW, ANON | MAP_FIXED, (void *)-1) == (long)page);
+			CHECK(by_instruction(SYS_mmap, page, PAGE, RW, ANON | MAP_FIXED, -1) == (long)page);
 			fill_page(p, 5, i);
 		}
 		evict(p, BYTES);
 		evict(p, BYTES);
 	} else if (strcmp(how, "again") == 0) {
 		/* Unmapped unseen, and mapped again where it was, seen. */
-		CHECK(own(SYS_munmap, p, BYTES, 0, 0, NULL) == 0);
+		CHECK(by_instruction(SYS_munmap, p, BYTES, 0, 0, 0) == 0);
 		unsigned char *q = mmap(p, BYTES, RW, ANON, -1, 0);
 		CHECK(q != MAP_FAILED);
 		fprintf(stderr, "%s\n", p == q ? "the same place" : "elsewhere");
@@ -212,7 +201,8 @@ int main(int argc, char **argv)
 		evict(p, BYTES);
 	} else if (strcmp(how, "mremap") == 0) {
 		unsigned char *to = map(2 * BYTES);
-		long at = own(SYS_mremap, p, BYTES, BYTES, MREMAP_MAYMOVE | MREMAP_FIXED, to);
+		long at = by_instruction(SYS_mremap, p, BYTES, BYTES,
+					 MREMAP_MAYMOVE | MREMAP_FIXED, (long)to);
 		CHECK(at == (long)to);
 		p = to;
 	} else {

@@ -5,17 +5,6 @@
 #define BYTES (1ul << 20)
 #define KEPT (8 * BYTES)
 
-static long own(long number, void *a, long b, long c, long d, long e)
-{
-	long result;
-	register long r10 __asm__("r10") = d;
-	register long r8 __asm__("r8") = e;
-	register long r9 __asm__("r9") = 0;
-	__asm__ volatile("syscall" : "=a"(result) : "0"(number), "D"(a), "S"(b), "d"(c), "r"(r10),
-			 "r"(r8), "r"(r9) : "rcx", "r11", "memory");
-	return result;
-}
-
 static unsigned char *kept;
 static volatile int done;
 
@@ -44,13 +33,13 @@ int main(void)
 	CHECK(pthread_create(&thread, NULL, forks, NULL) == 0);
 	unsigned rounds = 0;
 	for (double end = now() + 5; now() < end; rounds++) {
-		unsigned char *p = (void *)own(SYS_mmap, NULL, BYTES, RW, ANON, -1);
+		unsigned char *p = (void *)by_instruction(SYS_mmap, NULL, BYTES, RW, ANON, -1);
 		fill(p, rounds, BYTES);
 		/* Long enough, some of them, that they are found. */
 		if (rounds % 3 == 0)
 			usleep(3000);
 		CHECK(right(p, rounds, BYTES));
-		CHECK(own(SYS_munmap, p, BYTES, 0, 0, 0) == 0);
+		CHECK(by_instruction(SYS_munmap, p, BYTES, 0, 0, 0) == 0);
 		step();
 	}
 	done = 1;

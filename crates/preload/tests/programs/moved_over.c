@@ -5,17 +5,6 @@
 #define PAGES 256ul
 #define BYTES (PAGES * PAGE)
 
-static long own(long number, void *a, long b, long c, long d, void *e)
-{
-	long result;
-	register long r10 __asm__("r10") = d;
-	register void *r8 __asm__("r8") = e;
-	register long r9 __asm__("r9") = 0;
-	__asm__ volatile("syscall" : "=a"(result) : "0"(number), "D"(a), "S"(b), "d"(c), "r"(r10),
-			 "r"(r8), "r"(r9) : "rcx", "r11", "memory");
-	return result;
-}
-
 static unsigned char *volatile place;
 
 static void *presses(void *unused)
@@ -42,7 +31,8 @@ int main(void)
 		evict(from, BYTES);
 		if (is % 2)
 			CHECK(right(from, is, BYTES));
-		CHECK(own(SYS_mremap, from, BYTES, BYTES, MREMAP_MAYMOVE | MREMAP_FIXED, to) == (long)to);
+		CHECK(by_instruction(SYS_mremap, from, BYTES, BYTES, MREMAP_MAYMOVE | MREMAP_FIXED,
+				     (long)to) == (long)to);
 		CHECK(right(to, is, BYTES));
 		/* Where it was before, as a rule. */
 		unsigned char *next = map(BYTES);
