@@ -48,6 +48,11 @@ impl Stage {
             _ => Stage::Made,
         }
     }
+
+    /// The word of fork `number` at this stage, from [`Stage::Apart`] on.
+    fn word(self, number: u32) -> u32 {
+        number + self as u32 - Stage::Apart as u32
+    }
 }
 
 /// What both sides of a fork share: the word by which the child tells how far it is, and the one by
@@ -91,19 +96,19 @@ pub fn tell(failure: Option<&str>, looks: bool) -> bool {
     let shared = unsafe { &*address };
     let number = DOOR.fork.load(Relaxed);
     let stage = match failure {
-        _ if looks && !shared.hear_parent(number) => 3,
-        None => 1,
+        _ if looks && !shared.hear_parent(number) => Stage::Stale,
+        None => Stage::Runs,
         Some(why) => {
             if why != NO_TASK {
                 let said = b"deckle: a fork has failed: its child cannot be managed: ";
                 sys::say(&[said, why.as_bytes()]);
             }
-            2
+            Stage::Failed
         }
     };
-    shared.stage.store(number + stage, Release);
+    shared.stage.store(stage.word(number), Release);
     futex::wake_in(Scope::Shared, &shared.stage, u32::MAX);
-    stage == 1
+    stage == Stage::Runs
 }
 
 /// The child of a fork.

@@ -16,7 +16,7 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::time::Duration;
 use deckle_door::{Op, REGION};
 use deckle_live::pager::Role;
-use deckle_mm::{Charge, Item, Machine, Prot, Vpn, Work};
+use deckle_mm::{Charge, Machine, Prot, Vpn, Work};
 use deckle_sys::clock::CpuClock;
 use deckle_sys::signal;
 use std::time::Instant;
@@ -114,13 +114,10 @@ impl Process {
     /// before it is there hides as much of it.
     fn charge_left(&self, now: Size) {
         let mm = self.pager.mm();
-        let is_far = mm.leaves_holes();
-        if is_far {
-            let items = [Item::NrAnon, Item::NrOpen, Item::NrInactive];
-            let known: u64 = items.iter().map(|item| mm.stats().get(*item)).sum();
+        if mm.leaves_holes() {
             let own = (self.account.own()).saturating_sub(self.left.load(Relaxed));
-            self.left
-                .store(now.resident.saturating_sub(known + own), Relaxed);
+            let left = now.resident.saturating_sub(self.resident() + own);
+            self.left.store(left, Relaxed);
             self.settle_tables();
         }
         door().far.store(mm.leaves_holes(), Relaxed);

@@ -271,7 +271,8 @@ impl Process {
         }
     }
 
-    fn resident(&self) -> u64 {
+    /// Pages that are charged as the program's and in memory, or may come to be without asking.
+    pub fn resident(&self) -> u64 {
         let stats = self.pager.mm().stats();
         let each = [Item::NrAnon, Item::NrOpen, Item::NrInactive].map(|item| stats.get(item));
         each.iter().sum()

@@ -161,10 +161,15 @@ impl LivePlatform {
     /// after long.
     pub(crate) fn hear_moves(&self) -> bool {
         let heard = self.wait_for_changes();
+        self.wait_for_note();
+        heard
+    }
+
+    /// Waits until whoever is reading a message has noted what that tells.
+    fn wait_for_note(&self) {
         if let Some(noted) = &self.moved.noted {
             noted();
         }
-        heard
     }
 
     /// Drops pages of the program's, locked or not.
@@ -197,7 +202,7 @@ impl LivePlatform {
     }
 
     /// Something was taken out while others [came](Self::has_arrived) to its place.
-    pub(super) fn tear(&self) {
+    fn tear(&self) {
         self.moved.torn.store(true, Release);
     }
 
@@ -211,9 +216,7 @@ impl LivePlatform {
         if !self.adopts {
             return None;
         }
-        if let Some(noted) = &self.moved.noted {
-            noted();
-        }
+        self.wait_for_note();
         let (now, _) = self.place(page, PAGE);
         (now != at).then_some(now)
     }

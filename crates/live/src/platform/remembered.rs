@@ -120,7 +120,7 @@ impl LivePlatform {
     }
 
     /// Tries long what the address space's changing hinders.
-    pub(super) fn outlast<T>(&self, mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
+    fn outlast<T>(&self, mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
         for n in 0..PATIENCE {
             if let Some(done) = attempt() {
                 return Some(done);

@@ -15,22 +15,21 @@ fn alloc(size: usize, align: usize, zeroed: bool) -> *mut c_void {
     if size > isize::MAX as usize {
         return no_memory();
     }
-    let mut got = core::ptr::null_mut();
-    let early = |got: &mut *mut c_void| {
-        if got.is_null() && size < boot::BYTES {
-            *got = small(boot::HEAP.alloc(size, align), size, zeroed);
-        }
+    let early = || match size < boot::BYTES {
+        true => small(boot::HEAP.alloc(size, align), size, zeroed),
+        false => core::ptr::null_mut(),
     };
-    if gate::is_small() {
-        early(&mut got);
-    }
+    let mut got = match gate::is_small() {
+        true => early(),
+        false => core::ptr::null_mut(),
+    };
     if got.is_null() {
         match next::decide() {
             Some(true) => return from_next(size, align, zeroed),
             Some(false) => {}
             None => {
                 boot::open_reserve();
-                early(&mut got);
+                got = early();
             }
         }
     }
