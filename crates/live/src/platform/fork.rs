@@ -4,6 +4,9 @@ use deckle_uffd::Errno;
 
 use super::{LiveError, LivePlatform, Opened, kernel};
 
+/// How often what a fork inherits is told again, where holes come and go.
+const HOLES: u32 = 1000;
+
 impl LivePlatform {
     /// Takes the address ranges back that a child of fork has not inherited: the first thing
     /// there, before the kernel gives them to somebody else's mapping.
@@ -30,10 +33,15 @@ impl LivePlatform {
     /// The same or its end, of what is there: what the program has unmapped unseen is inherited by
     /// nobody either way.
     fn inherit_there(&self, start: usize, len: usize, on: bool) -> Result<(), Errno> {
-        match self.managed.inherit(start, len, on) {
-            Err(Errno(libc::ENOMEM)) if self.adopts() && kernel::has_hole(start, len) => Ok(()),
-            done => done,
-        }
+        // A hole may be mapped again between the call and the look: then the call is made again.
+        let attempt = || match self.managed.inherit(start, len, on) {
+            Err(Errno(libc::ENOMEM)) if self.adopts() => {
+                kernel::has_hole(start, len).then_some(Ok(()))
+            }
+            done => Some(done),
+        };
+        let done = (0..HOLES).find_map(|_| attempt());
+        done.unwrap_or(Err(Errno(libc::ENOMEM)))
     }
 
     /// Has the kernel take the huge page apart that goes over an edge of what children inherit.
