@@ -280,8 +280,7 @@ unsafe fn prepare_stack(top: usize, base: usize, elf: &Elf64_Ehdr) -> usize {
         // Sixteen bytes that nobody outside can guess: for its stack guard.
         libc::AT_RANDOM as usize,
         host::auxiliary(libc::AT_RANDOM as usize),
-        libc::AT_SYSINFO_EHDR as usize,
-        host::auxiliary(libc::AT_SYSINFO_EHDR as usize),
+        // Not AT_SYSINFO_EHDR: the program may unmap or move its vDSO.
         0,
         0,
     ];
