@@ -234,17 +234,7 @@ fn map_aligned(bytes: usize, align: usize) -> Result<usize, i32> {
 /// A new mapping, far away if there is room.
 fn map_far(bytes: usize, align: usize) -> Result<usize, i32> {
     let slack = align.max(sys::PAGE) - sys::PAGE;
-    let after = |next: usize| {
-        let at = next.next_multiple_of(align);
-        match at.checked_add(bytes) {
-            Some(end) if end <= FAR.end => end,
-            _ => FAR.start + bytes,
-        }
-    };
-    let next = &root().next;
-    let before = next.fetch_update(AcqRel, Acquire, |next| Some(after(next)));
-    let hint = after(before.unwrap_or(FAR.start)).wrapping_sub(bytes);
-    let start = sys::map_anonymous(hint, bytes)?;
+    let start = sys::map_anonymous(far_hint(bytes, align), bytes)?;
     if start.is_multiple_of(align) {
         return Ok(start);
     }
@@ -259,6 +249,41 @@ fn map_far(bytes: usize, align: usize) -> Result<usize, i32> {
         }
     }
     Ok(at)
+}
+
+/// A place in [`FAR`] that is not handed out again soon; what is there already stays.
+fn far_hint(bytes: usize, align: usize) -> usize {
+    let after = |next: usize| match next.next_multiple_of(align).checked_add(bytes) {
+        Some(end) if end <= FAR.end => end,
+        _ => FAR.start + bytes,
+    };
+    let next = &root().next;
+    let before = next.fetch_update(AcqRel, Acquire, |next| Some(after(next)));
+    after(before.unwrap_or(FAR.start)).wrapping_sub(bytes)
+}
+
+/// What the C library calls, by the linker's `--wrap`, to map the stack of a thread: at a place far
+/// from the program's memory. Where the program has unmapped something, a stack would come to lie
+/// under its stray writes.
+///
+/// # Safety
+/// As mmap.
+#[cfg(target_env = "musl")]
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __wrap___mmap(
+    at: *mut core::ffi::c_void,
+    bytes: usize,
+    prot: i32,
+    flags: i32,
+    fd: i32,
+    offset: i64,
+) -> *mut core::ffi::c_void {
+    let at = match at.is_null() {
+        true => far_hint(bytes.next_multiple_of(sys::PAGE), sys::PAGE) as *mut _,
+        false => at,
+    };
+    // SAFETY: the caller's promise; the address is a hint.
+    unsafe { libc::mmap(at, bytes, prot, flags, fd, offset) }
 }
 
 /// Unmaps what [`map_aligned`] has mapped, or a part of it.
