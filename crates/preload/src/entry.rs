@@ -20,6 +20,7 @@ mod parts {
     pub mod limits;
     pub mod load;
     pub mod map;
+    pub mod pointers;
     pub mod rights;
     pub mod second;
     pub mod sys;

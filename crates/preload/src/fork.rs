@@ -12,11 +12,12 @@
 
 use crate::child::{self, Child, Pending, STAGES, Shared, Stage};
 use crate::words::Words;
-use crate::{DOOR, brk, gate, host, limits, load, rights, sys};
+use crate::{DOOR, brk, gate, host, limits, load, pointers, rights, sys};
 use core::arch::asm;
 use core::cell::UnsafeCell;
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicU32, AtomicUsize};
+use deckle_door::link::Link;
 use deckle_door::{Lock, Mode, Op};
 
 /// The kernel's `struct clone_args`, as far as Linux 5.7 knows it.
@@ -54,6 +55,11 @@ impl Clone {
             }
             libc::SYS_clone3 => {
                 let bytes = args[1].min(size_of::<CloneArgs>());
+                let last = args[0].checked_add(bytes)?.checked_sub(1)?;
+                if ![args[0], last].into_iter().all(pointers::can_read) {
+                    // The kernel refuses it.
+                    return None;
+                }
                 let mut words: CloneArgs = [0; 11];
                 // SAFETY: the caller's promise to the kernel: a structure of so many bytes.
                 unsafe {
@@ -307,8 +313,14 @@ fn make(
         (Ok(0), shared) => {
             host::let_go(Some(by));
             DOOR.pid.store(sys::getpid() as i32, Relaxed);
+            let alone = link.is_none();
+            if call.has(libc::CLONE_FILES) {
+                // The parent closes it: by the time that the child does, the number may be another
+                // file's.
+                link.map(Link::into_raw);
+            }
             if let Some((_, _, looks)) = shared {
-                in_child(link.is_none(), looks);
+                in_child(alone, looks);
             }
             result
         }

@@ -28,6 +28,7 @@ mod host;
 mod limits;
 mod load;
 mod map;
+mod pointers;
 mod rights;
 mod sequences;
 mod sys;

@@ -5,7 +5,7 @@
 //! are static. What is rare has functions of its own, whose frames are taken only then.
 
 use crate::config::{self, GROUP, PRELOAD};
-use crate::{rights, sys};
+use crate::{pointers, rights, sys};
 use core::ffi::{CStr, c_char};
 use deckle_door::Text;
 use deckle_door::entry::{NOTHING, Told};
@@ -84,7 +84,11 @@ pub unsafe fn with_ours<T>(env: Env, reads: bool, work: impl FnOnce(Env) -> T) -
     let (Some(group), Some(library)) = (config::group_name(), config::library_path()) else {
         return work(env);
     };
-    // SAFETY: the caller's promise.
+    if !pointers::is_list(env) {
+        // The kernel refuses it.
+        return work(env);
+    }
+    // SAFETY: just looked at.
     let seen = unsafe { look(env, group, library) };
     let told = reads.then(told).flatten();
     if seen.preload_fits && seen.group_fits && told.is_none() {

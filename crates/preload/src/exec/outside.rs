@@ -2,7 +2,7 @@
 //! holds on to who executes them and puts the second door in; where that cannot be, it is told,
 //! and under `--strict` they are refused.
 
-use crate::{DOOR, config, rights, sys};
+use crate::{DOOR, config, pointers, rights, sys};
 use core::ffi::{CStr, c_char};
 use deckle_door::Text;
 use deckle_group::program::{self, PATH_MAX, Reason, Verdict};
@@ -57,7 +57,8 @@ unsafe fn look(
     file: *const c_char,
     verdict: impl FnOnce(&[u8], &CStr) -> Result<Held, i32>,
 ) -> Result<Held, i32> {
-    let Some(group) = looks().filter(|_| !file.is_null()) else {
+    // The kernel refuses what is no string.
+    let Some(group) = looks().filter(|_| pointers::is_string(file)) else {
         return Ok(Held(false));
     };
     let before = sys::errno();
