@@ -5,7 +5,7 @@ use crate::known::Known;
 use crate::places::Places;
 use crate::request::Requests;
 use core::cell::UnsafeCell;
-use core::sync::atomic::Ordering::{Acquire, Release};
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize};
 use libc::c_long;
 
@@ -131,9 +131,13 @@ pub struct Door {
     pub fault: Text<64>,
     /// Why the start has failed.
     pub reason: Text<400>,
-    /// Whether memory is so far from short that holes are left to the kernel; a tenth of a second
-    /// old at most.
+    /// Whether usage is so low that the kernel fills holes; a tenth of a second old at most.
     pub far: AtomicBool,
+    /// Pages that the program may map unseen before usage is too high for the kernel to fill holes;
+    /// the service renews the figure at least every 100 ms while the program runs.
+    pub room: AtomicU64,
+    /// What the service said last: more than that is never given back.
+    pub most_room: AtomicU64,
     /// The program's calls.
     pub requests: Requests,
 }
@@ -163,6 +167,8 @@ impl Door {
             fault: Text::new(),
             reason: Text::new(),
             far: AtomicBool::new(false),
+            room: AtomicU64::new(0),
+            most_room: AtomicU64::new(0),
             requests: Requests::new(),
         }
     }
@@ -202,6 +208,25 @@ impl Door {
     fn end(&self, state: State) {
         self.state.store(state as u32, Release);
         deckle_sys::futex::wake(&self.state, u32::MAX);
+    }
+
+    /// Takes `pages` of the room. False: there is less.
+    pub fn take_room(&self, pages: u64) -> bool {
+        let less = |room: u64| room.checked_sub(pages);
+        self.room.fetch_update(Relaxed, Relaxed, less).is_ok()
+    }
+
+    /// Gives `pages` back that were taken, or were there when the service looked.
+    pub fn give_room(&self, pages: u64) {
+        let most = self.most_room.load(Relaxed);
+        let more = |room: u64| (room < most).then(|| room.saturating_add(pages).min(most));
+        let _ = self.room.fetch_update(Relaxed, Relaxed, more);
+    }
+
+    /// The service's side: so much room there is.
+    pub fn tell_room(&self, pages: u64) {
+        self.most_room.store(pages, Relaxed);
+        self.room.store(pages, Relaxed);
     }
 
     /// What came of the start, as far as it is known.

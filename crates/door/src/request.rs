@@ -54,7 +54,8 @@ pub enum Op {
     /// address, bytes of a block, 1 if that is a mapping by itself -> address: what is mapped there
     /// is managed from now on, up to the address.
     Cover,
-    /// What has come and gone unseen is looked for.
+    /// Looks for memory that was mapped and unmapped unseen. 1: adopts new memory even while usage
+    /// is low.
     Adopt,
     /// -> bytes of address space that are none of the program's.
     Limit,

@@ -48,8 +48,13 @@ const NEEDED: [c_long; 34] = [
 
 /// Calls of which filters look at an argument: its place, and what we give.
 const LOOKED_AT: [(c_long, usize, &[u32]); 3] = [
-    // A userfaultfd from the device, its handshake, a scan of the pagemap.
-    (libc::SYS_ioctl, 1, &[0xaa00, 0xc018_aa3f, 0xc060_6610]),
+    // A userfaultfd from the device, its handshake, a scan of the pagemap, a question for a
+    // mapping.
+    (
+        libc::SYS_ioctl,
+        1,
+        &[0xaa00, 0xc018_aa3f, 0xc060_6610, 0xc068_6611],
+    ),
     // The first task of a service, and its threads.
     (libc::SYS_clone, 0, &[0x00b0_0100, 0x007d_0f00]),
     // PR_SET_NAME, _GET_DUMPABLE, _SET_NO_NEW_PRIVS, _GET_TID_ADDRESS,

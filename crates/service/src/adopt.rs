@@ -12,11 +12,12 @@ use crate::serve::{Calls, pages, vpn};
 use crate::sys::PAGE;
 use crate::{door, end, heap};
 use core::sync::atomic::AtomicBool;
-use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::Ordering::{Relaxed, Release};
 use core::time::Duration;
 use deckle_door::{Op, REGION};
 use deckle_live::pager::Role;
-use deckle_mm::{Charge, Machine, Prot, Vpn, Work};
+use deckle_mm::units::bytes_to_pages;
+use deckle_mm::{Charge, Machine, Prot, Store, Vpn, Work};
 use deckle_sys::clock::CpuClock;
 use deckle_sys::signal;
 use std::time::Instant;
@@ -33,6 +34,9 @@ const SHARE: u32 = 50;
 /// No longer than that is it not looked after a look in vain.
 const REST: Duration = Duration::from_millis(100);
 
+/// Milliseconds that a reclaiming task waits at most until unseen memory is adopted.
+const TURNS: u32 = 30;
+
 /// What was seen at the last glance at how much there is.
 #[derive(Default)]
 pub struct Glimpse {
@@ -46,8 +50,18 @@ pub struct Glimpse {
 pub enum Found {
     /// It is taken if memory is not far from short.
     IfShort,
-    /// It is taken: a child will have it, too.
+    /// It is taken: before a fork, or to be locked or reclaimed.
     Always,
+}
+
+impl Found {
+    /// From the argument of [`Op::Adopt`].
+    pub fn of(word: usize) -> Found {
+        match word {
+            0 => Found::IfShort,
+            _ => Found::Always,
+        }
+    }
 }
 
 /// Whether the program has used CPU time since that was asked last.
@@ -90,22 +104,31 @@ pub fn looker(process: &'static Process) {
 }
 
 impl Process {
-    /// Has somebody look, if there is more or less than at the last glance; after CPU time of the
-    /// program's.
+    /// Reads how much there is, after CPU time of the program's. While usage is high and that has
+    /// changed, the looker looks at the mappings.
     pub fn glance(&self) {
-        if !RUNG.swap(false, Acquire) {
+        if !RUNG.load(Relaxed) {
             return;
         }
+        // Outside the gate a fork might copy a lock that this task holds.
+        let Some(_inside) = self.pager.gate().try_enter() else {
+            return;
+        };
+        RUNG.store(false, Relaxed);
         let mut glimpse = self.glimpse.lock();
         let Some(now) = self.own.size() else { return };
         self.charge_left(now);
+        if self.room() > 0 {
+            // What comes is left to the kernel, and what has gone is looked for when it matters.
+            return;
+        }
         let seen = glimpse.size;
         let has_come = now.mapped != seen.mapped || now.resident.abs_diff(seen.resident) >= NEWS;
         let may_look = glimpse.until.is_none_or(|until| Instant::now() >= until);
         if has_come && may_look {
             glimpse.size = now;
             self.pager.want_look();
-        } else if self.account.usage() > self.account.max() {
+        } else if self.left.load(Relaxed) > 0 || self.account.usage() > self.account.max() {
             self.pager.want_look();
         }
     }
@@ -113,24 +136,61 @@ impl Process {
     /// Charges what is there, and not charged, while memory is far from short. What is charged
     /// before it is there hides as much of it.
     fn charge_left(&self, now: Size) {
-        let mm = self.pager.mm();
-        if mm.leaves_holes() {
-            let own = (self.account.own()).saturating_sub(self.left.load(Relaxed));
-            let left = now.resident.saturating_sub(self.resident() + own);
-            self.left.store(left, Relaxed);
+        let own = (self.account.own()).saturating_sub(self.left.load(Relaxed));
+        let stored = bytes_to_pages(self.pager.mm().store().ram_bytes());
+        let known = self.resident() + own + stored;
+        let unmanaged = now.resident.saturating_sub(known);
+        self.unmanaged.store(unmanaged, Relaxed);
+        if self.room() > 0 {
+            self.left.store(unmanaged, Relaxed);
             self.settle_tables();
         }
-        door().far.store(mm.leaves_holes(), Relaxed);
+        self.tell_room();
+    }
+
+    /// Pages that the program may map unseen before new memory is adopted at once. Memory that
+    /// cannot be adopted counts even while it is not charged: else the answer would alternate,
+    /// since it is charged only while there is room.
+    pub fn room(&self) -> u64 {
+        let left = self.left.load(Relaxed);
+        let more = self.unmanaged.load(Relaxed).saturating_sub(left);
+        self.pager.mm().room_for_holes().saturating_sub(more)
+    }
+
+    /// Publishes the room to the program: none where no task looks for memory later.
+    pub fn tell_room(&self) {
+        door()
+            .far
+            .store(self.pager.mm().room_for_holes() > 0, Relaxed);
+        let is_watched = door().adopts.load(Relaxed) && self.own.finds();
+        let room = if is_watched { self.room() } else { 0 };
+        door().tell_room(room);
+    }
+
+    /// Has the memory adopted that is left to the kernel, for reclaim, and waits at most [`TURNS`]
+    /// ms for that: the adopting task may itself be waiting for another process.
+    pub fn take_left(&self) {
+        const TURN: Duration = Duration::from_millis(1);
+        let is_left = || self.left.load(Relaxed) > 0;
+        if is_left() {
+            self.wants_all.store(true, Relaxed);
+            self.pager.want_look();
+        }
+        (0..TURNS)
+            .take_while(|_| is_left())
+            .for_each(|_| end::sleep(TURN));
     }
 
     /// Looks, if that is wanted.
     pub fn look(&self) {
         while self.pager.take_look() {
             let begin = Instant::now();
-            let taken = door().requests.ask(Op::Adopt, [0; 6]);
+            let all = usize::from(self.wants_all.swap(false, Relaxed));
+            let taken = door().requests.ask(Op::Adopt, [all, 0, 0, 0, 0, 0]);
             // Others' calls may have been waited for, too.
             let rest = (begin.elapsed() * SHARE).min(REST);
             let until = (taken == Ok(0)).then(|| Instant::now() + rest);
+            let _inside = self.pager.gate().enter();
             self.glimpse.lock().until = until;
             self.shrink_back();
         }
@@ -140,7 +200,6 @@ impl Process {
     /// between which it is looked for more; has a process killed if nobody has more to give.
     fn shrink_back(&self) {
         let (account, mm) = (&self.account, self.pager.mm());
-        let _inside = self.pager.gate().enter();
         if account.usage() > account.high() {
             mm.machine().kick(Work::Reclaim);
         }
@@ -150,7 +209,7 @@ impl Process {
         }
         let pages = lacks.max(DONATION);
         if mm.reclaim_hard(pages) == 0 && !account.reclaim_elsewhere(pages) {
-            end::outgrown(self);
+            end::outgrown(self, 0);
         }
         self.rest.stir();
     }
@@ -181,14 +240,14 @@ impl Calls {
             return Ok(0);
         };
         let grown = self.take_grown(&grown);
-        if how == Found::IfShort && self.process.pager.mm().leaves_holes() {
+        if how == Found::IfShort && self.process.room() > 0 {
             return Ok(grown);
         }
         // From here on it is charged as it is found.
         self.process.left.store(0, Relaxed);
         self.process.settle_tables();
         let mut new = all;
-        let adopts = self.process.account.group().adopts() && self.lock_future.is_none();
+        let adopts = self.process.account.group().adopts();
         new.retain(|one| adopts && !self.may_be_ours(one) && self.is_worth_it(one));
         if new.is_empty() {
             return Ok(grown);
@@ -205,11 +264,8 @@ impl Calls {
     /// Takes what is mapped from `start` on, where a block of so many bytes of the program's own
     /// allocator lies: that alone, if it is `one` mapping by itself, else up to the end of the heap
     /// that it is in. To where that is. Where mappings touch they may be one, of which another part
-    /// may be a stack of ours. What is locked from now on stays the kernel's.
+    /// may be a stack of ours.
     pub fn cover(&mut self, start: usize, bytes: usize, one: bool) -> Result<usize, i32> {
-        if self.lock_future.is_some() {
-            return Err(libc::EPERM);
-        }
         let block_end = start + bytes.next_multiple_of(PAGE);
         let most = match one {
             true => block_end,
@@ -332,8 +388,22 @@ impl Calls {
             for page in held.within(start, bytes) {
                 let _ = self.process.hold(page, PAGE);
             }
+            self.lock_new(start, bytes);
         }
         is_taken
+    }
+
+    /// Locks an adopted range if the program has called mlockall for future mappings. If the limit
+    /// has no room for it, the largest process of the group is killed, as for a fault.
+    fn lock_new(&self, start: usize, bytes: usize) {
+        let Some(on_fault) = self.lock_future else {
+            return;
+        };
+        let lock = || self.lock_so(vpn(start), pages(bytes), on_fault);
+        if lock().is_err() {
+            end::outgrown(self.process, pages(bytes));
+            let _ = lock();
+        }
     }
 
     /// Whether a mapping may be the service's: all of one that lies where its heap may be is taken

@@ -27,6 +27,12 @@ fn of_core(advice: c_int) -> Option<Advice> {
     })
 }
 
+/// Whether the kernel keeps an advice with the mapping, so that who adopts the mapping must know.
+pub fn is_kept(word: usize) -> bool {
+    let kept = [MADV_DONTFORK, MADV_DOFORK, MADV_WIPEONFORK, MADV_KEEPONFORK];
+    kept.contains(&(word as c_int))
+}
+
 /// What a fork does with a range after such an advice. What is left and wiped is left.
 fn on_fork(advice: c_int, before: OnFork) -> OnFork {
     match (advice, before) {

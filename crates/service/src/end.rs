@@ -84,13 +84,13 @@ pub fn refuses_fork(process: &Process, pages: u64) {
     not_below(process, pages, &report, &cause);
 }
 
-/// Memory is out for what the program has taken without asking.
-pub fn outgrown(process: &Process) {
+/// Memory is out after the program has grown without a charge, or for `pages` more.
+pub fn outgrown(process: &Process, pages: u64) {
     let group = process.account.group();
     let [usage, max] = [group.usage(), group.limits().max].map(|pages| pages * 4);
     let report = format!("memory: usage {usage}kB, limit {max}kB");
     let cause = format!("growth of process {}", process.pid);
-    not_below(process, 0, &report, &cause);
+    not_below(process, pages, &report, &cause);
 }
 
 /// Has a process killed unless there is room for `pages` after a while.

@@ -379,6 +379,7 @@ fn take_over(
     core::mem::forget(core::mem::replace(&mut process.own, found.own));
     process.pid = door.pid.load(Relaxed);
     process.left.store(0, Relaxed);
+    process.unmanaged.store(0, Relaxed);
     process.pager.set_program(process.pid);
     // SAFETY: in a child, by its first task; the parent's pager was frozen over the fork.
     unsafe { process.pager.after_fork(found.opened) }.map_err(|e| e.to_string())?;

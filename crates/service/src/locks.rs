@@ -3,6 +3,8 @@
 //! The kernel's mlockall would lock the range where pages rest, all of it, and fill what is
 //! managed with zeros; so it is carried out mapping by mapping, without those.
 
+use crate::adopt::Found;
+use crate::door;
 use crate::process::Process;
 use crate::serve::{Calls, errno, raw};
 use crate::sys::PAGE;
@@ -136,6 +138,15 @@ impl Calls {
         })
     }
 
+    /// Locks a managed range, and brings it in unless it is to be locked `on_fault`.
+    pub fn lock_so(&self, start: Vpn, n: u64, on_fault: bool) -> Result<(), MapError> {
+        let (mm, space) = self.process.memory();
+        match on_fault {
+            true => mm.lock_present(space, start, n),
+            false => self.lock_now(start, n),
+        }
+    }
+
     /// mlockall of a caller who may have `most` bytes locked. ENOMEM if what is mapped does
     /// not fit below the limit; what was not locked before is not locked then.
     pub fn lock_all(&mut self, flags: c_int, most: usize) -> Result<usize, i32> {
@@ -147,6 +158,11 @@ impl Calls {
             return Err(libc::EPERM);
         }
         let current = flags & libc::MCL_CURRENT != 0;
+        // The kernel's own lock would keep unseen memory from ever being adopted.
+        if self.process.account.group().adopts() {
+            let _ = self.adopt_all(Found::Always);
+            door().known.forget();
+        }
         let all = self.process.all_mapped();
         let ours = self.never_locked();
         let ours = ours.iter().map(|r| r.1).sum();

@@ -75,6 +75,11 @@ impl Own {
         Own { maps, status, more }
     }
 
+    /// Whether unseen memory can be found: the files for that are open.
+    pub fn finds(&self) -> bool {
+        self.more.is_some()
+    }
+
     /// A figure in bytes of the status; 0 if it is not there.
     pub fn figure(&self, name: &str) -> usize {
         let text = text(&self.status).unwrap_or_default();
@@ -114,9 +119,15 @@ impl Own {
         Some(all)
     }
 
-    /// The mapping at an address, or the next one; `None`: there is none, or the kernel does not
-    /// tell (before Linux 6.11).
+    /// The mapping at an address, or the next one; `None`: there is none. A kernel before Linux
+    /// 6.11 tells only all at once.
     pub fn at(&self, address: usize) -> Option<Mapping> {
+        let is_there = |one: &Mapping| one.end > address;
+        let among_all = || self.mappings()?.into_iter().find(is_there);
+        self.ask(address).or_else(among_all)
+    }
+
+    fn ask(&self, address: usize) -> Option<Mapping> {
         let file = self.maps.lock();
         let mut query = Query {
             size: size_of::<Query>() as u64,

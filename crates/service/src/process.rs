@@ -46,6 +46,10 @@ pub struct Process {
     /// Pages that the program has mapped unseen, and that are the kernel's while memory is far from
     /// short; charged, roughly.
     pub left: AtomicU64,
+    /// Resident pages of unmanaged anonymous memory at the last glance, charged or not.
+    pub unmanaged: AtomicU64,
+    /// Whether the next look adopts even while usage is low.
+    pub wants_all: AtomicBool,
     /// Whether every large mapping lies on huge pages.
     pub align_mappings: bool,
     /// What the age of inactive memory is told from.

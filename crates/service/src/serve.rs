@@ -1,6 +1,7 @@
 //! The program's calls, as the service carries them out.
 
 use crate::adopt::Found;
+use crate::advise;
 use crate::heap;
 use crate::locks::is_room;
 use crate::mappings::Mappings;
@@ -151,7 +152,8 @@ impl Calls {
             self.process.pager.settle_moves();
         }
         let managed = self.process.pager.platform().managed();
-        if is_on_a_range(op) && !managed.touches(args[0], args[1]) {
+        let is_kept = op == Op::Advise && advise::is_kept(args[2]);
+        if is_on_a_range(op) && !is_kept && !managed.touches(args[0], args[1]) {
             return request.answer(Err(FOREIGN));
         }
         if let Err(errno) = self.may_grow(op, args) {
@@ -174,7 +176,7 @@ impl Calls {
             Op::UnlockAll => self.unlock_all(),
             Op::Surrender => self.surrender(args[0], args[1]),
             Op::Look => Ok(0),
-            Op::Adopt => self.adopt_all(Found::IfShort),
+            Op::Adopt => self.adopt_all(Found::of(args[0])),
             Op::Cover => self.cover(args[0], args[1], args[2] != 0),
             Op::Remap => self.remap(args),
             Op::Leave => self.leave(args[0], args[1]),
@@ -335,10 +337,7 @@ impl Calls {
         if flags & libc::MAP_LOCKED != 0 || future.is_some() {
             let on_fault = future == Some(true) && flags & libc::MAP_LOCKED == 0;
             let as_it_comes = on_fault || is_room(bytes, flags);
-            let locked = match as_it_comes && flags & libc::MAP_POPULATE == 0 {
-                true => mm.lock_present(space, at, n),
-                false => self.lock_now(at, n),
-            };
+            let locked = self.lock_so(at, n, as_it_comes && flags & libc::MAP_POPULATE == 0);
             if let Err(error) = locked {
                 // SAFETY: known to nobody, or what the program has replaced.
                 let _ = unsafe { self.process.pager.unmap(at, n) };

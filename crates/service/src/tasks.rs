@@ -73,6 +73,7 @@ pub fn run(process: &'static Process) -> ! {
         .and_then(|()| shed::calls(process));
     match ready {
         Ok(()) => {
+            process.tell_room();
             crate::door().tell();
             look::after(process)
         }
@@ -263,6 +264,8 @@ fn manage(door: &Door, found: Found, link: Link, line: LineId) -> Result<&'stati
         rest: Rest::default(),
         glimpse: Lock::new(Glimpse::default()),
         left: AtomicU64::new(0),
+        unmanaged: AtomicU64::new(0),
+        wants_all: AtomicBool::new(false),
         align_mappings,
         history: Lock::new(Default::default()),
         rooms: Lock::new(Default::default()),
@@ -328,10 +331,7 @@ pub fn donate(process: &Process, before: &mut bool, time: Duration) -> bool {
             return true;
         }
     }
-    if process.left.load(Relaxed) > 0 {
-        // What is not managed yet cannot be given.
-        process.pager.want_look();
-    }
+    process.take_left();
     let _inside = process.pager.gate().enter();
     let mm = process.pager.mm();
     // In larger portions than are asked for: the store grows by whole segments, and what a small
@@ -376,8 +376,9 @@ impl Process {
         let counts = mm.store().ram(|ram| ram.counts());
         stats.add(Item::SwpinFile, mm.store().ram(|ram| ram.take_file_reads()));
         let mut history = self.history.lock();
+        let managed = (stats.get(Item::NrAnon) + stats.get(Item::NrOpen)).saturating_sub(borrowed);
         let gauges = deckle_group::Gauges {
-            resident: (stats.get(Item::NrAnon) + stats.get(Item::NrOpen)).saturating_sub(borrowed),
+            resident: managed + self.left.load(Relaxed),
             inactive: stats.get(Item::NrInactive),
             droppable: droppable(
                 mm.queued(),
@@ -415,8 +416,7 @@ impl Process {
     /// returns whether there is more to do of that.
     pub fn settle(&self) -> bool {
         use deckle_mm::Store;
-        let far = self.pager.mm().leaves_holes();
-        crate::door().far.store(far, Relaxed);
+        self.tell_room();
         let store = self.pager.mm().store();
         self.settle_tables();
         self.account.group().note_settled(self.account.line());

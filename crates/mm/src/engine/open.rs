@@ -81,17 +81,22 @@ impl<E: Env> Engine<E> {
             && self.charge().try_charge(pages).is_ok()
     }
 
-    /// Whether holes are left to the system now.
-    pub fn leaves_holes(&self) -> bool {
-        self.is_far_below_high(&self.tunables(), 1)
+    /// Pages that can be charged before usage reaches the share of `memory.high` below which the
+    /// system fills holes (`fault_open_ratio`); 0: usage is above it.
+    pub fn room_for_holes(&self) -> u64 {
+        self.room(&self.tunables())
     }
 
-    /// Whether `pages` more leave usage as far below `memory.high` as the knob says, so that they
-    /// may be charged before they are there.
-    pub(crate) fn is_far_below_high(&self, t: &Tunables, pages: u64) -> bool {
+    fn room(&self, t: &Tunables) -> u64 {
         let high = self.charge().high().min(self.charge().max());
         let most = high / 100 * u64::from(t.fault_open_ratio);
-        self.charge().usage().saturating_add(pages) <= most
+        most.saturating_sub(self.charge().usage())
+    }
+
+    /// Whether usage is so far below `memory.high` that `pages` may be charged before they are
+    /// there.
+    pub(crate) fn is_far_below_high(&self, t: &Tunables, pages: u64) -> bool {
+        pages <= self.room(t)
     }
 
     /// Ends the openness of what is open among the pages `first..first + n` of a block. Block

@@ -4,6 +4,7 @@
 //! before the program has touched the block. Blocks that the loader has had before the program's
 //! own allocator was looked up are in the first megabyte ([`boot`](super::boot)).
 
+use crate::map::locks;
 use crate::sys::{self, PAGE};
 use crate::{DOOR, config, gate};
 use core::ffi::{CStr, c_int, c_void};
@@ -170,15 +171,44 @@ pub unsafe fn posix_memalign(out: *mut Block, align: usize, size: usize) -> c_in
 #[inline]
 pub unsafe fn free(block: Block) {
     // SAFETY: the caller's promise.
-    unsafe { next::<unsafe extern "C" fn(Block)>(Next::Free)(block) }
+    unsafe {
+        let pages = pages_of(block);
+        next::<unsafe extern "C" fn(Block)>(Next::Free)(block);
+        if pages > 0 {
+            DOOR.give_room(pages);
+        }
+    }
 }
 
 /// # Safety
 /// A live block of the program's allocator, or null.
 pub unsafe fn realloc(block: Block, size: usize) -> Block {
     type Realloc = unsafe extern "C" fn(Block, usize) -> Block;
+    // SAFETY: the caller's promise. What the old block had stays its, or is free again.
+    unsafe {
+        let pages = pages_of(block);
+        let new = next::<Realloc>(Next::Realloc)(block, size);
+        if pages > 0 && !(new.is_null() && size > 0) {
+            DOOR.give_room(pages);
+        }
+        seen(new, size)
+    }
+}
+
+/// Pages of a block that is a mapping of libc's by itself; 0 for all others.
+///
+/// # Safety
+/// A live block of the program's allocator, or null.
+#[inline]
+unsafe fn pages_of(block: Block) -> u64 {
+    /// Where such a block begins in its first page.
+    const HEAD: usize = 16;
+    if block as usize % PAGE != HEAD || !IS_LIBC.load(Relaxed) || !has_bit(block) {
+        return 0;
+    }
     // SAFETY: the caller's promise.
-    seen(unsafe { next::<Realloc>(Next::Realloc)(block, size) }, size)
+    let bytes = unsafe { usable(block) };
+    (bytes / PAGE + 1) as u64
 }
 
 /// # Safety
@@ -254,9 +284,10 @@ fn look(block: Block, bytes: usize) {
     if !gate::is_managed() {
         return note(end.next_multiple_of(REGION));
     }
-    if DOOR.far.load(Relaxed) {
+    let to = end.next_multiple_of(STEP);
+    if !locks::is_future() && DOOR.take_room(((to - first) / PAGE) as u64) {
         // It is the kernel's, and looked for when that changes.
-        return note(end.next_multiple_of(STEP));
+        return note(to);
     }
     let covered = gate::request(Op::Cover, [first, end - first, usize::from(is_one)]);
     // Where the service cannot look it comes by later.

@@ -5,7 +5,7 @@ use crate::sys::{self, PAGE};
 use crate::{DOOR, brk, gate, rights};
 use core::ffi::c_int;
 use core::sync::atomic::AtomicUsize;
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use deckle_door::Op;
 use deckle_door::request::FOREIGN;
 use libc::c_long;
@@ -23,7 +23,7 @@ pub fn answer(number: c_long, args: [usize; 6]) -> Result<usize, i32> {
     let [a, b, c, d, e, _] = args;
     match number {
         libc::SYS_mmap => map(args),
-        libc::SYS_munmap => on_range(number, [a, b, 0], Op::Unmap),
+        libc::SYS_munmap => unmap(a, b),
         libc::SYS_mprotect if rare::hides_bytes(c) => rare::protect_by_key(number, args),
         libc::SYS_mprotect => on_range(number, [a, b, c], Op::Protect),
         libc::SYS_madvise => advise(a, b, c as c_int),
@@ -91,10 +91,30 @@ fn map(args: [usize; 6]) -> Result<usize, i32> {
     }
     match (managed, fixed) {
         _ if !gate::is_managed() => raw(libc::SYS_mmap, args),
+        (true, false) if is_left(len, prot, flags) => raw(libc::SYS_mmap, args),
         (true, _) => map_managed(args),
         (false, true) => map_foreign(args),
         (false, false) => raw(libc::SYS_mmap, args),
     }
+}
+
+/// Bytes of a mapping that stays the kernel's while usage is low: the service looks for no smaller
+/// ones later, and larger ones have room for huge pages.
+const LEFT: core::ops::Range<usize> = 256 << 10..2 << 20;
+
+/// Whether a new mapping stays the kernel's, as blocks of malloc do.
+fn is_left(len: usize, prot: c_int, flags: c_int) -> bool {
+    let is_plain = prot == libc::PROT_READ | libc::PROT_WRITE
+        && flags & !libc::MAP_STACK == libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    is_plain && LEFT.contains(&len) && !locks::is_future() && DOOR.take_room((len / PAGE) as u64)
+}
+
+fn unmap(addr: usize, len: usize) -> Result<usize, i32> {
+    let done = on_range(libc::SYS_munmap, [addr, len, 0], Op::Unmap);
+    if done.is_ok() && LEFT.contains(&len) {
+        DOOR.give_room((len / PAGE) as u64);
+    }
+    done
 }
 
 /// A mapping of managed memory.
@@ -152,7 +172,32 @@ pub fn advise(addr: usize, len: usize, advice: c_int) -> Result<usize, i32> {
         // store them once. Allocators that ask for it do so at each turn.
         return raw(libc::SYS_madvise, args);
     }
+    match advice {
+        libc::MADV_PAGEOUT | libc::MADV_COLD if len > 0 => take_left(addr, len),
+        // The kernel keeps these with the mapping: beside an adoption the service must make the
+        // call, or it would not know of it.
+        libc::MADV_DONTFORK..=libc::MADV_DOFORK | libc::MADV_WIPEONFORK | libc::MADV_KEEPONFORK
+            if addr.is_multiple_of(PAGE) && len > 0 && adopts() =>
+        {
+            let bytes = rules::pages(len)?;
+            return gate::request(Op::Advise, [addr, bytes, advice as usize]);
+        }
+        _ => {}
+    }
     on_range(libc::SYS_madvise, args, Op::Advise)
+}
+
+/// Whether the service adopts memory that was mapped unseen.
+fn adopts() -> bool {
+    gate::is_managed() && DOOR.adopts.load(Acquire)
+}
+
+/// Has unseen memory adopted that a call is about: the service can only evict and lock managed
+/// memory.
+pub fn take_left(addr: usize, len: usize) {
+    if adopts() && !gate::holds(addr, len) {
+        let _ = gate::request(Op::Adopt, [1]);
+    }
 }
 
 /// mremap. The new address counts only with MREMAP_FIXED (and MREMAP_DONTUNMAP).

@@ -3,7 +3,7 @@
 //! What may be locked depends on the credentials and the limit of the calling thread, which the
 //! service does not share: they are looked up here and told with each call.
 
-use super::calls::{by_owner, raw};
+use super::calls::{by_owner, raw, take_left};
 use crate::gate;
 use crate::sys::{self, PAGE};
 use core::ffi::c_int;
@@ -21,6 +21,11 @@ static LOCKED: AtomicBool = AtomicBool::new(false);
 /// Whether nothing is locked.
 pub fn none() -> bool {
     !LOCKED.load(Relaxed)
+}
+
+/// Whether future mappings are locked.
+pub fn is_future() -> bool {
+    FUTURE.load(Relaxed)
 }
 
 /// Bytes that the calling thread may have locked: RLIMIT_MEMLOCK, or all with CAP_IPC_LOCK.
@@ -47,12 +52,19 @@ pub fn lockable_by_mmap(flags: c_int) -> Result<usize, i32> {
     }
 }
 
+/// Bytes from which on unseen memory is adopted before it is locked: memory that the kernel has
+/// locked cannot be adopted.
+const LARGE: usize = 256 << 10;
+
 /// mlock, mlock2 and munlock, by number.
 pub fn lock(number: c_long, addr: usize, len: usize, flags: usize) -> Result<usize, i32> {
     LOCKED.store(true, Relaxed);
     // The kernel rounds the start down and the end up.
     let start = addr & !(PAGE - 1);
     let len = len.saturating_add(addr - start);
+    if number != libc::SYS_munlock && len >= LARGE {
+        take_left(start, len);
+    }
     by_owner(
         start,
         len,

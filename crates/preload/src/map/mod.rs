@@ -5,6 +5,6 @@
 
 pub mod calls;
 mod futex;
-mod locks;
+pub mod locks;
 mod rare;
 mod rules;
