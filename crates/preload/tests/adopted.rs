@@ -79,10 +79,58 @@ fn blocks_of_libcs_allocator_are_managed_from_the_start() {
         return;
     }
     let program = compile("keeps", &[]);
-    let limit = ["--memory-max", "48M", "--set", "adopt=true"];
-    let ran = run(&limit, &[program.to_str().expect("path"), "heap", "60"]);
+    let ran = run(
+        &["--memory-max", "48M", "--set", "adopt=true"],
+        &[program.to_str().expect("path"), "heap", "60"],
+    );
     expect(&ran, "keeps right");
-    let peak = ran.err.split("resident peak ").nth(1);
-    let mib = peak.and_then(|rest| rest.split_once(" MiB")?.0.parse::<f64>().ok());
-    assert!(mib.is_some_and(|mib| mib <= 48.0 + 16.0), "{}", ran.err);
+    assert!(resident_peak(&ran.err) <= 48.0 + 16.0, "{}", ran.err);
+}
+
+/// A block that is larger than what was left below half of the limit was left to the kernel as a
+/// whole: 100 MiB within 64.
+#[test]
+fn a_block_for_which_there_is_no_room_is_managed_at_once() {
+    if is_about_the_first() {
+        return;
+    }
+    let program = compile("keeps", &[]);
+    let limit = ["--memory-max", "64M", "--set", "adopt=true"];
+    let ran = run(&limit, &[program.to_str().expect("path"), "one", "100"]);
+    expect(&ran, "keeps right");
+    let peak = resident_peak(&ran.err);
+    assert!(peak <= 64.0, "{}", ran.err);
+}
+
+/// What mlockall locks was the kernel's for good, and outside the limit.
+#[test]
+fn blocks_that_are_locked_as_they_come_are_within_the_limit() {
+    if is_about_the_first() {
+        return;
+    }
+    let program = compile("keeps", &[]);
+    let program = program.to_str().expect("path");
+    let limit = ["--memory-max", "64M", "--set", "adopt=true"];
+    for how in ["all", "future", "fault", "block"] {
+        let ran = run(&limit, &[program, "locked", "36", how]);
+        expect(&ran, "keeps right");
+        let none = ran.err.contains("deckle: swap     0 B out");
+        assert!(
+            none && resident_peak(&ran.err) >= 36.0,
+            "{how}: {}",
+            ran.err
+        );
+        let ran = run(&limit, &[program, "locked", "80", how]);
+        match how {
+            "block" => assert!(ran.out.contains("no block is locked"), "{}", ran.err),
+            _ => assert!(ran.err.contains("out of memory"), "{how}: {}", ran.err),
+        }
+    }
+}
+
+/// As the summary tells it, MiB.
+fn resident_peak(err: &str) -> f64 {
+    let text = err.split("resident peak ").nth(1).expect("a peak");
+    let mib = text.split_once(" MiB").expect("MiB").0;
+    mib.parse().expect("a number")
 }

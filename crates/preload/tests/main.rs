@@ -18,3 +18,4 @@ mod second;
 #[path = "../../uffd/tests/common/skipped.rs"]
 mod skipped;
 mod spawns;
+mod tools;

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 /// Whether a program answers.
-fn have(program: &str, question: &str) -> bool {
+pub fn have(program: &str, question: &str) -> bool {
     let mut ask = Command::new(program);
     ask.arg(question)
         .stdout(Stdio::null())

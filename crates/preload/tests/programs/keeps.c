@@ -1,5 +1,7 @@
 /* What a program sees of its own allocator. Prints "keeps right". Arguments: "calls"; "deep" and a
-   library; "early" and a library whose constructor allocates, which is linked; "heap" and how many MiB each of two threads has at least. */
+   library; "early" and a library whose constructor allocates, which is linked; "heap" and how many
+   MiB each of two threads has at least; "one" and of how many MiB a block is; "locked", how many MiB
+   are, and how: "all", "future", "fault" by mlockall, "block" by mlock. */
 #include "defects.h"
 #include <dlfcn.h>
 #include <malloc.h>
@@ -93,6 +95,41 @@ static void *fills(void *which)
 	return NULL;
 }
 
+static void fills_one(size_t bytes)
+{
+	unsigned char *block = malloc(bytes);
+	CHECK(block);
+	uint64_t sum = 0;
+	for (size_t at = 0; at < bytes; at += PAGE)
+		*(uint64_t *)(block + at) = mixed(at);
+	for (size_t at = 0; at < bytes; at += PAGE)
+		sum += *(uint64_t *)(block + at) == mixed(at);
+	CHECK(sum == bytes / PAGE);
+	free(block);
+}
+
+static void locks(size_t bytes, const char *how)
+{
+	if (strcmp(how, "block") == 0) {
+		char *block = malloc(bytes);
+		if (mlock(block, bytes) != 0) {
+			CHECK(errno == ENOMEM);
+			puts("no block is locked");
+			return;
+		}
+		memset(block, 1, bytes);
+	} else {
+		int flags = strcmp(how, "fault") == 0 ? MCL_FUTURE | MCL_ONFAULT : MCL_FUTURE;
+		CHECK(mlockall(strcmp(how, "all") == 0 ? flags | MCL_CURRENT : flags) == 0);
+		for (size_t at = 0; at < bytes; at += 64 << 10) {
+			char *block = malloc(64 << 10);
+			CHECK(block);
+			memset(block, 1, 64 << 10);
+		}
+	}
+	usleep(300000);
+}
+
 int main(int argc, char **argv)
 {
 	watch(60);
@@ -118,6 +155,10 @@ int main(int argc, char **argv)
 		fills((void *)(1ul << 32));
 		CHECK(pthread_join(thread, NULL) == 0);
 	}
+	if (strcmp(argv[1], "one") == 0)
+		fills_one(atol(argv[2]) * MIB);
+	if (strcmp(argv[1], "locked") == 0)
+		locks(atol(argv[2]) * MIB, argv[3]);
 	puts("keeps right");
 	return 0;
 }

@@ -47,7 +47,7 @@ static void *writer(void *arg) {
 }
 int main(int argc, char **argv) {
     pages = atol(argv[1]) * 256;
-    m = malloc(pages * 4096);
+    m = aligned_alloc(4096, pages * 4096);
     memset(m, 0, pages * 4096);
     fill();
     FILE *stream = fopen("/proc/self/status", "r");
