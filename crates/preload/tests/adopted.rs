@@ -1,7 +1,7 @@
 //! `adopt = true`: memory that programs map by instructions of their own is found, and managed
 //! where it is.
 
-use crate::common::{compile, expect, figure, is_about_the_first, run};
+use crate::common::{compile, expect, figure, is_about_the_first, mebibytes, run};
 
 const LIMIT: [&str; 4] = ["--memory-max", "96M", "--set", "adopt=true"];
 
@@ -84,7 +84,11 @@ fn blocks_of_libcs_allocator_are_managed_from_the_start() {
         &[program.to_str().expect("path"), "heap", "60"],
     );
     expect(&ran, "keeps right");
-    assert!(resident_peak(&ran.err) <= 48.0 + 16.0, "{}", ran.err);
+    assert!(
+        mebibytes(&ran.err, "resident peak ") <= 48.0 + 16.0,
+        "{}",
+        ran.err
+    );
 }
 
 /// A block that is larger than what was left below half of the limit was left to the kernel as a
@@ -98,7 +102,7 @@ fn a_block_for_which_there_is_no_room_is_managed_at_once() {
     let limit = ["--memory-max", "64M", "--set", "adopt=true"];
     let ran = run(&limit, &[program.to_str().expect("path"), "one", "100"]);
     expect(&ran, "keeps right");
-    let peak = resident_peak(&ran.err);
+    let peak = mebibytes(&ran.err, "resident peak ");
     assert!(peak <= 64.0, "{}", ran.err);
 }
 
@@ -116,7 +120,7 @@ fn blocks_that_are_locked_as_they_come_are_within_the_limit() {
         expect(&ran, "keeps right");
         let none = ran.err.contains("deckle: swap     0 B out");
         assert!(
-            none && resident_peak(&ran.err) >= 36.0,
+            none && mebibytes(&ran.err, "resident peak ") >= 36.0,
             "{how}: {}",
             ran.err
         );
@@ -126,11 +130,4 @@ fn blocks_that_are_locked_as_they_come_are_within_the_limit() {
             _ => assert!(ran.err.contains("out of memory"), "{how}: {}", ran.err),
         }
     }
-}
-
-/// As the summary tells it, MiB.
-fn resident_peak(err: &str) -> f64 {
-    let text = err.split("resident peak ").nth(1).expect("a peak");
-    let mib = text.split_once(" MiB").expect("MiB").0;
-    mib.parse().expect("a number")
 }

@@ -2,7 +2,7 @@
 //! result as without a limit, all of them inside. Those that this system lacks are skipped, and
 //! that is said.
 
-use crate::common::{Ran, expect, run, without};
+use crate::common::{Ran, expect, mebibytes, run, without};
 use crate::skipped::{not_here, skipped};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -31,15 +31,7 @@ fn file(name: &str, text: &str) -> PathBuf {
 
 /// Mebibytes of anonymous memory outside of the limit, by the summary.
 fn outside(ran: &Ran) -> f64 {
-    let rest = ran.err.split("unmanaged_anon ").nth(1).expect("a summary");
-    let mut words = rest.split(' ');
-    let amount: f64 = words.next().and_then(|n| n.parse().ok()).expect("amount");
-    match words.next() {
-        Some("B") => amount / f64::from(1 << 20),
-        Some("KiB") => amount / 1024.0,
-        Some("MiB") => amount,
-        unit => panic!("{unit:?}"),
-    }
+    mebibytes(&ran.err, "unmanaged_anon ")
 }
 
 /// It says under a limit what it says without, and no program of it is outside.

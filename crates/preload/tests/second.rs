@@ -1,7 +1,7 @@
 //! Programs into which no library can be loaded: static, musl's, Go's, and those that leave their
 //! environment behind.
 
-use crate::common::{Ran, compile, expect, figure, run};
+use crate::common::{Ran, compile, expect, figure, mebibytes, run};
 use crate::skipped::not_here;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -25,14 +25,8 @@ fn managed(ran: &Ran, line: &str) {
         "stderr:\n{}",
         ran.err
     );
-    let outside = ran.err.split("unmanaged_anon ").nth(1).expect("a figure");
-    let words: Vec<&str> = outside.split_whitespace().take(2).collect();
-    let small = match words[..] {
-        [_, "B" | "KiB"] => true,
-        [number, "MiB"] => number.parse::<f64>().is_ok_and(|n| n <= 4.0),
-        _ => false,
-    };
-    assert!(small, "outside the limit: {words:?}\n{}", ran.err);
+    let outside = mebibytes(&ran.err, "unmanaged_anon ");
+    assert!(outside <= 4.0, "outside the limit:\n{}", ran.err);
 }
 
 fn path(program: &Path) -> &str {

@@ -10,23 +10,25 @@ const LIMIT: [&str; 2] = ["--memory-max", "64M"];
 /// Tools ask for the program's own allocator.
 const LARGE: [&str; 4] = ["--memory-max", "1G", "--set", "adopt=true"];
 
+/// Does by a program, built so, what few do.
+fn unusual(options: &[&str], what: &str) -> Ran {
+    let program = compile("unusual", options);
+    let ran = run(&LIMIT, &[program.to_str().expect("path"), what]);
+    expect(&ran, "unusual right");
+    ran
+}
+
 /// The program read them, and so it crashed.
 #[test]
 fn pointers_that_lead_nowhere_are_an_error_of_the_call() {
-    let program = compile("unusual", &[]);
-    expect(
-        &run(&LIMIT, &[program.to_str().expect("path"), "pointers"]),
-        "unusual right",
-    );
+    unusual(&[], "pointers");
 }
 
 /// The service read the clock there.
 #[test]
 fn a_program_without_a_vdso_stays_managed() {
     // The allocator that dynamic programs have reads the clock there, too.
-    let program = compile("unusual", &["-static"]);
-    let ran = run(&LIMIT, &[program.to_str().expect("path"), "vdso"]);
-    expect(&ran, "unusual right");
+    let ran = unusual(&["-static"], "vdso");
     assert!(ran.err.contains("programs unmanaged 0"), "{}", ran.err);
     assert!(!ran.err.contains("died"), "{}", ran.err);
 }
@@ -34,11 +36,7 @@ fn a_program_without_a_vdso_stays_managed() {
 /// Such a child closed a descriptor that was another file's by then.
 #[test]
 fn processes_that_share_descriptors_and_not_memory_are_managed() {
-    let program = compile("unusual", &[]);
-    expect(
-        &run(&LIMIT, &[program.to_str().expect("path"), "files"]),
-        "unusual right",
-    );
+    unusual(&[], "files");
 }
 
 /// The program with planted errors, built for a sanitizer; `None`: the compiler has none.

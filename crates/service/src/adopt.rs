@@ -159,12 +159,11 @@ impl Process {
 
     /// Publishes the room to the program: none where no task looks for memory later.
     pub fn tell_room(&self) {
-        door()
-            .far
-            .store(self.pager.mm().room_for_holes() > 0, Relaxed);
-        let is_watched = door().adopts.load(Relaxed) && self.own.finds();
-        let room = if is_watched { self.room() } else { 0 };
-        door().tell_room(room);
+        let door = door();
+        let far = self.pager.mm().room_for_holes() > 0;
+        door.far.store(far, Relaxed);
+        let is_watched = door.adopts.load(Relaxed) && self.own.finds();
+        door.tell_room(if is_watched { self.room() } else { 0 });
     }
 
     /// Has the memory adopted that is left to the kernel, for reclaim, and waits at most [`TURNS`]

@@ -102,6 +102,20 @@ pub fn figure(text: &str, name: &str) -> u32 {
         .unwrap_or_else(|| panic!("no figure of {name}:\n{text}"))
 }
 
+/// The amount that follows `name` in a summary, mebibytes.
+pub fn mebibytes(text: &str, name: &str) -> f64 {
+    let rest = text.split(name).nth(1).expect("a summary");
+    let mut words = rest.split_whitespace();
+    let amount: f64 = words.next().and_then(|n| n.parse().ok()).expect("amount");
+    match words.next().map(|unit| unit.trim_end_matches(',')) {
+        Some("B") => amount / f64::from(1 << 20),
+        Some("KiB") => amount / 1024.0,
+        Some("MiB") => amount,
+        Some("GiB") => amount * 1024.0,
+        unit => panic!("{unit:?}"),
+    }
+}
+
 fn finish(mut command: Command, limit: Duration) -> Output {
     let _beside = host::beside();
     let child = command
