@@ -98,7 +98,7 @@ static void *fills(void *which)
 static void fills_one(size_t bytes)
 {
 	unsigned char *block = malloc(bytes);
-	CHECK(block);
+	CHECK(block && is_managed((uintptr_t)block + bytes / 2));
 	uint64_t sum = 0;
 	for (size_t at = 0; at < bytes; at += PAGE)
 		*(uint64_t *)(block + at) = mixed(at);
