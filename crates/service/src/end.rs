@@ -129,12 +129,14 @@ fn kill_largest(process: &Process, report: &dyn Display, cause: &str, kills: u64
     let Some(victim) = group.choose_victim() else {
         return;
     };
+    let mm = process.pager.mm();
+    let resident = |most, add: &mut dyn FnMut(&[u8])| mm.look_into_huge(most, add);
     let text = format!(
         "{cause}\n{report}\n{}{}",
         Members(group),
         Remedies {
             seen: group.seen(),
-            sample: process.pager.mm().store().sample(),
+            sample: mm.store().sample(resident),
         }
     );
     // Whoever asks first has it killed; all look again.

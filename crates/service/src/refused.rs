@@ -1,15 +1,15 @@
-//! Copies of some pages that could go nowhere: what the report of a kill looks at, since what is
-//! resident may not be read there.
+//! Copies of some pages that could go nowhere: what the report of a kill looks at where a program
+//! has few huge pages, since what is resident may not be read there.
 //!
 //! Each page that was refused is among them with the same chance (a reservoir: of `n` pages the
-//! last is kept with `KEPT / n`, in the place of any). Those that are refused first are the oldest
-//! of a program, its tables and code's data, and say little of what it fills memory with.
+//! last is kept with `KEPT / n`, in the place of any). They are the oldest of a program, its tables
+//! and code's data, and say little of what it fills memory with.
 
 use deckle_door::lock::Lock;
 use deckle_mm::PAGE_SIZE;
 
 /// Pages that are kept.
-const KEPT: usize = 32;
+pub const KEPT: usize = 32;
 
 /// Numbers in a row to any (SplitMix64).
 fn mix(n: u64) -> u64 {

@@ -2,7 +2,7 @@
 
 use crate::account::forward;
 use crate::heap::HUGE;
-use crate::refused::Refused;
+use crate::refused::{KEPT, Refused};
 use crate::segments::Mapped;
 use crate::swapfile::Files;
 use deckle_group::{Group, Means, Sample, SwapKind};
@@ -97,11 +97,17 @@ impl Swap {
     }
 
     /// What the pages would take that are here, and those that went nowhere, if each were stored
-    /// by either algorithm. Takes some milliseconds.
-    pub fn sample(&self) -> Sample {
+    /// by either algorithm. `resident` shows about so many pages that are in memory; those that were
+    /// refused count where it has not as many. Takes some milliseconds.
+    pub fn sample(&self, resident: impl FnOnce(u32, &mut dyn FnMut(&[u8]))) -> Sample {
         let (mut stored, mut refused) = (Trials::new(), Trials::new());
         self.ram(|ram| ram.sample(SAMPLE, &mut |page| stored.add(page)));
-        self.refused.each(|page| refused.add(page));
+        resident(KEPT as u32, &mut |page| refused.add(page));
+        self.refused.each(|page| {
+            if refused.pages() < KEPT as u64 {
+                refused.add(page);
+            }
+        });
         Sample {
             pages: stored.pages() + refused.pages(),
             stored: stored.means(),

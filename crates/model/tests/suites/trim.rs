@@ -268,3 +268,28 @@ fn r149_every_counter_has_the_name_that_users_know() {
     rig.mm.mprotect(rig.space, start, 1, Prot::R).unwrap();
     rig.verify(&"names");
 }
+
+#[test]
+fn pages_of_huge_pages_all_over_are_shown_and_stay_what_they_are() {
+    let rig = rig(tunables(409));
+    for k in 0..8 {
+        let start = rig.huge(k * BLOCK, []);
+        (0..BLOCK).for_each(|i| rig.write(start.add(i), k as u8 + 1));
+    }
+    for (most, blocks) in [(4, vec![2, 4, 6, 8]), (100, (1..=8).collect()), (0, vec![])] {
+        let mut shown = Vec::new();
+        let look = &mut |page: &[u8]| {
+            assert_eq!(page.len(), 4096);
+            shown.push(page[0]);
+        };
+        rig.mm.look_into_huge(most, look);
+        assert_eq!(shown, blocks, "of {most}");
+        rig.verify(&"shown");
+    }
+    for k in 0..8 {
+        let start = BASE.add(k * BLOCK);
+        assert_eq!(rig.folio(start).order, 9);
+        assert!((0..BLOCK).all(|i| rig.holds(start.add(i), k as u8 + 1)));
+    }
+    assert_eq!(rig.stat(Item::ThpUnderusedSplitPage), 0);
+}
