@@ -27,4 +27,7 @@ fn main() {
         println!("cargo:rustc-cdylib-link-arg=-Wl,--strip-debug");
     }
     println!("cargo:rustc-cdylib-link-arg=-Wl,-Bsymbolic-functions,--as-needed,-O1");
+    // Its constructor runs before all others: it looks functions of libc up while there is one
+    // thread, and the program's own allocator before the program has blocks of any.
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-z,initfirst");
 }

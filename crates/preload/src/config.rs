@@ -31,19 +31,34 @@ static GROUP_ENTRY: Text<96> = Text::new();
 static READ: AtomicU32 = AtomicU32::new(0);
 
 unsafe extern "C" {
-    static environ: *const *const c_char;
+    static environ: *mut *const c_char;
+    /// The loader's word for where the kernel has put the count of arguments, which they follow, up
+    /// to a null one, and the environment.
+    static __libc_stack_end: *mut usize;
 }
 
-/// Reads the environment, once. Called by the loader at the start, or by the first who needs
-/// it before.
+/// The environment, which libc does not know before its own constructors have run.
+pub fn environment() -> *mut *const c_char {
+    // SAFETY: a word of libc's and one of the loader's, set before any code but its own runs, and
+    // what the kernel has written there.
+    unsafe {
+        match environ.is_null() {
+            true => __libc_stack_end.add(*__libc_stack_end + 2).cast(),
+            false => environ,
+        }
+    }
+}
+
+/// Reads the environment, once. Called by the loader at the start, or by the first caller that
+/// needs it before.
 pub fn read() {
     if READ.compare_exchange(0, 1, Acquire, Acquire).is_err() {
         return;
     }
-    // SAFETY: the program's environment: null, or pointers to strings up to a null one.
+    // SAFETY: the program's environment: pointers to strings up to a null one.
     unsafe {
-        let mut at = environ;
-        while !at.is_null() && !(*at).is_null() {
+        let mut at = environment();
+        while !(*at).is_null() {
             let entry = CStr::from_ptr(*at).to_bytes();
             if let Some(name) = entry.strip_prefix(GROUP) {
                 DOOR.group.set(name);

@@ -39,7 +39,7 @@ mod words;
 /// What the service and this library share.
 static DOOR: deckle_door::Door = deckle_door::Door::new();
 
-/// Run by the loader before the program's main.
+/// Run by the loader before all other constructors (`initfirst`, see build.rs).
 #[used]
 #[unsafe(link_section = ".init_array")]
 static START: extern "C" fn() = start;

@@ -41,14 +41,12 @@ fn told() -> Option<[u8; 256]> {
 /// # Safety
 /// Nobody else uses the environment.
 pub unsafe fn read_told() {
-    unsafe extern "C" {
-        static mut environ: *mut *const c_char;
-    }
-    // SAFETY: null, or pointers to strings up to a null one, in memory of the process's own; the
-    // caller's promise.
+    let environment = config::environment();
+    let (mut from, mut to) = (environment, environment);
+    // SAFETY: pointers to strings up to a null one, in memory of the process's own; the caller's
+    // promise.
     unsafe {
-        let (mut from, mut to) = (environ, environ);
-        while !from.is_null() && !(*from).is_null() {
+        while !(*from).is_null() {
             match CStr::from_ptr(*from).to_bytes().strip_prefix(TOLD) {
                 Some(text) => rights::take(&parse(text)),
                 None => {
