@@ -2,20 +2,25 @@
 
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use deckle_mm::{Charge, FaultError, MapError, PAGE_SIZE, PageRun, Prot, Store, Vpn};
 use deckle_sys::futex;
+use deckle_uffd::Msg;
 
 use super::Pager;
 use super::crew::Role;
+use super::handler::{fault_of, moved_by};
+use super::machine::{LiveMachine, MESSAGES};
 use super::queue::Fault;
-use crate::platform::{Move, refused};
+use crate::platform::{LivePlatform, Move, Noted, Unread, refused};
 
 /// What is known of the program's calls that nobody saw.
 #[derive(Default)]
 pub(super) struct Heard {
+    /// Had by the task that reads messages.
+    pub(super) reading: Mutex<()>,
     /// Moves of managed memory.
     moves: AtomicU32,
     /// Had while such a move is followed, or what is not there any more is forgotten.
@@ -35,6 +40,55 @@ const APART: Duration = Duration::from_millis(100);
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Waits for the task that reads a message and has the lock until that is noted.
+pub(super) fn noted_by(heard: &Arc<Heard>) -> Noted {
+    let heard = heard.clone();
+    Box::new(move || drop(lock(&heard.reading)))
+}
+
+/// Reads messages in the place of the tasks that should, where moves are followed; and has the
+/// background follow them, or read.
+pub(super) fn unread_by(heard: &Arc<Heard>, machine: &LiveMachine) -> Unread {
+    let (heard, work) = (heard.clone(), machine.work.clone());
+    Box::new(move |platform| {
+        if platform.adopts() {
+            heard.read_here(platform);
+        }
+        work.raise(MESSAGES);
+    })
+}
+
+impl Heard {
+    /// Notes the moves that the next messages tell of, and has the threads of faults try again, for
+    /// a task that may have locks. The kernel hands out moves behind all faults: so many messages
+    /// are read at once, before a thread can fault again.
+    fn read_here(&self, platform: &LivePlatform) {
+        /// Messages at once.
+        const MOST: usize = 16;
+        let _reading = match self.reading.try_lock() {
+            Err(TryLockError::WouldBlock) => return,
+            Err(TryLockError::Poisoned(e)) => e.into_inner(),
+            Ok(reading) => reading,
+        };
+        let mut all = [const { Msg::empty() }; MOST];
+        let read = platform.program_uffd().read_events(&mut all);
+        for msg in all.iter_mut().take(read.unwrap_or(0)) {
+            if let Some(moved) = moved_by(msg) {
+                self.note_move(platform, moved);
+            } else if let Some(fault) = fault_of(msg) {
+                platform.wake(fault.page, 1);
+            }
+        }
+    }
+
+    /// The program has moved memory by a call that nobody saw, with all that it had there and the
+    /// marks of what was away. With `reading`, before any task reads the next message.
+    pub(super) fn note_move(&self, platform: &LivePlatform, moved: Move) {
+        self.moves.fetch_add(1, Relaxed);
+        platform.note_move(moved);
+    }
 }
 
 impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
@@ -87,7 +141,7 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
         // Nobody waits for the books with the reading in his hands: who follows a move has the
         // books and waits for a block, whose owner may wait until what is being read is noted.
         let _books = lock(&self.heard.books);
-        let reading = lock(&self.reading);
+        let reading = lock(&self.heard.reading);
         let platform = self.platform();
         let is_moving = || {
             let has_moved = self.heard.moves.load(Acquire) != moves;
@@ -99,7 +153,7 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
         drop(reading);
         let gone = gone(&seen);
         // Nor may a move be what it has seen.
-        let reading = lock(&self.reading);
+        let reading = lock(&self.heard.reading);
         if is_moving() {
             return None;
         }
@@ -161,13 +215,6 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
     pub fn wait_for_look(&self) -> bool {
         futex::wait(&self.heard.look, 0, self.crew().idle());
         self.is_look_wanted() || self.crew().idle().is_none()
-    }
-
-    /// The program has moved memory by a call that nobody saw, with all that it had there and the
-    /// marks of what was away. Before anybody reads the next message.
-    pub(super) fn note_move(&self, moved: Move) {
-        self.heard.moves.fetch_add(1, Relaxed);
-        self.platform().note_move(moved);
     }
 
     /// The program has moved managed memory by a call that nobody saw, and what it does unseen is

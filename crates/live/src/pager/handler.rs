@@ -1,7 +1,6 @@
 //! The four loops.
 
 use std::os::fd::AsRawFd;
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
@@ -11,6 +10,7 @@ use deckle_sys::poll::{poll, to_read};
 use deckle_uffd::{Errno, Event, Msg};
 
 use super::Pager;
+use super::adopt::lock;
 use super::cpu;
 use super::crew::Role;
 use super::gate::Inside;
@@ -56,13 +56,13 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
     /// reads that before the move was noted, or looked into.
     fn read_one(&self, msg: &mut [Msg; 1]) -> Result<bool, Errno> {
         let traced = stage(Stage::Message);
-        let reading = self.reading.lock().unwrap_or_else(PoisonError::into_inner);
+        let reading = lock(&self.heard.reading);
         if self.platform().program_uffd().read_events(msg)? == 0 {
             return Ok(false);
         }
         if let Some(moved) = moved_by(&mut msg[0]) {
             if self.platform().adopts() {
-                self.note_move(moved);
+                self.heard.note_move(self.platform(), moved);
                 drop(reading);
                 let _inside = self.gate.enter();
                 self.follow_moves();
@@ -132,6 +132,7 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
     fn serve(&self, fault: Fault, mode: FaultMode) -> bool {
         if self.platform().is_arriving(fault.page.addr() as usize) {
             // It is tried again, until the books know what is there.
+            self.follow_moves();
             self.platform().wake(fault.page, 1);
             return true;
         }
@@ -264,6 +265,10 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
     /// What is asked for by `bits`, and chores that are due.
     pub(super) fn background_step(&self, bits: u32, inside: Inside<'_>) {
         let work = &self.mm.machine().work;
+        if self.platform().has_moves() {
+            // Of which a task has read that could not follow them.
+            self.follow_moves();
+        }
         let mut chores = self.chores();
         if bits == 0 {
             chores.step(self);
@@ -354,7 +359,7 @@ pub(super) fn fault_of(msg: &mut Msg) -> Option<Fault> {
 }
 
 /// The move that a message tells of. Nothing else is asked for.
-fn moved_by(msg: &mut Msg) -> Option<Move> {
+pub(super) fn moved_by(msg: &mut Msg) -> Option<Move> {
     let event = (!msg.is_fault()).then(|| msg.take()).flatten();
     match event? {
         Event::Remap { from, to, len } => Some(Move { from, to, len }),

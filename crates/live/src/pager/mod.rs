@@ -43,7 +43,7 @@ use std::sync::{Arc, Mutex};
 use deckle_mm::{Charge, Env, MapError, Mm, SpaceId, Store, TunableError, Tunables, Vpn};
 use deckle_uffd::Errno;
 
-use crate::platform::{LiveConfig, LiveError, LiveMemory, LivePlatform, Noted, Opened, SPACE};
+use crate::platform::{LiveConfig, LiveError, LiveMemory, LivePlatform, Opened, SPACE};
 
 pub use crate::platform::drop_apart;
 pub use charge::{Limit, Shared};
@@ -112,9 +112,7 @@ pub struct Pager<C: Charge + 'static, S: Store + 'static> {
     share: share::Share,
     hooks: Box<dyn Hooks>,
     stop: OwnedFd,
-    /// Had by who reads messages.
-    reading: Arc<Mutex<()>>,
-    heard: adopt::Heard,
+    heard: Arc<adopt::Heard>,
     gate: gate::Gate,
     forcing: Option<Forcing>,
     chores: Mutex<Chores>,
@@ -143,10 +141,9 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
             config.limit_pages = Some(charge.max()).filter(|max| *max != u64::MAX);
         }
         let machine = LiveMachine::new();
-        let work = machine.work.clone();
-        config.unread = Some(Box::new(move || work.raise(machine::MESSAGES)));
-        let reading = Arc::new(Mutex::new(()));
-        config.noted = Some(noted_by(&reading));
+        let heard = Arc::new(adopt::Heard::default());
+        config.unread = Some(adopt::unread_by(&heard, &machine));
+        config.noted = Some(adopt::noted_by(&heard));
         let platform = LivePlatform::new(config).map_err(PagerError::Live)?;
         // SAFETY: to the manager in the next line. What it maps is reached through `place.rs`,
         // whose callers promise the same of their references, and by `Region`, which borrows.
@@ -164,8 +161,7 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
             hooks,
             watched: AtomicI32::new(-1),
             stop,
-            reading,
-            heard: adopt::Heard::default(),
+            heard,
             gate: gate::Gate::new(),
             forcing: None,
             chores: Mutex::new(Chores::new()),
@@ -236,13 +232,13 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
         // Faults of the parent; its lock may have been copied while somebody had it.
         forget(replace(&mut self.queue, Queue::new()));
         self.chores = Mutex::new(Chores::new());
-        self.reading = Arc::default();
-        let noted = noted_by(&self.reading);
-        self.heard = adopt::Heard::default();
+        self.heard = Arc::default();
+        let noted = adopt::noted_by(&self.heard);
+        let unread = adopt::unread_by(&self.heard, self.mm.machine());
         self.mm.forget_stalls();
         // SAFETY: the caller's promise.
         unsafe { self.mm.platform_mut().after_fork(opened) }.map_err(PagerError::Live)?;
-        self.mm.platform_mut().listen(noted);
+        self.mm.platform_mut().listen(noted, unread);
         self.mm.guard_all(self.space()).map_err(PagerError::Space)
     }
 
@@ -268,12 +264,6 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
     pub fn space(&self) -> SpaceId {
         SPACE
     }
-}
-
-/// Waits for who reads a message and has the lock until that is noted.
-fn noted_by(reading: &Arc<Mutex<()>>) -> Noted {
-    let reading = reading.clone();
-    Box::new(move || drop(adopt::lock(&reading)))
 }
 
 fn stop_signal() -> Result<OwnedFd, PagerError> {

@@ -86,12 +86,11 @@ impl LivePlatform {
         use std::mem::{forget, replace};
         // The old numbers mean nothing in the new descriptor table: not closed.
         forget(replace(&mut self.program, opened.uffd(self.caps)?));
-        forget(replace(&mut self.park, opened.uffd(self.caps)?));
         forget(replace(&mut self.pagemap, opened.pagemap()?));
         forget(replace(&mut self.memory, opened.memory()));
         let (_, len) = self.parking.range();
         self.parking
-            .after_fork(&self.park)
+            .after_fork(&self.program)
             .map_err(|e| LiveError::Parking(len, e))?;
         self.managed
             .after_fork(&self.program)

@@ -30,7 +30,7 @@ impl LiveMemory {
             // SAFETY: the frames hold nothing (pre-condition).
             unsafe { self.parking.clear_block(to) };
             if let Some(nursling) = self.nursery.take()
-                && self.moved(&self.park, to, nursling.addr(), BLOCK).is_ok()
+                && self.moved(to, nursling.addr(), BLOCK).is_ok()
             {
                 nursling.gone();
             }

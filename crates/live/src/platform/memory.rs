@@ -169,16 +169,18 @@ impl Platform for LiveMemory {
 
     fn discard(&self, at: PageRun) -> Flush {
         let is_lost = |(start, len)| self.is_lost(start, len);
-        if !self.booked(at).is_ok_and(is_lost)
-            && let Ok((start, len)) = self.run(at)
-        {
-            // SAFETY: the caller gives the bytes of the run up; the range stays registered.
-            let gone = unsafe { self.drop_booked(start, len) };
-            debug_assert!(
-                gone.is_ok(),
-                "managed memory refused MADV_DONTNEED: {gone:?}"
-            );
-        }
+        self.placed(|| {
+            if !self.booked(at).is_ok_and(is_lost)
+                && let Ok((start, len)) = self.run(at)
+            {
+                // SAFETY: the caller gives the bytes of the run up; the range stays registered.
+                let gone = unsafe { self.drop_booked(start, len) };
+                debug_assert!(
+                    gone.is_ok(),
+                    "managed memory refused MADV_DONTNEED: {gone:?}"
+                );
+            }
+        });
         FLUSHED
     }
 
@@ -259,11 +261,13 @@ impl Platform for LiveMemory {
             // Its page table goes with the mapping.
             return;
         }
-        let place = self.span(space, block.start(), (BLOCK / PAGE) as u64);
-        // Nothing of it is there where it has moved to.
-        if place.is_ok_and(|(start, len)| self.place(start, len) == (start, len)) {
-            self.clear_program_block(addr);
-        }
+        self.placed(|| {
+            let place = self.span(space, block.start(), (BLOCK / PAGE) as u64);
+            // Nothing of it is there where it has moved to.
+            if place.is_ok_and(|(start, len)| self.place(start, len) == (start, len)) {
+                self.clear_program_block(addr);
+            }
+        });
     }
 
     fn flush(&self, tokens: &mut dyn Iterator<Item = Flush>) {

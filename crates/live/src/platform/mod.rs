@@ -73,7 +73,7 @@ pub struct LiveConfig {
     pub limit_pages: Option<u64>,
     /// Who pays for huge pages made ahead of need.
     pub account: Option<Box<dyn Account>>,
-    /// Who is told when an operation waits for a message to be read that nobody reads.
+    /// Called when an operation has waited for a while for a message to be read.
     pub unread: Option<Unread>,
     /// See there.
     pub noted: Option<Noted>,
@@ -90,10 +90,10 @@ pub struct LiveConfig {
 /// Descriptors, ranges and the capabilities found at the start. All operations may be called
 /// from any task that shares the memory and the descriptor table of the one that built it.
 pub struct LivePlatform {
-    /// Serves what is managed: missing and write-protect faults.
+    /// Serves what is managed: missing and write-protect faults. The parking range is registered
+    /// with it, too, for write-protection only: so the kernel puts off what takes pages out while
+    /// a move of managed memory has not been read.
     program: Uffd,
-    /// Serves the parking range: write-protection only, no events.
-    park: Uffd,
     pagemap: Pagemap,
     /// `/proc/self/mem`, for what cannot be moved.
     memory: Option<File>,
@@ -123,7 +123,7 @@ impl LivePlatform {
     pub fn new(config: LiveConfig) -> Result<LivePlatform, LiveError> {
         let caps = config.capabilities.unwrap_or_else(self_test);
         let mut opened = config.opened;
-        let (program, park) = (opened.uffd(caps)?, opened.uffd(caps)?);
+        let program = opened.uffd(caps)?;
         let pagemap = opened.pagemap()?;
         let limit = deckle_sys::process::address_space_limit();
         let most = |share: u64| limit.map_or(usize::MAX, |l| (l / share) as usize);
@@ -132,7 +132,7 @@ impl LivePlatform {
             .parking_bytes
             .unwrap_or(4 * kernel::ram_bytes() as usize)
             .min(most(4));
-        let parking = Parking::new(want, &park).map_err(|e| LiveError::Parking(want, e))?;
+        let parking = Parking::new(want, &program).map_err(|e| LiveError::Parking(want, e))?;
         let huge_advice = caps.huge() && !caps.has(Capability::BlockRecipe);
         let managed = Managed::new(huge_advice, config.dont_fork);
         let off = config.limit_pages.is_some_and(|l| l < NURSERY_LEAST);
@@ -140,7 +140,6 @@ impl LivePlatform {
         let zeros = Reservation::new(BLOCK, libc::PROT_READ).map_err(LiveError::Own)?;
         Ok(LivePlatform {
             program,
-            park,
             pagemap,
             memory: opened.memory(),
             parking,

@@ -6,21 +6,22 @@
 //! the program moves the pages between two of them.
 //!
 //! A move may have put its pages in the place of others that are managed: these are gone, and until
-//! the books have forgotten them nothing is done there. Who takes pages out by a call that is not
-//! put off looks afterwards whether they may have been those that came: which cannot be told, so
+//! the books have forgotten them nothing is done there. An operation that was under way while the
+//! message of such a move was read may have reached the pages that came: which cannot be told, so
 //! that the program is ended then.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use deckle_mm::PlatformError;
 use deckle_mm::platform::Stop;
-use deckle_uffd::Errno;
+use deckle_uffd::{Errno, Partial, Why};
 
 use super::kernel::{self, PAGE};
-use super::{GONE, LivePlatform};
+use super::{GONE, LivePlatform, Unread};
 
 /// A range has gone from one place to another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,6 +41,8 @@ pub type Noted = Box<dyn Fn() + Send + Sync>;
 #[derive(Clone, Copy)]
 struct Unfollowed {
     of: Move,
+    /// How many were noted before it.
+    number: u32,
     /// What was managed at the new place is forgotten.
     cleared: bool,
 }
@@ -55,9 +58,16 @@ impl Unfollowed {
     }
 }
 
+thread_local! {
+    /// How many moves had been noted when the range was placed that the task works on.
+    static PLACED: Cell<Option<u32>> = const { Cell::new(None) };
+}
+
 #[derive(Default)]
 pub(super) struct Moves {
     any: AtomicBool,
+    /// How many there were.
+    count: AtomicU32,
     /// In their order.
     list: RwLock<VecDeque<Unfollowed>>,
     noted: Option<Noted>,
@@ -84,15 +94,23 @@ impl Moves {
 
 impl LivePlatform {
     /// In a child of fork: its own.
-    pub(crate) fn listen(&mut self, noted: Noted) {
+    pub(crate) fn listen(&mut self, noted: Noted, unread: Unread) {
         self.moved = Moves::new(Some(noted));
+        self.remembered.unread = Some(unread);
+    }
+
+    /// Whether the books do not follow all moves yet that are noted.
+    pub(crate) fn has_moves(&self) -> bool {
+        self.moved.any.load(Acquire)
     }
 
     /// A move has been read: before anybody reads the next message.
     pub(crate) fn note_move(&self, moved: Move) {
         let mut list = self.moved.write();
+        let number = self.moved.count.fetch_add(1, AcqRel);
         list.push_back(Unfollowed {
             of: moved,
+            number,
             cleared: false,
         });
         self.moved.any.store(true, Release);
@@ -145,16 +163,24 @@ impl LivePlatform {
         (at, n)
     }
 
-    /// Whether something was moved to a range, in the place of what the books have there; not, if
-    /// nothing unseen is followed. Asked by who has just taken something out by a call that a move
-    /// does not put off.
-    pub(super) fn has_arrived(&self, start: usize, len: usize) -> bool {
-        if !self.adopts {
+    /// Whether something was moved to a range, in the place of what the books have there, since the
+    /// range that the task works on was [placed](Self::placed).
+    fn has_arrived(&self, start: usize, len: usize) -> bool {
+        let Some(placed) = PLACED.get() else {
             return false;
-        }
-        let heard = self.hear_moves();
-        let replaces = |m: &Unfollowed| m.replaces(start, len);
-        !heard || self.moved.any.load(Acquire) && self.moved.read().iter().any(replaces)
+        };
+        self.noted_moves() != placed
+            && (self.moved.read().iter())
+                .any(|m| m.number.wrapping_sub(placed) as i32 >= 0 && m.replaces(start, len))
+    }
+
+    /// Does a work on ranges of the books that it looks the place of up. Moves that are noted from
+    /// now on concern it.
+    pub(super) fn placed<T>(&self, work: impl FnOnce() -> T) -> T {
+        PLACED.set(self.adopts.then(|| self.noted_moves()));
+        let result = work();
+        PLACED.set(None);
+        result
     }
 
     /// Waits until of each move before this the message has been read. False: of one it has not,
@@ -179,29 +205,65 @@ impl LivePlatform {
     pub(super) unsafe fn drop_booked(&self, start: usize, len: usize) -> Result<(), Errno> {
         // SAFETY: the caller's promise; of others' bytes it is told.
         let gone = unsafe { kernel::drop_pages(start, len) };
-        if self.has_arrived(start, len) {
+        if self.adopts && (!self.hear_moves() || self.has_arrived(start, len)) {
             self.tear();
         }
         gone
     }
 
-    /// Marks pages that were just taken out: by the parking range's descriptor, which knows nothing
-    /// of changes. Where others have come to the place of some of them meanwhile, those are there,
-    /// or may be what was taken out.
+    /// Marks pages that were just taken out, but for those in whose place others have come since,
+    /// which are forgotten soon.
     pub(super) fn remember_taken(&self, start: usize, len: usize) {
         if !self.has_arrived(start, len) {
             return self.remember(start, len);
         }
-        for page in (start..start + len).step_by(PAGE) {
-            if !self.has_arrived(page, PAGE) {
-                self.remember(page, PAGE);
-            } else if self.kept_from(page, PAGE) == 0 {
+        let pages = (start..start + len).step_by(PAGE);
+        pages
+            .filter(|&page| !self.has_arrived(page, PAGE))
+            .for_each(|page| self.remember(page, PAGE));
+    }
+
+    /// Makes a call of the kernel's that takes the pages of the first range to the second. The kernel
+    /// puts it off while a move is not read, and it is put off here if one was noted since the range
+    /// was [placed](Self::placed). One that was read during the call may have been before it: the
+    /// program is ended if that came to one of the ranges.
+    pub(super) fn unmoved(
+        &self,
+        [from, to]: [usize; 2],
+        len: usize,
+        call: impl FnOnce() -> Result<deckle_uffd::Done, Partial>,
+    ) -> Result<deckle_uffd::Done, Partial> {
+        let Some(placed) = PLACED.get() else {
+            return call();
+        };
+        let put_off = Partial {
+            done: 0,
+            why: Why::Again { changing: true },
+        };
+        if self.noted_moves() != placed {
+            return Err(put_off);
+        }
+        let result = call();
+        if result != Err(put_off) && self.noted_moves() != placed {
+            let list = self.moved.read();
+            if list
+                .iter()
+                .any(|m| m.replaces(from, len) || m.replaces(to, len))
+            {
                 self.tear();
             }
         }
+        result
     }
 
-    /// Something was taken out while others [came](Self::has_arrived) to its place.
+    /// How many moves have been noted, when all are that have been read.
+    fn noted_moves(&self) -> u32 {
+        self.wait_for_note();
+        self.moved.count.load(Acquire)
+    }
+
+    /// Others may have come to a place while its pages were taken or dropped, or of a move the
+    /// message has not been read after long.
     fn tear(&self) {
         self.moved.torn.store(true, Release);
     }
@@ -228,11 +290,11 @@ impl LivePlatform {
         (start, len): (usize, usize),
         work: impl FnOnce(usize, usize) -> Result<deckle_mm::platform::Done, PlatformError>,
     ) -> Result<deckle_mm::platform::Done, PlatformError> {
-        let (at, n) = self.place(start, len);
-        if n == 0 {
-            return Err(GONE);
-        }
-        work(at, n).map_err(|e| {
+        let (at, n, result) = self.placed(|| match self.place(start, len) {
+            (at, 0) => (at, 0, Err(GONE)),
+            (at, n) => (at, n, work(at, n)),
+        });
+        result.map_err(|e| {
             let done = e.at as usize * PAGE;
             let is_moved =
                 || self.is_changing() || self.moved_to(start + done, at + done).is_some();

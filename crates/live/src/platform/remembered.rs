@@ -23,18 +23,18 @@ use crate::trace::{Stage, stage};
 
 /// Times a call is repeated that finds the address space changing, which takes microseconds.
 const PATIENCE: u32 = 100_000;
-/// ... before somebody is asked to read what tells of the change: all who should may wait for its
-/// end in such a call.
+/// ... and so often from one time to the next that the task reads what tells of the change itself:
+/// all tasks that should may wait for its end in such a call.
 const UNREAD: u32 = 100;
 
-/// Called with locks held: wakes somebody who reads messages.
-pub type Unread = Box<dyn Fn() + Send + Sync>;
+/// Called with locks held: has messages read, or reads them.
+pub type Unread = Box<dyn Fn(&LivePlatform) + Send + Sync>;
 
 /// Whether markers can be believed, and who helps where they cannot be set.
 pub(super) struct Remembered {
     /// A page could not be marked, so that a page without a marker says nothing.
     forgetful: AtomicBool,
-    unread: Option<Unread>,
+    pub unread: Option<Unread>,
 }
 
 impl Remembered {
@@ -125,12 +125,19 @@ impl LivePlatform {
             if let Some(done) = attempt() {
                 return Some(done);
             }
-            if let (UNREAD, Some(unread)) = (n, &self.remembered.unread) {
-                unread();
+            if n % UNREAD == UNREAD - 1 {
+                self.have_read();
             }
             kernel::yield_now();
         }
         None
+    }
+
+    /// Has messages read: what they tell of hinders the caller.
+    pub(super) fn have_read(&self) {
+        if let Some(unread) = &self.remembered.unread {
+            unread(self);
+        }
     }
 
     /// Which pages, at most a block and none of them there, have no marker.

@@ -7,7 +7,7 @@
 
 use deckle_mm::{Done, PageRun, PlatformError, Prot, Stop, Vpn};
 use deckle_uffd::{
-    Categories, CopyMode, MoveMode, PageEntry, Partial, ProtectMode, Uffd, WakeMode, Why, finish,
+    Categories, CopyMode, MoveMode, PageEntry, Partial, ProtectMode, WakeMode, Why, finish,
 };
 
 use super::error::{half_done, refused, stop};
@@ -15,39 +15,13 @@ use super::kernel::{self, BLOCK, PAGE};
 use super::{LivePlatform, rights};
 use crate::trace::{Stage, stage};
 
-/// How often a call is repeated that found the address space changing, before the caller hears
-/// of it: the caller may be the one who must read the event that stands in the way (P9).
+/// How often a call is repeated that found the address space changing, before the message that
+/// stands in the way is read in the place of the tasks that should (P9), and the caller is told.
 const PATIENCE: u32 = 8;
 
 /// What is looked at, taken out and marked at once, so that the moment is short in which a discard
 /// goes unnoticed (`remembered.rs`).
 const PIECE: usize = 16 * PAGE;
-
-/// Repeats a range operation over what is left, with bounded patience.
-///
-/// The kernel may have cut the range into several mappings where the core sees one (rights that
-/// are just being changed, `MADV_DONTDUMP`), and says `ENOENT` to what lies in two of them: so
-/// it is done page by page then.
-pub fn patiently(
-    len: usize,
-    mut step: impl FnMut(usize, usize) -> Result<deckle_uffd::Done, Partial>,
-) -> Result<deckle_uffd::Done, Partial> {
-    let mut left = PATIENCE;
-    let one_by_one = |at, rest| match step(at, rest) {
-        Err(partial) if partial.why == Why::NoEntry && partial.done == 0 && rest > PAGE => {
-            step(at, PAGE).and(Err(Partial {
-                done: PAGE,
-                why: Why::Again { changing: false },
-            }))
-        }
-        result => result,
-    };
-    finish(len, one_by_one, || {
-        left = left.saturating_sub(1);
-        kernel::yield_now();
-        left > 0
-    })
-}
 
 fn done(len: usize) -> Done {
     Done {
@@ -56,6 +30,36 @@ fn done(len: usize) -> Done {
 }
 
 impl LivePlatform {
+    /// Repeats a range operation over what is left, with bounded patience.
+    ///
+    /// The kernel may have cut the range into several mappings where the core sees one (rights that
+    /// are just being changed, `MADV_DONTDUMP`), and says `ENOENT` to what lies in two of them: so
+    /// it is done page by page then.
+    pub(super) fn patiently(
+        &self,
+        len: usize,
+        mut step: impl FnMut(usize, usize) -> Result<deckle_uffd::Done, Partial>,
+    ) -> Result<deckle_uffd::Done, Partial> {
+        let mut left = PATIENCE;
+        let one_by_one = |at, rest| match step(at, rest) {
+            Err(partial) if partial.why == Why::NoEntry && partial.done == 0 && rest > PAGE => {
+                step(at, PAGE).and(Err(Partial {
+                    done: PAGE,
+                    why: Why::Again { changing: false },
+                }))
+            }
+            result => result,
+        };
+        finish(len, one_by_one, || {
+            left = left.saturating_sub(1);
+            if left == 0 {
+                self.have_read();
+            }
+            kernel::yield_now();
+            left > 0
+        })
+    }
+
     /// Whether pages with these rights can take the fast road.
     pub(super) fn can_move(&self, prot: Prot) -> bool {
         self.moves && prot == Prot::RW
@@ -80,11 +84,13 @@ impl LivePlatform {
         mode: CopyMode,
     ) -> Result<Done, PlatformError> {
         let _traced = stage(Stage::Install);
-        patiently(len, |at, rest| {
+        self.patiently(len, |at, rest| {
             let from = src.wrapping_add(at);
+            let to = dst + at;
             // SAFETY: the caller owns the run, so nobody else fills the holes, and the source
             // (a caller's slice, frames at rest, or our zeros) is not written meanwhile.
-            unsafe { self.program.copy(dst + at, from, rest, mode) }
+            let copy = || unsafe { self.program.copy(to, from, rest, mode) };
+            self.unmoved([from as usize, to], rest, copy)
         })
         .map(|_| done(len))
         .map_err(half_done)
@@ -160,7 +166,7 @@ impl LivePlatform {
         } else {
             self.unmark(dst, len);
         }
-        let result = match self.moved(&self.program, dst, src, len) {
+        let result = match self.moved(dst, src, len) {
             Ok(_) => Ok(done(len)),
             Err(Partial {
                 done: at,
@@ -189,19 +195,19 @@ impl LivePlatform {
     /// cleared away with what the program has written to it.
     pub(super) fn moved(
         &self,
-        uffd: &Uffd,
         dst: usize,
         src: usize,
         len: usize,
     ) -> Result<deckle_uffd::Done, Partial> {
         let (mut at, mut hidden) = (0, false);
         let result = loop {
-            let result = patiently(len - at, |more, rest| {
+            let result = self.patiently(len - at, |more, rest| {
                 let (dst, src) = (dst + at + more, src + at + more);
                 // SAFETY: callers of the platform own the run and its frames: nobody else
                 // fills the holes at dst, and an access to the program's side finds a
                 // registered hole and waits.
-                unsafe { uffd.move_pages(dst, src, rest, MoveMode::empty()) }
+                let call = || unsafe { self.program.move_pages(dst, src, rest, MoveMode::empty()) };
+                self.unmoved([src, dst], rest, call)
             });
             let Err(partial) = result else {
                 break Ok(deckle_uffd::Done { bytes: len });
@@ -310,7 +316,7 @@ impl LivePlatform {
                     });
                 }
             }
-            let step = self.moved(&self.park, dst + at, src + at, rest);
+            let step = self.moved(dst + at, src + at, rest);
             let bytes = step.map_or_else(|partial| partial.done, |done| done.bytes);
             if bytes > 0 {
                 self.remember_taken(src + at, bytes);

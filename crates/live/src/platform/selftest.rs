@@ -40,11 +40,10 @@ pub fn self_test() -> Capabilities {
         uffd.api(features).map(|_| uffd)
     };
     let wanted = (Features::PAGEFAULT_FLAG_WP | Features::MOVE) & offered;
-    let (Ok(program), Ok(park), Ok(pagemap)) = (with(wanted), with(wanted), Pagemap::open_self())
-    else {
+    let (Ok(uffd), Ok(pagemap)) = (with(wanted), Pagemap::open_self()) else {
         return caps;
     };
-    let Ok(ground) = Ground::new(&program, &park, &pagemap) else {
+    let Ok(ground) = Ground::new(&uffd, &pagemap) else {
         return caps;
     };
     for (capability, holds) in [
@@ -74,20 +73,18 @@ pub fn self_test() -> Capabilities {
 /// are.
 struct Ground<'a> {
     range: Reservation,
-    program: &'a Uffd,
-    park: &'a Uffd,
+    uffd: &'a Uffd,
     pagemap: &'a Pagemap,
 }
 
 const SMALL: usize = 16 * PAGE;
 
 impl<'a> Ground<'a> {
-    fn new(program: &'a Uffd, park: &'a Uffd, pagemap: &'a Pagemap) -> Result<Self, Errno> {
+    fn new(uffd: &'a Uffd, pagemap: &'a Pagemap) -> Result<Self, Errno> {
         let range = Reservation::new(3 * BLOCK, libc::PROT_READ | libc::PROT_WRITE)?;
         let ground = Ground {
             range,
-            program,
-            park,
+            uffd,
             pagemap,
         };
         // SAFETY: no bytes dropped, own mapping. Refused by kernels without huge pages only.
@@ -97,8 +94,8 @@ impl<'a> Ground<'a> {
             let _ = kernel::madvise(ground.parking(), BLOCK, Advice::Huge);
         }
         let both = RegisterMode::MISSING | RegisterMode::WP;
-        program.register(ground.managed(), BLOCK, both)?;
-        park.register(ground.parking(), BLOCK, RegisterMode::WP)?;
+        uffd.register(ground.managed(), BLOCK, both)?;
+        uffd.register(ground.parking(), BLOCK, RegisterMode::WP)?;
         Ok(ground)
     }
 
@@ -167,8 +164,8 @@ impl<'a> Ground<'a> {
         let (start, len) = (self.managed(), SMALL);
         self.empty(start);
         // SAFETY: own memory, empty.
-        let filled = unsafe { self.program.zeropage(start, len, WakeMode::DONTWAKE) };
-        let protected = self.program.write_protect(start, len, ProtectMode::WP);
+        let filled = unsafe { self.uffd.zeropage(start, len, WakeMode::DONTWAKE) };
+        let protected = self.uffd.write_protect(start, len, ProtectMode::WP);
         let mut query = PagemapScan::any(start, start + len, Categories::PFNZERO);
         query.inverted = Categories::WRITTEN;
         query.required = Categories::PRESENT | Categories::PFNZERO | Categories::WRITTEN;
@@ -208,18 +205,18 @@ impl<'a> Ground<'a> {
         // SAFETY: own memory; advice that drops nothing.
         unsafe { kernel::madvise(self.source(), BLOCK, Advice::NoHuge).ok() };
         self.mark(self.source(), SMALL);
-        let ok = self.shift(self.program, self.managed(), self.source(), SMALL)
-            && self.shift(self.park, self.parking(), self.managed(), SMALL)
-            && self.shift(self.program, self.managed(), self.parking(), SMALL);
+        let ok = self.shift(self.managed(), self.source(), SMALL)
+            && self.shift(self.parking(), self.managed(), SMALL)
+            && self.shift(self.managed(), self.parking(), SMALL);
         // SAFETY: as above.
         unsafe { kernel::madvise(self.source(), BLOCK, Advice::Huge).ok() };
         ok
     }
 
     /// Moves and compares.
-    fn shift(&self, uffd: &Uffd, dst: usize, src: usize, len: usize) -> bool {
+    fn shift(&self, dst: usize, src: usize, len: usize) -> bool {
         // SAFETY: own memory, dst empty, nobody else knows src.
-        let moved = unsafe { uffd.move_pages(dst, src, len, MoveMode::empty()) };
+        let moved = unsafe { self.uffd.move_pages(dst, src, len, MoveMode::empty()) };
         moved.is_ok() && self.marked(dst, len)
     }
 
@@ -244,7 +241,7 @@ impl<'a> Ground<'a> {
         // SAFETY: own memory; the copied page is given back at once, the parking block's too.
         unsafe {
             let left = self
-                .program
+                .uffd
                 .copy(self.managed(), page, PAGE, CopyMode::empty());
             left.ok()?;
             kernel::drop_pages(self.managed(), PAGE).ok()?;
@@ -252,12 +249,12 @@ impl<'a> Ground<'a> {
         self.empty(self.parking());
         self.empty(self.managed());
         let mut kept = true;
-        for (uffd, dst, src) in [
-            (self.program, self.managed(), self.source()),
-            (self.park, self.parking(), self.managed()),
-            (self.program, self.managed(), self.parking()),
+        for (dst, src) in [
+            (self.managed(), self.source()),
+            (self.parking(), self.managed()),
+            (self.managed(), self.parking()),
         ] {
-            if !self.shift(uffd, dst, src, BLOCK) {
+            if !self.shift(dst, src, BLOCK) {
                 return None;
             }
             kept &= self.huge(dst);

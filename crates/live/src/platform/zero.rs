@@ -12,7 +12,6 @@ use deckle_uffd::{Categories, PagemapScan, ProtectMode, Region, WakeMode, Why};
 use super::LivePlatform;
 use super::error::{half_done, refused, stop};
 use super::kernel::{self, BLOCK, PAGE};
-use super::roads::patiently;
 use crate::trace::{Stage, stage};
 
 /// Times a block is cleared again because a fault has left a page table in it meanwhile.
@@ -30,7 +29,7 @@ impl LivePlatform {
         let mut at = 0;
         let mut trouble = None;
         while at < len {
-            let filled = patiently(len - at, |more, rest| {
+            let filled = self.patiently(len - at, |more, rest| {
                 // SAFETY: the holes are the caller's and hold zeros in the core's books.
                 unsafe {
                     self.program
@@ -128,7 +127,7 @@ impl LivePlatform {
             let moved = loop {
                 // The block is a hole of the caller's; the nursling holds zeros that nobody
                 // else knows of.
-                let moved = self.moved(&self.program, dst, src, BLOCK);
+                let moved = self.moved(dst, src, BLOCK);
                 // Another thread's fault on the block has left a page table again, between
                 // the clearing and the move: nothing is there but the table.
                 match moved {
