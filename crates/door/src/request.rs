@@ -37,6 +37,8 @@ pub enum Op {
     Remap,
     /// address, bytes: something foreign will be mapped there.
     Leave,
+    /// address, bytes: the program unmaps the range next, and does not touch it before.
+    Forget,
     /// address, bytes: the range becomes the kernel's alone, with its bytes.
     Surrender,
     /// address, bytes: nothing, but it is told apart whether there is managed memory.

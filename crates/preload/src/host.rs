@@ -28,6 +28,9 @@ pub fn after_fork(taken: bool) {
     }
 }
 
+/// Whether the main heap is libc's, whose break it notes itself, and what comes is found.
+pub use crate::alloc::next::is_kept as keeps_heap;
+
 /// A word of the program's auxiliary vector.
 pub fn auxiliary(what: usize) -> usize {
     // SAFETY: reads the program's own vector, through libc.

@@ -31,6 +31,17 @@ impl Calls {
         Ok(0)
     }
 
+    /// The program unmaps the range next: what is managed of it is forgotten. If it moves memory at
+    /// this moment, it is found later that nothing is there.
+    pub fn forget(&mut self, addr: usize, bytes: usize) -> Result<usize, i32> {
+        self.process.forget_notes(addr, bytes);
+        let parts = self.parts(addr, bytes);
+        let managed = parts.into_iter().filter(|part| !part.2);
+        let managed: Vec<_> = managed.map(|(start, len, _)| (start, len)).collect();
+        let _ = self.process.pager.forget(|| (), |()| managed);
+        Ok(0)
+    }
+
     /// Gives what is managed of a range to the kernel with its bytes, for good. What is given is
     /// part of what the summary calls unmanaged.
     pub fn surrender(&mut self, addr: usize, bytes: usize) -> Result<usize, i32> {

@@ -66,8 +66,10 @@ fn is_too_much(bytes: usize, rights: usize, flags: usize) -> bool {
 
 /// Whether a call is on a range, its first two arguments, and concerns managed memory alone.
 fn is_on_a_range(op: Op) -> bool {
-    use Op::{Advise, Leave, Lock, Look, Protect, Surrender, Unlock, Unmap};
-    let all = [Unmap, Protect, Advise, Lock, Unlock, Leave, Surrender, Look];
+    use Op::{Advise, Forget, Leave, Lock, Look, Protect, Surrender, Unlock, Unmap};
+    let all = [
+        Unmap, Protect, Advise, Lock, Unlock, Leave, Forget, Surrender, Look,
+    ];
     all.contains(&op)
 }
 
@@ -180,6 +182,7 @@ impl Calls {
             Op::Cover => self.cover(args[0], args[1], args[2] != 0),
             Op::Remap => self.remap(args),
             Op::Leave => self.leave(args[0], args[1]),
+            Op::Forget => self.forget(args[0], args[1]),
             Op::Hold => self.process.hold(args[0], args[1]),
             Op::ForkBegin => self.begin_fork(args),
             Op::ForkLook => {

@@ -30,9 +30,10 @@ enum Next {
     Usable,
     Trim,
     Option,
+    Sbrk,
 }
 
-const NAMES: [&CStr; 12] = [
+const NAMES: [&CStr; 13] = [
     c"malloc",
     c"calloc",
     c"realloc",
@@ -45,6 +46,7 @@ const NAMES: [&CStr; 12] = [
     c"malloc_usable_size",
     c"malloc_trim",
     c"mallopt",
+    c"sbrk",
 ];
 
 static FOUND: [AtomicUsize; NAMES.len()] = [const { AtomicUsize::new(0) }; NAMES.len()];
@@ -173,6 +175,9 @@ pub unsafe fn free(block: Block) {
     // SAFETY: the caller's promise.
     unsafe {
         let pages = pages_of(block);
+        if pages > 0 {
+            forget(block as usize - HEAD + PAGE, (pages as usize - 1) * PAGE);
+        }
         next::<unsafe extern "C" fn(Block)>(Next::Free)(block);
         if pages > 0 {
             DOOR.give_room(pages);
@@ -195,14 +200,26 @@ pub unsafe fn realloc(block: Block, size: usize) -> Block {
     }
 }
 
+/// Where a block that is a mapping of libc's by itself begins in its first page.
+const HEAD: usize = 16;
+
+/// The pages of such a block, but for the first, which libc reads, are about to be unmapped by a call
+/// that is not seen: so what is stored of them is free at once, and the service takes nothing else
+/// for them that the program maps there next.
+fn forget(start: usize, bytes: usize) {
+    if bytes > 0 && gate::may_hold(start, bytes) {
+        let errno = sys::errno();
+        let _ = gate::request(Op::Forget, [start, bytes]);
+        sys::set_errno(errno);
+    }
+}
+
 /// Pages of a block that is a mapping of libc's by itself; 0 for all others.
 ///
 /// # Safety
 /// A live block of the program's allocator, or null.
 #[inline]
 unsafe fn pages_of(block: Block) -> u64 {
-    /// Where such a block begins in its first page.
-    const HEAD: usize = 16;
     if block as usize % PAGE != HEAD || !IS_LIBC.load(Relaxed) || !has_bit(block) {
         return 0;
     }
@@ -228,6 +245,17 @@ pub fn option(what: c_int, value: c_int) -> c_int {
     unsafe { next::<unsafe extern "C" fn(c_int, c_int) -> c_int>(Next::Option)(what, value) }
 }
 
+/// sbrk of libc's, which notes the break for its own allocator. What the heap grows by is looked at as
+/// a block is.
+pub fn sbrk(more: isize) -> Block {
+    // SAFETY: any word will do.
+    let before = unsafe { next::<unsafe extern "C" fn(isize) -> Block>(Next::Sbrk)(more) };
+    if more > 0 && before as isize != -1 {
+        look(before as usize, more as usize, false);
+    }
+    before
+}
+
 /// What a small program may still have that is the kernel's.
 static LEFT: AtomicUsize = AtomicUsize::new(1 << 20);
 /// In steps of that.
@@ -239,7 +267,7 @@ fn seen(block: Block, size: usize) -> Block {
     let bytes = size.max(1);
     let is_known = !is_mapping(block, bytes) && DOOR.known.has(block as usize, bytes);
     if !is_known && !block.is_null() && IS_LIBC.load(Relaxed) {
-        look(block, bytes);
+        look(block as usize, bytes, has_bit(block));
     }
     block
 }
@@ -260,9 +288,9 @@ fn has_bit(block: Block) -> bool {
     word & IS_MMAPPED != 0
 }
 
+/// Looks at what was mapped unseen from `start` on: `is_one` by itself, or a part of a heap.
 #[cold]
-fn look(block: Block, bytes: usize) {
-    let (start, is_one) = (block as usize, has_bit(block));
+fn look(start: usize, bytes: usize, is_one: bool) {
     let (first, end) = (start & !(PAGE - 1), start + bytes);
     // Up to where blocks are known now. What lies below a mapping is unknown.
     let note = |to: usize| {

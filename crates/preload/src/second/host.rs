@@ -46,6 +46,11 @@ pub fn let_go(child: Option<Caller>) {
     }
 }
 
+/// Whether the main heap is libc's: all calls on it come by here.
+pub fn keeps_heap() -> bool {
+    false
+}
+
 /// The auxiliary vector's words 0 to 33.
 static VECTOR: [AtomicUsize; 34] = [const { AtomicUsize::new(0) }; 34];
 

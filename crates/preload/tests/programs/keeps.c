@@ -1,7 +1,8 @@
 /* What a program sees of its own allocator. Prints "keeps right". Arguments: "calls"; "deep" and a
    library; "early" and a library whose constructor allocates, which is linked; "heap" and how many
    MiB each of two threads has at least; "one" and of how many MiB a block is; "locked", how many MiB
-   are, and how: "all", "future", "fault" by mlockall, "block" by mlock. */
+   are, and how: "all", "future", "fault" by mlockall, "block" by mlock; "breaks": the program has a
+   part of the main heap by itself; "grows": blocks grow by realloc in three threads. */
 #include "defects.h"
 #include <dlfcn.h>
 #include <malloc.h>
@@ -130,6 +131,49 @@ static void locks(size_t bytes, const char *how)
 	usleep(300000);
 }
 
+static void breaks(void)
+{
+	static struct {
+		unsigned char *at;
+		size_t bytes;
+	} all[600];
+	for (int i = 0; i < 600; i++) {
+		all[i].bytes = 20000 + i % 7 * 9000;
+		all[i].at = i % 3 ? malloc(all[i].bytes) : sbrk(all[i].bytes);
+		CHECK(all[i].at && all[i].at != (void *)-1);
+		memset(all[i].at, i % 251 + 1, all[i].bytes);
+	}
+	for (int i = 0; i < 600; i++)
+		for (size_t k = 0; k < all[i].bytes; k++)
+			CHECK(all[i].at[k] == i % 251 + 1);
+	char *top = sbrk(0);
+	CHECK(brk(top + 5 * PAGE) == 0 && sbrk(0) == top + 5 * PAGE);
+	memset(top, 1, 5 * PAGE);
+	CHECK(sbrk(-5 * PAGE) == top + 5 * PAGE && sbrk(0) == top);
+}
+
+/* libc moves such a block by mremap, which is an instruction of its own. */
+static void *grows(void *which)
+{
+	for (uint64_t round = 0; round < 6; round++) {
+		uint64_t seed = (uintptr_t)which + round * 1000;
+		size_t words = 32 << 10, from = 0;
+		uint64_t *block = NULL;
+		for (; words < 12 * MIB / 8; words += words / 3 + 512) {
+			block = realloc(block, words * 8);
+			CHECK(block);
+			for (; from < words; from++)
+				block[from] = seed ^ mixed(from / 64);
+			for (size_t k = 0; k < words; k += 512)
+				CHECK(block[k] == (seed ^ mixed(k / 64)));
+		}
+		for (size_t k = 0; k < from; k++)
+			CHECK(block[k] == (seed ^ mixed(k / 64)));
+		free(block);
+	}
+	return NULL;
+}
+
 int main(int argc, char **argv)
 {
 	watch(60);
@@ -154,6 +198,16 @@ int main(int argc, char **argv)
 		CHECK(pthread_create(&thread, NULL, fills, (void *)1) == 0);
 		fills((void *)(1ul << 32));
 		CHECK(pthread_join(thread, NULL) == 0);
+	}
+	if (strcmp(argv[1], "breaks") == 0)
+		breaks();
+	if (strcmp(argv[1], "grows") == 0) {
+		pthread_t threads[3];
+		CHECK(mallopt(M_MMAP_THRESHOLD, 128 << 10) == 1);
+		for (size_t i = 0; i < 3; i++)
+			CHECK(pthread_create(&threads[i], NULL, grows, (void *)(i + 1)) == 0);
+		for (size_t i = 0; i < 3; i++)
+			CHECK(pthread_join(threads[i], NULL) == 0);
 	}
 	if (strcmp(argv[1], "one") == 0)
 		fills_one(atol(argv[2]) * MIB);
