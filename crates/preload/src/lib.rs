@@ -49,7 +49,6 @@ extern "C" fn start() {
     if config::is_managed() {
         // SAFETY: before the program's main: nobody else looks at the environment.
         unsafe { exec::read_told() };
-        alloc::next::decide();
         if !gate::is_started() {
             load::map_file();
         }
@@ -57,6 +56,8 @@ extern "C" fn start() {
         // Known to the main thread alone, which this is.
         DOOR.left.store(sys::main_thread_word(), Relaxed);
         hooks::register();
+        // After all that may have memory of the loader's: no allocator but libc's may be called yet.
+        alloc::next::decide();
         data::manage();
     }
 }

@@ -55,8 +55,8 @@ static STATE: AtomicU32 = AtomicU32::new(0);
 const LOOKING: u32 = 1;
 const KEPT: u32 = 2;
 const REPLACED: u32 = 3;
-/// Whether it is the GNU C library's, which maps memory by calls that nobody hears. Others call
-/// mmap by its name.
+/// Whether it is the GNU C library's, of which it is known what is before a block. Another one may
+/// have that behind it.
 static IS_LIBC: AtomicBool = AtomicBool::new(false);
 
 /// Whether the program's allocator is kept, as far as that is known.
@@ -93,9 +93,10 @@ fn find() -> bool {
     let malloc = FOUND[Next::Malloc as usize].load(Relaxed);
     IS_LIBC.store(malloc == look_up(c"__libc_malloc"), Relaxed);
     let is_whole = FOUND.iter().all(|at| at.load(Relaxed) != 0);
-    if is_whole {
+    if is_whole && IS_LIBC.load(Relaxed) {
         // What its first use calls it would have called by now, without the first megabyte: later a
-        // filter of the program's own may refuse that.
+        // filter of the program's own may refuse that. Others may not be ready, nor is the
+        // environment, before their constructors have run.
         // SAFETY: a block that is freed again.
         unsafe { free(call(Next::Malloc, 1)) };
     }
@@ -266,8 +267,9 @@ const STEP: usize = 128 << 10;
 fn seen(block: Block, size: usize) -> Block {
     let bytes = size.max(1);
     let is_known = !is_mapping(block, bytes) && DOOR.known.has(block as usize, bytes);
-    if !is_known && !block.is_null() && IS_LIBC.load(Relaxed) {
-        look(block as usize, bytes, has_bit(block));
+    if !is_known && !block.is_null() {
+        let is_one = IS_LIBC.load(Relaxed) && has_bit(block);
+        look(block as usize, bytes, is_one);
     }
     block
 }
