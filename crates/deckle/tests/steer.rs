@@ -379,6 +379,25 @@ fn a_process_that_runs_follows_a_changed_knob() {
     assert_eq!(run.end().0, 0);
 }
 
+/// What an idle process had while memory was far from short is adopted when it is asked for: the
+/// first request found nothing.
+#[test]
+fn memory_that_was_left_to_the_kernel_is_reclaimed_on_request() {
+    let _turn = turn();
+    let keeper = compile("keeper", &[]);
+    let name = unique("left");
+    let options = "--memory-max 256M --set adopt=true";
+    let mut run = start(&name, options, &[&keeper, "40", "wait"]);
+    let pid = filled(&mut run);
+    until("it is charged", || charged(&name) >= 40 * MIB);
+    let (code, out, err) = output(&["reclaim", &name, "12M"]);
+    assert_eq!((code, err.as_str()), (0, ""), "{out}");
+    kill(pid, libc::SIGUSR1);
+    let (code, out, err) = run.end();
+    assert_eq!(code, 0, "{err}");
+    assert!(out.contains("all right"), "{out}");
+}
+
 #[test]
 fn memory_is_reclaimed_on_request_and_told_how_much() {
     let _turn = turn();

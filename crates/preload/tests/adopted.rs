@@ -128,6 +128,36 @@ fn blocks_that_libc_moves_are_right() {
     assert!(ended <= 2, "{ended} of 10 ended");
 }
 
+/// Each page or two that a heap of a thread's grew by was a mapping: 36,000 of 180 MiB.
+#[test]
+fn the_heap_of_a_thread_is_a_few_mappings() {
+    if is_about_the_first() {
+        return;
+    }
+    let program = compile("keeps", &[]);
+    let program = program.to_str().expect("path");
+    let limit = ["--memory-max", "48M", "--set", "adopt=true"];
+    expect(&run(&limit, &[program, "arena", "100"]), "keeps right");
+}
+
+/// An allocator that has libc's behind it took the program outside of the limit.
+#[test]
+fn blocks_of_an_allocator_before_libcs_are_managed_from_the_start() {
+    if is_about_the_first() {
+        return;
+    }
+    let program = compile("keeps", &[]);
+    let wrapper = compile("wrapper_lib", &["-shared", "-fPIC"]);
+    let preload = format!("LD_PRELOAD={}", wrapper.display());
+    let program = program.to_str().expect("path");
+    let limit = ["--memory-max", "48M", "--set", "adopt=true"];
+    let ran = run(&limit, &["env", &preload, program, "heap", "60"]);
+    expect(&ran, "keeps right");
+    let peak = mebibytes(&ran.err, "resident peak ");
+    assert!((40.0..=48.0 + 16.0).contains(&peak), "{}", ran.err);
+    assert!(ran.err.contains("programs unmanaged 0"), "{}", ran.err);
+}
+
 /// A block that is larger than what was left below half of the limit was left to the kernel as a
 /// whole: 100 MiB within 64.
 #[test]
@@ -155,6 +185,10 @@ fn blocks_that_are_locked_as_they_come_are_within_the_limit() {
     for how in ["all", "future", "fault", "block"] {
         let ran = run(&limit, &[program, "locked", "36", how]);
         expect(&ran, "keeps right");
+        if how == "block" {
+            // Small, and not touched before.
+            expect(&run(&limit, &[program, "locked", "8", how]), "keeps right");
+        }
         let none = ran.err.contains("deckle: swap     0 B out");
         assert!(
             none && mebibytes(&ran.err, "resident peak ") >= 36.0,

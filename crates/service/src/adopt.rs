@@ -64,6 +64,28 @@ impl Found {
     }
 }
 
+/// What is [covered](Calls::cover).
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Covered {
+    /// A block, and the heap that it is in, up to the end of that.
+    Heap,
+    /// A block that is a mapping by itself.
+    Block,
+    /// A range, but for the stacks of threads.
+    Range,
+}
+
+impl Covered {
+    /// From the argument of [`Op::Cover`].
+    pub fn of(word: usize) -> Covered {
+        match word {
+            0 => Covered::Heap,
+            1 => Covered::Block,
+            _ => Covered::Range,
+        }
+    }
+}
+
 /// Whether the program has used CPU time since that was asked last.
 static RUNG: AtomicBool = AtomicBool::new(false);
 
@@ -170,13 +192,14 @@ impl Process {
     /// ms for that: the adopting task may itself be waiting for another process.
     pub fn take_left(&self) {
         const TURN: Duration = Duration::from_millis(1);
-        let is_left = || self.left.load(Relaxed) > 0;
-        if is_left() {
-            self.wants_all.store(true, Relaxed);
-            self.pager.want_look();
+        if self.left.load(Relaxed) == 0 {
+            return;
         }
+        let before = self.taken_all.load(Relaxed);
+        self.wants_all.store(true, Relaxed);
+        self.pager.want_look();
         (0..TURNS)
-            .take_while(|_| is_left())
+            .take_while(|_| self.taken_all.load(Relaxed) == before)
             .for_each(|_| end::sleep(TURN));
     }
 
@@ -186,6 +209,9 @@ impl Process {
             let begin = Instant::now();
             let all = usize::from(self.wants_all.swap(false, Relaxed));
             let taken = door().requests.ask(Op::Adopt, [all, 0, 0, 0, 0, 0]);
+            if all > 0 {
+                self.taken_all.fetch_add(1, Relaxed);
+            }
             // Others' calls may have been waited for, too.
             let rest = (begin.elapsed() * SHARE).min(REST);
             let until = (taken == Ok(0)).then(|| Instant::now() + rest);
@@ -261,14 +287,13 @@ impl Calls {
     }
 
     /// Takes what is mapped from `start` on, where a block of so many bytes of the program's own
-    /// allocator lies: that alone, if it is `one` mapping by itself, else up to the end of the heap
-    /// that it is in. To where that is. Where mappings touch they may be one, of which another part
-    /// may be a stack of ours.
-    pub fn cover(&mut self, start: usize, bytes: usize, one: bool) -> Result<usize, i32> {
+    /// allocator lies, or a range that the program locks. To where what is taken ends. Where mappings
+    /// touch they may be one, of which another part may be a stack of ours.
+    pub fn cover(&mut self, start: usize, bytes: usize, what: Covered) -> Result<usize, i32> {
         let block_end = start + bytes.next_multiple_of(PAGE);
-        let most = match one {
-            true => block_end,
-            false => (start + bytes).next_multiple_of(REGION),
+        let most = match what {
+            Covered::Block | Covered::Range => block_end,
+            Covered::Heap => (start + bytes).next_multiple_of(REGION),
         };
         let mut at = start;
         while at < block_end {
@@ -278,11 +303,29 @@ impl Calls {
                 break;
             }
             at = part.1;
-            if matches!(mapping.kind, Kind::Data { .. }) {
-                self.cover_part(part, mapping.kind, one);
+            let is_stack = || what == Covered::Range && self.is_stack(&mapping);
+            if matches!(mapping.kind, Kind::Data { .. }) && !is_stack() {
+                self.cover_part(part, mapping.kind, what != Covered::Heap);
             }
         }
+        if what == Covered::Heap {
+            at = self.cover_reserve(at, most);
+        }
         Ok(at)
+    }
+
+    /// Takes what a heap of the GNU C library's has in reserve behind `start`, where nothing may be
+    /// touched before the heap grows, up to `end`, as all such heaps do; to where what is covered
+    /// is. Else each growth, of a page or two, would be a mapping by itself: it holds a word before
+    /// it could be taken, and does not become one with its neighbour then.
+    fn cover_reserve(&mut self, start: usize, end: usize) -> usize {
+        let behind = self.process.own.at(start);
+        let is_reserve = |m: &Mapping| m.start == start && m.end >= end && m.kind == Kind::Kept;
+        if start == end || !behind.is_some_and(|m| is_reserve(&m)) {
+            return start;
+        }
+        self.cover_part((start, end), Kind::Data { exec: false }, true);
+        end
     }
 
     fn cover_part(&mut self, (from, to): (usize, usize), kind: Kind, one: bool) {

@@ -10,7 +10,7 @@ use crate::tables::Seen;
 use crate::threads::Begun;
 use crate::watch::Watch;
 use core::sync::atomic::Ordering::{Acquire, Release};
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64};
 use deckle_door::Lock;
 use deckle_group::Reservation;
 use deckle_group::proto::Link;
@@ -50,6 +50,8 @@ pub struct Process {
     pub unmanaged: AtomicU64,
     /// Whether the next look adopts even while usage is low.
     pub wants_all: AtomicBool,
+    /// How often all has been adopted for that.
+    pub taken_all: AtomicU32,
     /// Whether every large mapping lies on huge pages.
     pub align_mappings: bool,
     /// What the age of inactive memory is told from.

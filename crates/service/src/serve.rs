@@ -1,6 +1,6 @@
 //! The program's calls, as the service carries them out.
 
-use crate::adopt::Found;
+use crate::adopt::{Covered, Found};
 use crate::advise;
 use crate::heap;
 use crate::locks::is_room;
@@ -179,7 +179,7 @@ impl Calls {
             Op::Surrender => self.surrender(args[0], args[1]),
             Op::Look => Ok(0),
             Op::Adopt => self.adopt_all(Found::of(args[0])),
-            Op::Cover => self.cover(args[0], args[1], args[2] != 0),
+            Op::Cover => self.cover(args[0], args[1], Covered::of(args[2])),
             Op::Remap => self.remap(args),
             Op::Leave => self.leave(args[0], args[1]),
             Op::Forget => self.forget(args[0], args[1]),

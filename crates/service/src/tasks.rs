@@ -25,7 +25,7 @@ use crate::swapfile::Files;
 use crate::sys::{self, PAGE};
 use crate::watch::{State, Watch};
 use core::sync::atomic::Ordering::Relaxed;
-use core::sync::atomic::{AtomicBool, AtomicU64};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use core::time::Duration;
 use deckle_door::{Door, Lock};
 use deckle_group::proto::Link;
@@ -266,6 +266,7 @@ fn manage(door: &Door, found: Found, link: Link, line: LineId) -> Result<&'stati
         left: AtomicU64::new(0),
         unmanaged: AtomicU64::new(0),
         wants_all: AtomicBool::new(false),
+        taken_all: AtomicU32::new(0),
         align_mappings,
         history: Lock::new(Default::default()),
         rooms: Lock::new(Default::default()),

@@ -192,11 +192,20 @@ fn adopts() -> bool {
     gate::is_managed() && DOOR.adopts.load(Acquire)
 }
 
-/// Has unseen memory adopted that a call is about: the service can only evict and lock managed
-/// memory.
-pub fn take_left(addr: usize, len: usize) {
+/// Has unseen memory adopted that a call is about: the service can only evict managed memory.
+fn take_left(addr: usize, len: usize) {
     if adopts() && !gate::holds(addr, len) {
         let _ = gate::request(Op::Adopt, [1]);
+    }
+}
+
+/// Has unseen memory of a range adopted that is about to be locked, touched or not: what the kernel
+/// has locked cannot be.
+pub fn cover(addr: usize, len: usize) {
+    const RANGE: usize = 2;
+    let is_range = addr.checked_add(len).is_some_and(|end| end < 1 << 47);
+    if is_range && adopts() {
+        let _ = gate::request(Op::Cover, [addr, len, RANGE]);
     }
 }
 

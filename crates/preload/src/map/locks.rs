@@ -3,7 +3,7 @@
 //! What may be locked depends on the credentials and the limit of the calling thread, which the
 //! service does not share: they are looked up here and told with each call.
 
-use super::calls::{by_owner, raw, take_left};
+use super::calls::{by_owner, cover, raw};
 use crate::gate;
 use crate::sys::{self, PAGE};
 use core::ffi::c_int;
@@ -63,7 +63,7 @@ pub fn lock(number: c_long, addr: usize, len: usize, flags: usize) -> Result<usi
     let start = addr & !(PAGE - 1);
     let len = len.saturating_add(addr - start);
     if number != libc::SYS_munlock && len >= LARGE {
-        take_left(start, len);
+        cover(start, len);
     }
     by_owner(
         start,

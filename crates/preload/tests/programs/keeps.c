@@ -2,7 +2,8 @@
    library; "early" and a library whose constructor allocates, which is linked; "heap" and how many
    MiB each of two threads has at least; "one" and of how many MiB a block is; "locked", how many MiB
    are, and how: "all", "future", "fault" by mlockall, "block" by mlock; "breaks": the program has a
-   part of the main heap by itself; "grows": blocks grow by realloc in three threads. */
+   part of the main heap by itself; "grows": blocks grow by realloc in three threads; "arena" and how
+   many MiB a thread has: in few mappings. */
 #include "defects.h"
 #include <dlfcn.h>
 #include <malloc.h>
@@ -96,6 +97,17 @@ static void *fills(void *which)
 	return NULL;
 }
 
+static int mappings(void)
+{
+	FILE *maps = fopen("/proc/self/maps", "r");
+	CHECK(maps);
+	int lines = 0;
+	for (int c; (c = getc(maps)) != EOF;)
+		lines += c == '\n';
+	fclose(maps);
+	return lines;
+}
+
 static void fills_one(size_t bytes)
 {
 	unsigned char *block = malloc(bytes);
@@ -118,6 +130,7 @@ static void locks(size_t bytes, const char *how)
 			puts("no block is locked");
 			return;
 		}
+		CHECK(is_managed((uintptr_t)block + PAGE));
 		memset(block, 1, bytes);
 	} else {
 		int flags = strcmp(how, "fault") == 0 ? MCL_FUTURE | MCL_ONFAULT : MCL_FUTURE;
@@ -192,6 +205,14 @@ int main(int argc, char **argv)
 			free(early[i]);
 		}
 #endif
+	if (strcmp(argv[1], "arena") == 0) {
+		pthread_t thread;
+		least = atol(argv[2]) * MIB;
+		int before = mappings();
+		CHECK(pthread_create(&thread, NULL, fills, (void *)1) == 0);
+		CHECK(pthread_join(thread, NULL) == 0);
+		CHECK(mappings() < before + 200);
+	}
 	if (strcmp(argv[1], "heap") == 0) {
 		least = atol(argv[2]) * MIB;
 		pthread_t thread;
