@@ -53,8 +53,8 @@ pub enum Op {
     /// Between the two, when the child is made: how many ranges are not what they were, since the
     /// program has changed its memory unseen.
     ForkLook,
-    /// address, bytes of a block, 1 if that is a mapping by itself, 2 for a range that is no block ->
-    /// address: what is mapped there is managed from now on, up to the address.
+    /// address, bytes of a block, 1 if that is a mapping by itself, 2 for a range that is no block
+    /// -> address: what is mapped there is managed from now on, up to the address.
     Cover,
     /// Looks for memory that was mapped and unmapped unseen. 1: adopts new memory even while usage
     /// is low.

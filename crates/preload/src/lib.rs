@@ -56,7 +56,8 @@ extern "C" fn start() {
         // Known to the main thread alone, which this is.
         DOOR.left.store(sys::main_thread_word(), Relaxed);
         hooks::register();
-        // After all that may have memory of the loader's: no allocator but libc's may be called yet.
+        // After all that may have memory of the loader's: no allocator but libc's may be called
+        // yet.
         alloc::next::decide();
         data::manage();
     }

@@ -93,8 +93,8 @@ fn blocks_of_libcs_allocator_are_managed_from_the_start() {
     );
 }
 
-/// The break was set by deckle, and libc's allocator, which notes its own, had the program's part of
-/// the heap as well: wrong bytes.
+/// The break was set by deckle, and libc's allocator, which notes its own, had the program's part
+/// of the heap as well: wrong bytes.
 #[test]
 fn a_program_may_have_a_part_of_the_main_heap() {
     if is_about_the_first() {
@@ -108,8 +108,8 @@ fn a_program_may_have_a_part_of_the_main_heap() {
     }
 }
 
-/// All tasks that read messages waited for one of them: nobody read of a move, and 9 of 24 runs hung
-/// for more than 10 s. And what had been moved twice was taken for lost.
+/// All tasks that read messages waited for one of them: nobody read of a move, and 9 of 24 runs
+/// hung for more than 10 s. And what had been moved twice was taken for lost.
 #[test]
 fn blocks_that_libc_moves_are_right() {
     let program = compile("keeps", &[]);

@@ -14,7 +14,7 @@ use crate::{door, end, heap};
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::{Relaxed, Release};
 use core::time::Duration;
-use deckle_door::{Op, REGION};
+use deckle_door::Op;
 use deckle_live::pager::Role;
 use deckle_mm::units::bytes_to_pages;
 use deckle_mm::{Charge, Machine, Prot, Store, Vpn, Work};
@@ -60,28 +60,6 @@ impl Found {
         match word {
             0 => Found::IfShort,
             _ => Found::Always,
-        }
-    }
-}
-
-/// What is [covered](Calls::cover).
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Covered {
-    /// A block, and the heap that it is in, up to the end of that.
-    Heap,
-    /// A block that is a mapping by itself.
-    Block,
-    /// A range, but for the stacks of threads.
-    Range,
-}
-
-impl Covered {
-    /// From the argument of [`Op::Cover`].
-    pub fn of(word: usize) -> Covered {
-        match word {
-            0 => Covered::Heap,
-            1 => Covered::Block,
-            _ => Covered::Range,
         }
     }
 }
@@ -286,64 +264,6 @@ impl Calls {
         Ok(grown + new.len())
     }
 
-    /// Takes what is mapped from `start` on, where a block of so many bytes of the program's own
-    /// allocator lies, or a range that the program locks. To where what is taken ends. Where mappings
-    /// touch they may be one, of which another part may be a stack of ours.
-    pub fn cover(&mut self, start: usize, bytes: usize, what: Covered) -> Result<usize, i32> {
-        let block_end = start + bytes.next_multiple_of(PAGE);
-        let most = match what {
-            Covered::Block | Covered::Range => block_end,
-            Covered::Heap => (start + bytes).next_multiple_of(REGION),
-        };
-        let mut at = start;
-        while at < block_end {
-            let mapping = self.process.own.at(at).ok_or(libc::ENOSYS)?;
-            let part = (mapping.start.max(at), mapping.end.min(most));
-            if part.0 >= block_end {
-                break;
-            }
-            at = part.1;
-            let is_stack = || what == Covered::Range && self.is_stack(&mapping);
-            if matches!(mapping.kind, Kind::Data { .. }) && !is_stack() {
-                self.cover_part(part, mapping.kind, what != Covered::Heap);
-            }
-        }
-        if what == Covered::Heap {
-            at = self.cover_reserve(at, most);
-        }
-        Ok(at)
-    }
-
-    /// Takes what a heap of the GNU C library's has in reserve behind `start`, where nothing may be
-    /// touched before the heap grows, up to `end`, as all such heaps do; to where what is covered
-    /// is. Else each growth, of a page or two, would be a mapping by itself: it holds a word before
-    /// it could be taken, and does not become one with its neighbour then.
-    fn cover_reserve(&mut self, start: usize, end: usize) -> usize {
-        let behind = self.process.own.at(start);
-        let is_reserve = |m: &Mapping| m.start == start && m.end >= end && m.kind == Kind::Kept;
-        if start == end || !behind.is_some_and(|m| is_reserve(&m)) {
-            return start;
-        }
-        self.cover_part((start, end), Kind::Data { exec: false }, true);
-        end
-    }
-
-    fn cover_part(&mut self, (from, to): (usize, usize), kind: Kind, one: bool) {
-        let pager = &self.process.pager;
-        for (start, len, foreign) in self.parts(from, to - from) {
-            let part = Mapping {
-                start,
-                end: start + len,
-                kind,
-            };
-            let forget = || pager.forget(|| (), |()| vec![(start, len)]).is_some();
-            let is_new = foreign || self.is_lost((start, start + len)) && forget();
-            if is_new && !self.may_be_ours(&part) && (one || !self.is_stack(&part)) {
-                self.adopt(&part, false);
-            }
-        }
-    }
-
     /// What has grown out of managed mappings: parts of the same mapping, whose faults come to us
     /// and are served by nobody.
     fn grown(&self, all: &[Mapping]) -> Vec<Mapping> {
@@ -395,7 +315,7 @@ impl Calls {
     /// Whether a mapping is the stack of a thread of the GNU C library's: the thread's record lies
     /// at its end, and the kernel writes there where it cannot wait, as the thread ends. The
     /// record begins with its own address, which it has once more as its third word.
-    fn is_stack(&self, one: &Mapping) -> bool {
+    pub fn is_stack(&self, one: &Mapping) -> bool {
         /// Words of the end, and after how many of them a record may begin.
         const WORDS: usize = 1024;
         const STEP: usize = 8;
@@ -411,7 +331,7 @@ impl Calls {
     }
 
     /// Takes a mapping, or what one has `grown` by.
-    fn adopt(&mut self, one: &Mapping, grown: bool) -> bool {
+    pub fn adopt(&mut self, one: &Mapping, grown: bool) -> bool {
         let (start, bytes) = (one.start, one.end - one.start);
         let held = &door().held;
         if self.mappings.is_full(self.process) || held.is_full() {
@@ -450,7 +370,7 @@ impl Calls {
 
     /// Whether a mapping may be the service's: all of one that lies where its heap may be is taken
     /// for that.
-    fn may_be_ours(&self, one: &Mapping) -> bool {
+    pub fn may_be_ours(&self, one: &Mapping) -> bool {
         let platform = self.process.pager.platform();
         let (parking, nursery) = (platform.parking().range(), platform.nursery().range());
         let far = (heap::FAR.start, heap::FAR.end - heap::FAR.start);
@@ -502,7 +422,7 @@ impl Calls {
         all.map_or(1, |all| self.gone(&all).len() + moves)
     }
 
-    fn is_lost(&self, (from, to): (usize, usize)) -> bool {
+    pub fn is_lost(&self, (from, to): (usize, usize)) -> bool {
         let ((mm, space), pager) = (self.process.memory(), &self.process.pager);
         let serves = |page: Vpn| pager.platform().serves(page.addr() as usize);
         mm.is_lost(space, vpn(from), pages(to - from), &serves)

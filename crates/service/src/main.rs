@@ -12,6 +12,7 @@
 mod account;
 mod adopt;
 mod advise;
+mod cover;
 mod crew;
 mod end;
 mod foreign;

@@ -1,7 +1,8 @@
 //! The program's calls, as the service carries them out.
 
-use crate::adopt::{Covered, Found};
+use crate::adopt::Found;
 use crate::advise;
+use crate::cover::Covered;
 use crate::heap;
 use crate::locks::is_room;
 use crate::mappings::Mappings;

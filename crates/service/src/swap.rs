@@ -96,8 +96,8 @@ impl Swap {
         }
     }
 
-    /// What the pages would take that are here, and those that went nowhere, if each were stored
-    /// by either algorithm. `resident` shows about so many pages that are in memory; those that were
+    /// What the pages would take that are here, and those that went nowhere, if each were stored by
+    /// either algorithm. `resident` shows about so many pages that are in memory; those that were
     /// refused count where it has not as many. Takes some milliseconds.
     pub fn sample(&self, resident: impl FnOnce(u32, &mut dyn FnMut(&[u8]))) -> Sample {
         let (mut stored, mut refused) = (Trials::new(), Trials::new());

@@ -65,7 +65,7 @@ impl LivePlatform {
         if kept == 0 || unsafe { self.drop_booked(start, kept) }.is_err() {
             return 0;
         }
-        self.remember(start, kept);
+        self.remember_taken(start, kept);
         (kept / PAGE) as u32
     }
 }

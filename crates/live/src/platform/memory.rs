@@ -151,6 +151,7 @@ impl Platform for LiveMemory {
     }
 
     fn read_mapped(&self, at: PageRun, to: &mut [u8]) -> Done {
+        self.place_first();
         let pages = match self.run(at) {
             Ok((start, len)) if to.len() >= len => self.read_shared(start, &mut to[..len]),
             _ => 0,
@@ -159,11 +160,12 @@ impl Platform for LiveMemory {
     }
 
     fn drop_stored(&self, at: PageRun) -> (Done, Flush) {
-        let pages = match self.run(at) {
+        let drop_it = || match self.run(at) {
             // SAFETY: the caller has stored the bytes, which no CPU can write.
             Ok((start, len)) => unsafe { self.drop_shared(start, len) },
             Err(_) => 0,
         };
+        let pages = self.later(drop_it).unwrap_or(0);
         (Done { pages }, FLUSHED)
     }
 

@@ -61,6 +61,8 @@ impl Unfollowed {
 thread_local! {
     /// How many moves had been noted when the range was placed that the task works on.
     static PLACED: Cell<Option<u32>> = const { Cell::new(None) };
+    /// The same of a range that the task has read, and will drop.
+    static FIRST: Cell<u32> = const { Cell::new(0) };
 }
 
 #[derive(Default)]
@@ -223,10 +225,10 @@ impl LivePlatform {
             .for_each(|page| self.remember(page, PAGE));
     }
 
-    /// Makes a call of the kernel's that takes the pages of the first range to the second. The kernel
-    /// puts it off while a move is not read, and it is put off here if one was noted since the range
-    /// was [placed](Self::placed). One that was read during the call may have been before it: the
-    /// program is ended if that came to one of the ranges.
+    /// Makes a call of the kernel's that takes the pages of the first range to the second. The
+    /// kernel puts it off while a move is not read, and it is put off here if one was noted since
+    /// the range was [placed](Self::placed). One that was read during the call may have been before
+    /// it: the program is ended if that came to one of the ranges.
     pub(super) fn unmoved(
         &self,
         [from, to]: [usize; 2],
@@ -244,16 +246,31 @@ impl LivePlatform {
             return Err(put_off);
         }
         let result = call();
-        if result != Err(put_off) && self.noted_moves() != placed {
-            let list = self.moved.read();
-            if list
-                .iter()
-                .any(|m| m.replaces(from, len) || m.replaces(to, len))
-            {
-                self.tear();
-            }
+        if result.as_ref().map_or_else(|e| e.done, |done| done.bytes) > 0 {
+            self.tear_if_arrived([from, to], len);
         }
         result
+    }
+
+    /// After something was done: ends the program if others may have come to one of the ranges.
+    pub(super) fn tear_if_arrived(&self, ranges: [usize; 2], len: usize) {
+        if ranges.iter().any(|&at| self.has_arrived(at, len)) {
+            self.tear();
+        }
+    }
+
+    /// Keeps in mind that a range is placed now, for what the task does there [later](Self::later).
+    pub(super) fn place_first(&self) {
+        FIRST.set(self.noted_moves());
+    }
+
+    /// Does a work on a range that was placed [first](Self::place_first); `None`: something was
+    /// moved since.
+    pub(super) fn later<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
+        self.placed(|| {
+            let is_same = || PLACED.get() == Some(FIRST.get()) && !self.is_changing();
+            (!self.adopts || is_same()).then(work)
+        })
     }
 
     /// How many moves have been noted, when all are that have been read.

@@ -9,11 +9,13 @@
 //! A page is taken out and marked by two calls, and brought back by a look and a call. A discard
 //! of that very page between the two is not noticed: there is no call that does both.
 
-use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::time::{Duration, Instant};
 
 use deckle_mm::{PageMask, PlatformError};
-use deckle_uffd::{PageEntry, ProtectMode, Why};
+use deckle_sys::futex;
+use deckle_uffd::{PageEntry, Partial, ProtectMode, Why, finish};
 
 use super::LivePlatform;
 use super::error::refused;
@@ -21,11 +23,20 @@ use super::kernel::{self, Advice, BLOCK, PAGE};
 use super::scan;
 use crate::trace::{Stage, stage};
 
-/// Times a call is repeated that finds the address space changing, which takes microseconds.
-const PATIENCE: u32 = 100_000;
-/// ... and so often from one time to the next that the task reads what tells of the change itself:
+/// How long a call is repeated that finds the address space changing. A change takes microseconds
+/// of a thread of the program's, which may have to wait for a CPU.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Times that it is repeated at once, before the task sleeps between two.
+const AT_ONCE: u32 = 1000;
+/// So long.
+const NAP: Duration = Duration::from_micros(100);
+/// So often from one time to the next the task reads what tells of the change itself:
 /// all tasks that should may wait for its end in such a call.
 const UNREAD: u32 = 100;
+
+/// How often a call is repeated that found the address space changing, before the message that
+/// stands in the way is read in the place of the tasks that should (P9), and the caller is told.
+const SHORT: u32 = 8;
 
 /// Called with locks held: has messages read, or reads them.
 pub type Unread = Box<dyn Fn(&LivePlatform) + Send + Sync>;
@@ -121,16 +132,54 @@ impl LivePlatform {
 
     /// Tries long what the address space's changing hinders.
     fn outlast<T>(&self, mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
-        for n in 0..PATIENCE {
+        let mut since = None;
+        for n in 0_u32.. {
             if let Some(done) = attempt() {
                 return Some(done);
             }
             if n % UNREAD == UNREAD - 1 {
                 self.have_read();
             }
-            kernel::yield_now();
+            if n < AT_ONCE {
+                kernel::yield_now();
+                continue;
+            }
+            futex::wait(&AtomicU32::new(0), 0, Some(NAP));
+            if since.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
+                return None;
+            }
         }
         None
+    }
+
+    /// Repeats a range operation over what is left, with bounded patience.
+    ///
+    /// The kernel may have cut the range into several mappings where the core sees one (rights that
+    /// are just being changed, `MADV_DONTDUMP`), and says `ENOENT` to what lies in two of them: so
+    /// it is done page by page then.
+    pub(super) fn patiently(
+        &self,
+        len: usize,
+        mut step: impl FnMut(usize, usize) -> Result<deckle_uffd::Done, Partial>,
+    ) -> Result<deckle_uffd::Done, Partial> {
+        let mut left = SHORT;
+        let one_by_one = |at, rest| match step(at, rest) {
+            Err(partial) if partial.why == Why::NoEntry && partial.done == 0 && rest > PAGE => {
+                step(at, PAGE).and(Err(Partial {
+                    done: PAGE,
+                    why: Why::Again { changing: false },
+                }))
+            }
+            result => result,
+        };
+        finish(len, one_by_one, || {
+            left = left.saturating_sub(1);
+            if left == 0 {
+                self.have_read();
+            }
+            kernel::yield_now();
+            left > 0
+        })
     }
 
     /// Has messages read: what they tell of hinders the caller.

@@ -6,18 +6,12 @@
 //! back, in by `UFFDIO_COPY`, which fills holes of any rights.
 
 use deckle_mm::{Done, PageRun, PlatformError, Prot, Stop, Vpn};
-use deckle_uffd::{
-    Categories, CopyMode, MoveMode, PageEntry, Partial, ProtectMode, WakeMode, Why, finish,
-};
+use deckle_uffd::{Categories, CopyMode, MoveMode, PageEntry, Partial, ProtectMode, WakeMode, Why};
 
 use super::error::{half_done, refused, stop};
 use super::kernel::{self, BLOCK, PAGE};
 use super::{LivePlatform, rights};
 use crate::trace::{Stage, stage};
-
-/// How often a call is repeated that found the address space changing, before the message that
-/// stands in the way is read in the place of the tasks that should (P9), and the caller is told.
-const PATIENCE: u32 = 8;
 
 /// What is looked at, taken out and marked at once, so that the moment is short in which a discard
 /// goes unnoticed (`remembered.rs`).
@@ -30,36 +24,6 @@ fn done(len: usize) -> Done {
 }
 
 impl LivePlatform {
-    /// Repeats a range operation over what is left, with bounded patience.
-    ///
-    /// The kernel may have cut the range into several mappings where the core sees one (rights that
-    /// are just being changed, `MADV_DONTDUMP`), and says `ENOENT` to what lies in two of them: so
-    /// it is done page by page then.
-    pub(super) fn patiently(
-        &self,
-        len: usize,
-        mut step: impl FnMut(usize, usize) -> Result<deckle_uffd::Done, Partial>,
-    ) -> Result<deckle_uffd::Done, Partial> {
-        let mut left = PATIENCE;
-        let one_by_one = |at, rest| match step(at, rest) {
-            Err(partial) if partial.why == Why::NoEntry && partial.done == 0 && rest > PAGE => {
-                step(at, PAGE).and(Err(Partial {
-                    done: PAGE,
-                    why: Why::Again { changing: false },
-                }))
-            }
-            result => result,
-        };
-        finish(len, one_by_one, || {
-            left = left.saturating_sub(1);
-            if left == 0 {
-                self.have_read();
-            }
-            kernel::yield_now();
-            left > 0
-        })
-    }
-
     /// Whether pages with these rights can take the fast road.
     pub(super) fn can_move(&self, prot: Prot) -> bool {
         self.moves && prot == Prot::RW
@@ -214,6 +178,9 @@ impl LivePlatform {
             };
             at += partial.done;
             let more = self.moved_from(dst + at, src + at, len - at);
+            if more > 0 {
+                self.tear_if_arrived([src + at, dst + at], more);
+            }
             at += more;
             hidden |= more > 0;
             match more {

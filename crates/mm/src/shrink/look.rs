@@ -11,8 +11,8 @@ const STEP: u32 = 197;
 
 impl<E: Env> Mm<E> {
     /// Shows a page of each of about `most` huge pages, spread over all that there are; each is
-    /// unmapped meanwhile, which costs the program a few microseconds. Those that are in use, locked
-    /// or shared are passed over. Walks all tables: for reports, not for each fault.
+    /// unmapped meanwhile, which costs the program a few microseconds. Those that are in use,
+    /// locked or shared are passed over. Walks all tables: for reports, not for each fault.
     pub fn look_into_huge(&self, most: u32, look: &mut dyn FnMut(&[u8])) {
         let all = self.stats().get(Item::NrThp);
         let stride = all.div_ceil(u64::from(most.max(1))).max(1);

@@ -204,9 +204,9 @@ pub unsafe fn realloc(block: Block, size: usize) -> Block {
 /// Where a block that is a mapping of libc's by itself begins in its first page.
 const HEAD: usize = 16;
 
-/// The pages of such a block, but for the first, which libc reads, are about to be unmapped by a call
-/// that is not seen: so what is stored of them is free at once, and the service takes nothing else
-/// for them that the program maps there next.
+/// The pages of such a block, but for the first, which libc reads, are about to be unmapped by a
+/// call that is not seen: so what is stored of them is free at once, and the service takes nothing
+/// else for them that the program maps there next.
 fn forget(start: usize, bytes: usize) {
     if bytes > 0 && gate::may_hold(start, bytes) {
         let errno = sys::errno();
@@ -246,8 +246,8 @@ pub fn option(what: c_int, value: c_int) -> c_int {
     unsafe { next::<unsafe extern "C" fn(c_int, c_int) -> c_int>(Next::Option)(what, value) }
 }
 
-/// sbrk of libc's, which notes the break for its own allocator. What the heap grows by is looked at as
-/// a block is.
+/// sbrk of libc's, which notes the break for its own allocator. What the heap grows by is looked at
+/// as a block is.
 pub fn sbrk(more: isize) -> Block {
     // SAFETY: any word will do.
     let before = unsafe { next::<unsafe extern "C" fn(isize) -> Block>(Next::Sbrk)(more) };
