@@ -293,8 +293,8 @@ impl Calls {
             if matches!(one.kind, Kind::Data { .. }) && self.adopt(one, true) {
                 taken += 1;
             } else {
-                let platform = self.process.pager.platform();
-                platform.let_go(one.start, one.end - one.start);
+                let pager = &self.process.pager;
+                pager.let_go(one.start, one.end - one.start);
             }
         }
         taken

@@ -5,7 +5,10 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
-use deckle_mm::{Charge, FaultError, MapError, PAGE_SIZE, PageRun, Prot, Store, Vpn};
+use deckle_mm::platform::Stop;
+use deckle_mm::{
+    Charge, FaultError, MapError, PAGE_SIZE, PageRun, PlatformError, Prot, Store, Vpn,
+};
 use deckle_sys::futex;
 use deckle_uffd::Msg;
 
@@ -37,6 +40,12 @@ pub(super) struct Heard {
 const GONE: u32 = 10_000;
 /// What is longer apart is no row.
 const APART: Duration = Duration::from_millis(100);
+
+/// The program moves memory at this moment.
+const RETRY: PlatformError = PlatformError {
+    at: 0,
+    why: Stop::Retry,
+};
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -97,8 +106,8 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
     /// mapping has grown by.
     ///
     /// # Errors
-    /// [`MapError::Platform`]: it is none any more, or the kernel refuses; the manager's. It is the
-    /// kernel's alone then.
+    /// [`MapError::Platform`]: it is none any more, the program moves memory at this moment, or the
+    /// kernel refuses; the manager's. It is as it was then.
     pub fn adopt(
         &self,
         (start, len): (usize, usize),
@@ -106,6 +115,9 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
         grown: bool,
     ) -> Result<(), MapError> {
         let (mm, platform, space) = (self.mm(), self.platform(), self.space());
+        // What a move brings to the range the books have at another place until they follow.
+        let _books = lock(&self.heard.books);
+        let before = self.quiet().ok_or(MapError::Platform(RETRY))?;
         let found = platform.adopt(start, len);
         let found = found.map_err(|errno| MapError::Platform(refused(0, errno)))?;
         let vpn = |at: usize| Vpn::of_addr(at as u64);
@@ -123,8 +135,33 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
         if adopted.is_err() {
             // SAFETY: nothing was taken out.
             let _ = unsafe { platform.leave(start, len) };
+        } else if self.heard.moves.load(Acquire) != before {
+            // It has come meanwhile: forgotten before anything of it is taken out.
+            let pages = (len / PAGE_SIZE) as u64;
+            let moved = platform.first_move();
+            if let Some(moved) = moved.filter(|_| mm.is_any_away(space, vpn(start), pages)) {
+                self.end_by(moved);
+            }
+            self.follow_all();
         }
         adopted
+    }
+
+    /// Gives the kernel what is registered and not managed, unless the program moves memory at this
+    /// moment: it is looked at again then.
+    pub fn let_go(&self, start: usize, len: usize) {
+        let _books = lock(&self.heard.books);
+        if self.quiet().is_some() {
+            self.platform().let_go(start, len);
+        }
+    }
+
+    /// With the books: how many moves there were so far, unless one is under way.
+    fn quiet(&self) -> Option<u32> {
+        let _reading = lock(&self.heard.reading);
+        let platform = self.platform();
+        let is_moving = platform.first_move().is_some() || platform.is_changing();
+        (!is_moving).then(|| self.heard.moves.load(Acquire))
     }
 
     /// Looks, by `look`, at what the program has mapped, and forgets the ranges (start, bytes)
@@ -254,6 +291,11 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
     /// Has the books follow the moves that are noted. What of them is managed stays so.
     pub(super) fn follow_moves(&self) {
         let _books = lock(&self.heard.books);
+        self.follow_all();
+    }
+
+    /// The same with the books.
+    fn follow_all(&self) {
         while let Some(moved) = self.platform().first_move() {
             self.follow(moved);
             self.platform().end_move();

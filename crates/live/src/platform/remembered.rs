@@ -26,13 +26,13 @@ use crate::trace::{Stage, stage};
 /// How long a call is repeated that finds the address space changing. A change takes microseconds
 /// of a thread of the program's, which may have to wait for a CPU.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Times that it is repeated at once, before the task sleeps between two.
-const AT_ONCE: u32 = 1000;
-/// So long.
-const NAP: Duration = Duration::from_micros(100);
-/// So often from one time to the next the task reads what tells of the change itself:
-/// all tasks that should may wait for its end in such a call.
+/// Times that it is repeated before the task reads what tells of the change itself: all tasks that
+/// should may wait for its end in such a call.
 const UNREAD: u32 = 100;
+/// From then on so often between two reads, for threads that move all the time leave short moments
+/// without a change; and it sleeps so long before each, for the thread that wants a CPU.
+const UNREAD_AGAIN: u32 = 10;
+const NAP: Duration = Duration::from_micros(100);
 
 /// How often a call is repeated that found the address space changing, before the message that
 /// stands in the way is read in the place of the tasks that should (P9), and the caller is told.
@@ -137,17 +137,15 @@ impl LivePlatform {
             if let Some(done) = attempt() {
                 return Some(done);
             }
-            if n % UNREAD == UNREAD - 1 {
-                self.have_read();
-            }
-            if n < AT_ONCE {
+            if n < UNREAD || n % UNREAD_AGAIN > 0 {
                 kernel::yield_now();
                 continue;
             }
-            futex::wait(&AtomicU32::new(0), 0, Some(NAP));
             if since.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
                 return None;
             }
+            futex::wait(&AtomicU32::new(0), 0, Some(NAP));
+            self.have_read();
         }
         None
     }
