@@ -154,7 +154,8 @@ fn blocks_of_an_allocator_before_libcs_are_managed_from_the_start() {
     let ran = run(&limit, &["env", &preload, program, "heap", "60"]);
     expect(&ran, "keeps right");
     let peak = mebibytes(&ran.err, "resident peak ");
-    assert!((40.0..=48.0 + 16.0).contains(&peak), "{}", ran.err);
+    let swaps = !ran.err.contains("deckle: swap     0 B out");
+    assert!(swaps && peak <= 48.0 + 16.0, "{}", ran.err);
     assert!(ran.err.contains("programs unmanaged 0"), "{}", ran.err);
 }
 

@@ -35,7 +35,7 @@ const SHARE: u32 = 50;
 const REST: Duration = Duration::from_millis(100);
 
 /// Milliseconds that a reclaiming task waits at most until unseen memory is adopted.
-const TURNS: u32 = 30;
+const TURNS: u32 = 200;
 
 /// What was seen at the last glance at how much there is.
 #[derive(Default)]
