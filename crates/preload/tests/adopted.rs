@@ -1,7 +1,7 @@
 //! `adopt = true`: memory that programs map by instructions of their own is found, and managed
 //! where it is.
 
-use crate::common::{compile, expect, figure, is_about_the_first, mebibytes, run};
+use crate::common::{Ran, compile, expect, figure, is_about_the_first, mebibytes, run};
 
 const LIMIT: [&str; 4] = ["--memory-max", "96M", "--set", "adopt=true"];
 
@@ -36,6 +36,26 @@ fn forks_are_made_beside_a_thread_that_maps_and_unmaps_by_instructions() {
     for what in ["rounds: ", "forks: "] {
         assert!(figure(&ran.err, what) > 20, "{}", ran.err);
     }
+}
+
+/// Runs keeps.c with a limit, behind `words` (a program that runs it, say).
+fn run_keeps_behind(words: &[&str], max: &str, args: &[&str]) -> Ran {
+    let program = compile("keeps", &[]);
+    let program = [program.to_str().expect("path")];
+    let limit = ["--memory-max", max, "--set", "adopt=true"];
+    run(&limit, &[words, &program, args].concat())
+}
+
+/// The same alone.
+fn run_keeps(max: &str, args: &[&str]) -> Ran {
+    run_keeps_behind(&[], max, args)
+}
+
+/// The same, and that it is right.
+fn keeps(max: &str, args: &[&str]) -> Ran {
+    let ran = run_keeps(max, args);
+    expect(&ran, "keeps right");
+    ran
 }
 
 /// malloc was another than the program's: libraries that bind to libc before what is preloaded had
@@ -80,12 +100,7 @@ fn blocks_of_libcs_allocator_are_managed_from_the_start() {
     if is_about_the_first() {
         return;
     }
-    let program = compile("keeps", &[]);
-    let ran = run(
-        &["--memory-max", "48M", "--set", "adopt=true"],
-        &[program.to_str().expect("path"), "heap", "60"],
-    );
-    expect(&ran, "keeps right");
+    let ran = keeps("48M", &["heap", "60"]);
     assert!(
         mebibytes(&ran.err, "resident peak ") <= 48.0 + 16.0,
         "{}",
@@ -100,11 +115,8 @@ fn a_program_may_have_a_part_of_the_main_heap() {
     if is_about_the_first() {
         return;
     }
-    let program = compile("keeps", &[]);
-    let program = program.to_str().expect("path");
     for max in ["16M", "1G"] {
-        let limit = ["--memory-max", max, "--set", "adopt=true"];
-        expect(&run(&limit, &[program, "breaks"]), "keeps right");
+        keeps(max, &["breaks"]);
     }
 }
 
@@ -112,12 +124,9 @@ fn a_program_may_have_a_part_of_the_main_heap() {
 /// hung for more than 10 s. And what had been moved twice was taken for lost.
 #[test]
 fn blocks_that_libc_moves_are_right() {
-    let program = compile("keeps", &[]);
-    let program = program.to_str().expect("path");
     let mut ended = 0;
     for _ in 0..10 {
-        let limit = ["--memory-max", "24M", "--set", "adopt=true"];
-        let ran = run(&limit, &[program, "grows"]);
+        let ran = run_keeps("24M", &["grows"]);
         if ran.err.contains(MOVED) {
             ended += 1;
         } else {
@@ -134,10 +143,7 @@ fn the_heap_of_a_thread_is_a_few_mappings() {
     if is_about_the_first() {
         return;
     }
-    let program = compile("keeps", &[]);
-    let program = program.to_str().expect("path");
-    let limit = ["--memory-max", "48M", "--set", "adopt=true"];
-    expect(&run(&limit, &[program, "arena", "100"]), "keeps right");
+    keeps("48M", &["arena", "100"]);
 }
 
 /// An allocator that has libc's behind it took the program outside of the limit.
@@ -146,12 +152,9 @@ fn blocks_of_an_allocator_before_libcs_are_managed_from_the_start() {
     if is_about_the_first() {
         return;
     }
-    let program = compile("keeps", &[]);
     let wrapper = compile("wrapper_lib", &["-shared", "-fPIC"]);
     let preload = format!("LD_PRELOAD={}", wrapper.display());
-    let program = program.to_str().expect("path");
-    let limit = ["--memory-max", "48M", "--set", "adopt=true"];
-    let ran = run(&limit, &["env", &preload, program, "heap", "60"]);
+    let ran = run_keeps_behind(&["env", &preload], "48M", &["heap", "60"]);
     expect(&ran, "keeps right");
     let peak = mebibytes(&ran.err, "resident peak ");
     let swaps = !ran.err.contains("deckle: swap     0 B out");
@@ -166,10 +169,7 @@ fn a_block_for_which_there_is_no_room_is_managed_at_once() {
     if is_about_the_first() {
         return;
     }
-    let program = compile("keeps", &[]);
-    let limit = ["--memory-max", "64M", "--set", "adopt=true"];
-    let ran = run(&limit, &[program.to_str().expect("path"), "one", "100"]);
-    expect(&ran, "keeps right");
+    let ran = keeps("64M", &["one", "100"]);
     let peak = mebibytes(&ran.err, "resident peak ");
     assert!(peak <= 64.0, "{}", ran.err);
 }
@@ -180,15 +180,11 @@ fn blocks_that_are_locked_as_they_come_are_within_the_limit() {
     if is_about_the_first() {
         return;
     }
-    let program = compile("keeps", &[]);
-    let program = program.to_str().expect("path");
-    let limit = ["--memory-max", "64M", "--set", "adopt=true"];
     for how in ["all", "future", "fault", "block"] {
-        let ran = run(&limit, &[program, "locked", "36", how]);
-        expect(&ran, "keeps right");
+        let ran = keeps("64M", &["locked", "36", how]);
         if how == "block" {
             // Small, and not touched before.
-            expect(&run(&limit, &[program, "locked", "8", how]), "keeps right");
+            keeps("64M", &["locked", "8", how]);
         }
         let none = ran.err.contains("deckle: swap     0 B out");
         assert!(
@@ -196,7 +192,7 @@ fn blocks_that_are_locked_as_they_come_are_within_the_limit() {
             "{how}: {}",
             ran.err
         );
-        let ran = run(&limit, &[program, "locked", "80", how]);
+        let ran = run_keeps("64M", &["locked", "80", how]);
         match how {
             "block" => assert!(ran.out.contains("no block is locked"), "{}", ran.err),
             _ => assert!(ran.err.contains("out of memory"), "{how}: {}", ran.err),
