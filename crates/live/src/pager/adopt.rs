@@ -1,7 +1,7 @@
 //! Memory that the program has mapped by calls that nobody saw.
 
 use std::sync::atomic::AtomicU32;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
+use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
@@ -24,8 +24,6 @@ use crate::platform::{LivePlatform, Move, Noted, Unread, refused};
 pub(super) struct Heard {
     /// Had by the task that reads messages.
     pub(super) reading: Mutex<()>,
-    /// Moves of managed memory.
-    moves: AtomicU32,
     /// Had while such a move is followed, or what is not there any more is forgotten.
     books: Mutex<()>,
     /// Futex word: somebody shall look at what the program has mapped.
@@ -85,18 +83,11 @@ impl Heard {
         let read = platform.program_uffd().read_events(&mut all);
         for msg in all.iter_mut().take(read.unwrap_or(0)) {
             if let Some(moved) = moved_by(msg) {
-                self.note_move(platform, moved);
+                platform.note_move(moved);
             } else if let Some(fault) = fault_of(msg) {
                 platform.wake(fault.page, 1);
             }
         }
-    }
-
-    /// The program has moved memory by a call that nobody saw, with all that it had there and the
-    /// marks of what was away. With `reading`, before any task reads the next message.
-    pub(super) fn note_move(&self, platform: &LivePlatform, moved: Move) {
-        self.moves.fetch_add(1, Relaxed);
-        platform.note_move(moved);
     }
 }
 
@@ -135,7 +126,7 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
         if adopted.is_err() {
             // SAFETY: nothing was taken out.
             let _ = unsafe { platform.leave(start, len) };
-        } else if self.heard.moves.load(Acquire) != before {
+        } else if platform.moves_so_far() != before {
             // It has come meanwhile: forgotten before anything of it is taken out.
             let pages = (len / PAGE_SIZE) as u64;
             let moved = platform.first_move();
@@ -161,7 +152,7 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
         let _reading = lock(&self.heard.reading);
         let platform = self.platform();
         let is_moving = platform.first_move().is_some() || platform.is_changing();
-        (!is_moving).then(|| self.heard.moves.load(Acquire))
+        (!is_moving).then(|| platform.moves_so_far())
     }
 
     /// Looks, by `look`, at what the program has mapped, and forgets the ranges (start, bytes)
@@ -172,29 +163,20 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
         look: impl FnOnce() -> T,
         gone: impl FnOnce(&T) -> Vec<(usize, usize)>,
     ) -> Option<T> {
-        let moves = self.heard.moves.load(Acquire);
+        let moves = self.platform().moves_so_far();
         let seen = look();
         // What was moved before the look was read and followed before this, or is not read yet.
         // Nobody waits for the books with the reading in his hands: who follows a move has the
         // books and waits for a block, whose owner may wait until what is being read is noted.
         let _books = lock(&self.heard.books);
-        let reading = lock(&self.heard.reading);
-        let platform = self.platform();
-        let is_moving = || {
-            let has_moved = self.heard.moves.load(Acquire) != moves;
-            has_moved || platform.first_move().is_some() || platform.is_changing()
-        };
-        if is_moving() {
+        if self.quiet() != Some(moves) {
             return None;
         }
-        drop(reading);
         let gone = gone(&seen);
         // Nor may a move be what it has seen.
-        let reading = lock(&self.heard.reading);
-        if is_moving() {
+        if self.quiet() != Some(moves) {
             return None;
         }
-        drop(reading);
         for (start, len) in gone {
             self.forget_range(start, len);
         }

@@ -62,7 +62,7 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
         }
         if let Some(moved) = moved_by(&mut msg[0]) {
             if self.platform().adopts() {
-                self.heard.note_move(self.platform(), moved);
+                self.platform().note_move(moved);
                 drop(reading);
                 let _inside = self.gate.enter();
                 self.follow_moves();

@@ -238,12 +238,11 @@ impl LivePlatform {
         let Some(placed) = PLACED.get() else {
             return call();
         };
-        let put_off = Partial {
-            done: 0,
-            why: Why::Again { changing: true },
-        };
         if self.noted_moves() != placed {
-            return Err(put_off);
+            return Err(Partial {
+                done: 0,
+                why: Why::Again { changing: true },
+            });
         }
         let result = call();
         if result.as_ref().map_or_else(|e| e.done, |done| done.bytes) > 0 {
@@ -276,6 +275,11 @@ impl LivePlatform {
     /// How many moves have been noted, when all are that have been read.
     fn noted_moves(&self) -> u32 {
         self.wait_for_note();
+        self.moves_so_far()
+    }
+
+    /// How many moves have been noted; one that is being read may be missing.
+    pub(crate) fn moves_so_far(&self) -> u32 {
         self.moved.count.load(Acquire)
     }
 
