@@ -264,17 +264,16 @@ impl Calls {
         Ok(grown + new.len())
     }
 
-    /// What has grown out of managed mappings: parts of the same mapping, whose faults come to us
-    /// and are served by nobody.
+    /// What has grown out of managed mappings, whose faults come to us and are served by nobody: it
+    /// is a part of such a mapping, or one by itself since what is advised for the two differs.
     fn grown(&self, all: &[Mapping]) -> Vec<Mapping> {
         let platform = self.process.pager.platform();
-        let managed = |one: &&Mapping| platform.managed().touches(one.start, one.end - one.start);
+        let may_have = |one: &&Mapping| {
+            let is_part = platform.managed().touches(one.start, one.end - one.start);
+            one.kind != Kind::Other && (is_part || !self.may_be_ours(one))
+        };
         let mut grown = Vec::new();
-        for one in all
-            .iter()
-            .filter(|one| one.kind != Kind::Other)
-            .filter(managed)
-        {
+        for one in all.iter().filter(may_have) {
             let parts = self.parts(one.start, one.end - one.start);
             for (start, len, foreign) in parts {
                 if foreign && platform.serves(start) {

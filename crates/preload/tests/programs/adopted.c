@@ -100,6 +100,24 @@ static void grown(void)
 	CHECK(by_instruction(SYS_munmap, other, bytes, 0, 0, 0) == 0);
 }
 
+/* A part that a mapping has grown by is a mapping by itself. */
+static void parted(void)
+{
+	size_t bytes = 64 * MIB;
+	unsigned char *p = raw_map(NULL, 2 * bytes, 0);
+	CHECK(by_instruction(SYS_munmap, p + bytes, bytes, 0, 0, 0) == 0);
+	fill(p, 6, bytes);
+	for (int turn = 0; turn < 1000 && !is_managed((uintptr_t)p); turn++)
+		step();
+	CHECK(is_managed((uintptr_t)p));
+	CHECK(by_instruction(SYS_mremap, p, bytes, 2 * bytes, 0, 0) == (long)p);
+	CHECK(by_instruction(SYS_madvise, p + bytes, bytes, MADV_DONTDUMP, 0, 0) == 0);
+	for (size_t i = bytes / PAGE; i < 2 * bytes / PAGE; i++)
+		fill_page(p, 6, i);
+	CHECK(right(p, 6, 2 * bytes));
+	CHECK(by_instruction(SYS_munmap, p, 2 * bytes, 0, 0, 0) == 0);
+}
+
 /* A place that is mapped anew and discarded all the time, beside memory that is kept. */
 static void reused(void)
 {
@@ -154,6 +172,7 @@ int main(int count, char **args)
 	whole();
 	pieces();
 	grown();
+	parted();
 	reused();
 	forked();
 	CHECK(right(first, 9, 4 * MIB) && right(far, 8, 32 * MIB));
