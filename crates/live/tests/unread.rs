@@ -1,82 +1,131 @@
-//! A move that nobody reads of, since all who should wait for its end.
+//! Moves of managed memory whose message nobody has read yet.
 
 use crate::common::{PAGE, case};
 use crate::service::Trim;
 use deckle_live::{Die, Limit, LiveConfig, Pager, Place};
-use deckle_mm::{FaultMode, PageRun, Prot, ThpMode, Tunables, Vpn};
+use deckle_mm::{Advice, FaultMode, PageRun, Prot, ThpMode, Tunables, Vpn};
 use std::sync::Arc;
-use std::time::Duration;
+use std::thread::{JoinHandle, spawn, yield_now};
+use std::time::{Duration, Instant};
 
 /// Pages of each half: a block, so that no folio belongs to both.
 const HALF: u32 = deckle_mm::BLOCK_PAGES;
+const BYTES: usize = HALF as usize * PAGE;
+
+type Managed = &'static Pager<Limit, Trim>;
+
+/// A pager that nobody reads messages for, and two halves whose pages hold their numbers.
+fn halves(adopts: bool) -> (Managed, Vpn) {
+    let limit = Arc::new(Limit::new(1 << 16, 1 << 16, u64::MAX));
+    let tunables = Tunables {
+        thp: ThpMode::Never,
+        ..Tunables::default()
+    };
+    let config = LiveConfig {
+        adopts,
+        ..LiveConfig::default()
+    };
+    let store = Trim::default();
+    let pager = Pager::new(config, limit, store, tunables, Box::new(Die)).expect("pager");
+    let pager: Managed = Box::leak(Box::new(pager));
+    // SAFETY: at no address in particular.
+    let map = unsafe { pager.map(Place::aligned(BYTES), u64::from(2 * HALF), Prot::RW) };
+    let start = map.expect("map");
+    for page in start.0..start.0 + u64::from(2 * HALF) {
+        touch(pager, page);
+        // SAFETY: just mapped, and nobody evicts it.
+        unsafe { word(page).write_volatile(page) };
+    }
+    (pager, start)
+}
+
+fn touch(pager: Managed, page: u64) {
+    let (mm, space) = (pager.mm(), pager.space());
+    mm.fault(space, Vpn(page), true, FaultMode::MayWait)
+        .unwrap();
+}
+
+fn word(page: u64) -> *mut u64 {
+    (page as usize * PAGE) as *mut u64
+}
+
+/// Moves a half to another place, or to where the kernel likes, in a thread of its own, and waits
+/// until that is done, but for the message.
+fn move_half(from: usize, to: Option<usize>) -> JoinHandle<bool> {
+    let mover = spawn(move || {
+        // SAFETY: moves pages of the test's own, which it does not touch afterwards where they
+        // were, to where nobody counts on anything.
+        unsafe {
+            let (none, how) = (libc::PROT_NONE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+            let to = to.map_or_else(
+                || libc::mmap(std::ptr::null_mut(), BYTES, none, how, -1, 0),
+                |at| at as *mut _,
+            );
+            let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+            libc::mremap(from as *mut _, BYTES, BYTES, flags, to) == to
+        }
+    });
+    while is_there(from) {
+        yield_now();
+    }
+    mover
+}
+
+/// Waits until the message of the move was read.
+fn end(mover: JoinHandle<bool>) {
+    let ends = Instant::now() + Duration::from_secs(10);
+    while !mover.is_finished() {
+        assert!(Instant::now() < ends, "nobody has read of it");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(mover.join().unwrap());
+}
 
 /// No handler runs, which is as if each waited. The kernel refuses to mark pages, until the message
 /// of the move has been read.
 #[test]
 fn who_waits_for_a_move_has_it_read_and_forgets_nothing() {
     case(|| {
-        let limit = Arc::new(Limit::new(1 << 16, 1 << 16, u64::MAX));
-        let tunables = Tunables {
-            thp: ThpMode::Never,
-            ..Tunables::default()
-        };
-        let config = LiveConfig::default();
-        let store = Trim::default();
-        let pager = Pager::new(config, limit, store, tunables, Box::new(Die)).expect("pager");
-        let pager: &'static Pager<Limit, Trim> = Box::leak(Box::new(pager));
-        let (mm, space) = (pager.mm(), pager.space());
-        let place = Place::aligned(HALF as usize * PAGE);
-        // SAFETY: at no address in particular.
-        let map = unsafe { pager.map(place, u64::from(2 * HALF), Prot::RW) };
-        let start = map.expect("map");
-        for page in start.0..start.0 + u64::from(2 * HALF) {
-            mm.fault(space, Vpn(page), true, FaultMode::MayWait)
-                .unwrap();
-            // SAFETY: just mapped, and nobody evicts it.
-            unsafe { ((page as usize * PAGE) as *mut u64).write_volatile(page) };
-        }
+        let (pager, start) = halves(false);
         pager.page_out(start, u64::from(HALF)).expect("page_out");
-        let away = PageRun {
-            space,
-            start,
-            pages: HALF,
-        };
+        let away = PageRun::new(pager.space(), start, HALF);
         assert_eq!(pager.platform().forgotten(away).count(), 0);
 
-        let there = (start.addr() as usize) + HALF as usize * PAGE;
-        let mover = std::thread::spawn(move || {
-            // SAFETY: moves pages of the test's own, which it does not touch afterwards, to where
-            // the kernel likes.
-            unsafe {
-                let len = HALF as usize * PAGE;
-                let new = libc::mmap(
-                    std::ptr::null_mut(),
-                    len,
-                    libc::PROT_NONE,
-                    libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-                    -1,
-                    0,
-                );
-                let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-                libc::mremap(there as *mut _, len, len, flags, new) == new
-            }
-        });
-        while is_there(there) {
-            std::thread::yield_now();
-        }
-        std::thread::spawn(move || pager.background_loop());
+        let mover = move_half(start.addr() as usize + BYTES, None);
+        spawn(move || pager.background_loop());
         pager.platform().hold(away);
-        let ends = std::time::Instant::now() + Duration::from_secs(10);
-        while !mover.is_finished() {
-            assert!(std::time::Instant::now() < ends, "nobody has read of it");
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        assert!(mover.join().unwrap());
+        end(mover);
         // What the program discards is told still.
         let page = start.addr() as usize as *mut libc::c_void;
         // SAFETY: a page of the test's own that is away.
         unsafe { libc::madvise(page, PAGE, libc::MADV_DONTNEED) };
         assert_eq!(pager.platform().forgotten(away).count(), 1);
+    });
+}
+
+/// The program was ended, since the pages that had come were dropped for those that the books had
+/// there.
+#[test]
+fn what_is_discarded_where_others_have_come_is_not_theirs() {
+    case(|| {
+        let (pager, start) = halves(true);
+        let (mm, space) = (pager.mm(), pager.space());
+        let other = start.add(u64::from(HALF));
+        pager
+            .page_out(other, u64::from(HALF / 2))
+            .expect("page_out");
+        let mover = move_half(other.addr() as usize, Some(start.addr() as usize));
+        spawn(move || pager.background_loop());
+        mm.madvise(space, start, u64::from(HALF), Advice::DontNeed)
+            .expect("discard");
+        end(mover);
+        pager.settle_moves();
+        for page in 0..u64::from(HALF) {
+            touch(pager, start.0 + page);
+            // SAFETY: it is there, and nobody evicts it.
+            let found = unsafe { word(start.0 + page).read_volatile() };
+            assert_eq!(found, other.0 + page, "page {page}");
+        }
     });
 }
 

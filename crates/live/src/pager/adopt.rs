@@ -5,10 +5,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
-use deckle_mm::platform::Stop;
-use deckle_mm::{
-    Charge, FaultError, MapError, PAGE_SIZE, PageRun, PlatformError, Prot, Store, Vpn,
-};
+use deckle_mm::{Charge, FaultError, MapError, PAGE_SIZE, PageRun, Prot, Store, Vpn};
 use deckle_sys::futex;
 use deckle_uffd::Msg;
 
@@ -17,7 +14,7 @@ use super::crew::Role;
 use super::handler::{fault_of, moved_by};
 use super::machine::{LiveMachine, MESSAGES};
 use super::queue::Fault;
-use crate::platform::{LivePlatform, Move, Noted, Unread, refused};
+use crate::platform::{LivePlatform, Move, Noted, RETRY, Unread, refused};
 
 /// What is known of the program's calls that nobody saw.
 #[derive(Default)]
@@ -38,12 +35,6 @@ pub(super) struct Heard {
 const GONE: u32 = 10_000;
 /// What is longer apart is no row.
 const APART: Duration = Duration::from_millis(100);
-
-/// The program moves memory at this moment.
-const RETRY: PlatformError = PlatformError {
-    at: 0,
-    why: Stop::Retry,
-};
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)

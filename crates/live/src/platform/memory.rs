@@ -1,11 +1,11 @@
 //! [`LiveMemory`]: what the engine calls.
 
-use super::error::{refused, stop};
+use super::error::refused;
 use super::kernel::{self, Advice, BLOCK, PAGE};
 use super::{FLUSHED, LivePlatform, REFUSED, SPACE, rights, scan};
-use deckle_mm::platform::{Content, Done, Flush, Made, PlatformError, Prot, Zones};
+use deckle_mm::platform::{Content, Done, Flush, Made, PlatformError, Prot, Stop, Zones};
 use deckle_mm::{BlockNr, FrameRun, PageMask, PageRun, Pfn, Platform, SpaceId, Vpn};
-use deckle_uffd::{CopyMode, ProtectMode};
+use deckle_uffd::{CopyMode, Errno, ProtectMode};
 
 /// The operations of a live platform, which read, move and drop memory of this process by the
 /// numbers of its frames and pages.
@@ -171,18 +171,27 @@ impl Platform for LiveMemory {
 
     fn discard(&self, at: PageRun) -> Flush {
         let is_lost = |(start, len)| self.is_lost(start, len);
-        self.placed(|| {
-            if !self.booked(at).is_ok_and(is_lost)
-                && let Ok((start, len)) = self.run(at)
-            {
-                // SAFETY: the caller gives the bytes of the run up; the range stays registered.
-                let gone = unsafe { self.drop_booked(start, len) };
-                debug_assert!(
-                    gone.is_ok(),
-                    "managed memory refused MADV_DONTNEED: {gone:?}"
-                );
+        let dropped = self.placed_until(|| {
+            if self.booked(at).is_ok_and(is_lost) {
+                return Some(());
             }
+            let Ok((start, len)) = self.run(at) else {
+                return Some(());
+            };
+            // SAFETY: the caller gives the bytes of the run up; the range stays registered.
+            let gone = unsafe { self.drop_booked(start, len) };
+            if gone == Err(Errno(libc::EAGAIN)) {
+                return None;
+            }
+            debug_assert!(
+                gone.is_ok(),
+                "managed memory refused MADV_DONTNEED: {gone:?}"
+            );
+            Some(())
         });
+        if dropped.is_none() {
+            self.tear();
+        }
         FLUSHED
     }
 
@@ -190,8 +199,17 @@ impl Platform for LiveMemory {
     /// charged: written while it was a zero page. It keeps them, write-protected; the caller
     /// charges it as a present page and goes on with the rest of the run.
     fn map_zero(&self, at: PageRun) -> Result<Done, PlatformError> {
-        let (start, len) = self.run(at)?;
-        self.zero_in(start, len)
+        self.placed(|| {
+            let (start, len) = self.run(at)?;
+            let zeros = self.zero_in(start, len);
+            zeros.map_err(|e| match e.why == Stop::Gone && !self.is_unmoved() {
+                true => PlatformError {
+                    why: Stop::Retry,
+                    ..e
+                },
+                false => e,
+            })
+        })
     }
 
     fn drop_zero(&self, at: PageRun) -> Flush {
@@ -219,16 +237,14 @@ impl Platform for LiveMemory {
     }
 
     fn write_protect(&self, at: PageRun, on: bool) -> Result<Flush, PlatformError> {
-        let (start, len) = self.run(at)?;
         let mode = if on {
             ProtectMode::WP
         } else {
             ProtectMode::empty()
         };
-        let done = self.program.write_protect(start, len, mode);
-        done.map(|()| FLUSHED).map_err(|why| PlatformError {
-            at: 0,
-            why: stop(why),
+        self.placed(|| {
+            let (start, len) = self.run(at)?;
+            self.protect_placed(start, len, mode).map(|()| FLUSHED)
         })
     }
 
@@ -237,24 +253,24 @@ impl Platform for LiveMemory {
     }
 
     fn open(&self, at: PageRun) -> Result<(), PlatformError> {
-        self.run(at)
-            .and_then(|(start, len)| self.leave_open(start, len))
+        self.steadily(at, |start, len| self.leave_open(start, len))
     }
 
     fn close(&self, at: PageRun) -> Result<Made, PlatformError> {
-        self.run(at)
-            .and_then(|(start, len)| self.take_over(start, len))
+        self.steadily(at, |start, len| self.take_over(start, len))
     }
 
     fn close_empty(&self, at: PageRun) -> Result<(), PlatformError> {
-        self.run(at)
-            .and_then(|(start, len)| self.take_empty(start, len))
+        self.steadily(at, |start, len| self.take_empty(start, len))
     }
 
     fn free_open(&self, at: PageRun) {
-        let _ = self
-            .run(at)
-            .map(|(start, len)| self.free_lazily(start, len));
+        let free = |start, len| {
+            self.free_lazily(start, len);
+            Ok(())
+        };
+        // What is kept is as good.
+        let _ = self.steadily(at, free);
     }
 
     fn release_block(&self, space: SpaceId, block: BlockNr) {

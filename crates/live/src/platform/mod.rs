@@ -192,17 +192,19 @@ impl LivePlatform {
 
     /// See [`deckle_mm::Platform::forgotten`].
     pub fn forgotten(&self, at: PageRun) -> PageMask {
-        match self.run(at) {
+        self.placed(|| match self.run(at) {
             Ok((start, len)) => self.unmarked(start, len),
             Err(_) => PageMask::EMPTY,
-        }
+        })
     }
 
     /// See [`deckle_mm::Platform::hold`].
     pub fn hold(&self, at: PageRun) {
-        if let Ok((start, len)) = self.run(at) {
-            self.remember(start, len);
-        }
+        self.placed(|| {
+            if let Ok((start, len)) = self.run(at) {
+                self.remember_taken(start, len);
+            }
+        });
     }
 
     /// The page map of this process.
@@ -298,6 +300,11 @@ impl LivePlatform {
 const GONE: PlatformError = PlatformError {
     at: 0,
     why: Stop::Gone,
+};
+/// The program moves memory at this moment.
+pub(crate) const RETRY: PlatformError = PlatformError {
+    at: 0,
+    why: Stop::Retry,
 };
 const FLUSHED: Flush = Flush { pending: None };
 

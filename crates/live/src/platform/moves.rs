@@ -16,12 +16,13 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use deckle_mm::PlatformError;
 use deckle_mm::platform::Stop;
-use deckle_uffd::{Errno, Partial, Why};
+use deckle_mm::{PageRun, PlatformError};
+use deckle_uffd::{Errno, Partial, ProtectMode, Why};
 
+use super::error::stop;
 use super::kernel::{self, PAGE};
-use super::{GONE, LivePlatform, Unread};
+use super::{GONE, LivePlatform, RETRY, Unread};
 
 /// A range has gone from one place to another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -200,29 +201,123 @@ impl LivePlatform {
         }
     }
 
-    /// Drops pages of the program's, locked or not.
+    /// Does to a [placed](Self::placed) range what the kernel does not put off while a move is not
+    /// read, and what would be wrong for others that have come there. `None`: something was moved
+    /// since the range was placed, or is being moved. What is moved while it is done ends the
+    /// program if that has come to the range.
+    pub(super) fn unless_moved<T>(
+        &self,
+        start: usize,
+        len: usize,
+        work: impl FnOnce() -> T,
+    ) -> Option<T> {
+        if !self.is_unmoved() {
+            return None;
+        }
+        let done = work();
+        if PLACED.get().is_some() && (!self.hear_moves() || self.has_arrived(start, len)) {
+            self.tear();
+        }
+        Some(done)
+    }
+
+    /// Sets or clears write-protection in a placed range, as [`unless_moved`](Self::unless_moved)
+    /// says.
+    pub(super) fn protect_placed(
+        &self,
+        start: usize,
+        len: usize,
+        mode: ProtectMode,
+    ) -> Result<(), PlatformError> {
+        let set = || self.program.write_protect(start, len, mode);
+        match self.unless_moved(start, len, set) {
+            Some(done) => done.map_err(|why| PlatformError {
+                at: 0,
+                why: stop(why),
+            }),
+            None => Err(RETRY),
+        }
+    }
+
+    /// Drops pages of the program's, locked or not. `EAGAIN`: see
+    /// [`unless_moved`](Self::unless_moved).
     ///
     /// # Safety
     /// Nobody counts on the bytes that the books have in the range.
     pub(super) unsafe fn drop_booked(&self, start: usize, len: usize) -> Result<(), Errno> {
         // SAFETY: the caller's promise; of others' bytes it is told.
-        let gone = unsafe { kernel::drop_pages(start, len) };
-        if self.adopts && (!self.hear_moves() || self.has_arrived(start, len)) {
-            self.tear();
-        }
-        gone
+        let drop_them = || unsafe { kernel::drop_pages(start, len) };
+        let gone = self.unless_moved(start, len, drop_them);
+        gone.unwrap_or(Err(Errno(libc::EAGAIN)))
     }
 
-    /// Marks pages that were just taken out, but for those in whose place others have come since,
-    /// which are forgotten soon.
-    pub(super) fn remember_taken(&self, start: usize, len: usize) {
-        if !self.has_arrived(start, len) {
-            return self.remember(start, len);
+    /// Does a work on ranges of the books again and again, until it returns something: nothing was
+    /// moved meanwhile. `None`: of a move nobody has read after long.
+    pub(super) fn placed_until<T>(&self, mut work: impl FnMut() -> Option<T>) -> Option<T> {
+        /// Times. Each but the first is a move of the program's.
+        const MOST: u32 = 1000;
+        for _ in 0..MOST {
+            if self.adopts && !self.hear_moves() {
+                break;
+            }
+            let done = self.placed(&mut work);
+            if done.is_some() {
+                return done;
+            }
         }
-        let pages = (start..start + len).step_by(PAGE);
-        pages
-            .filter(|&page| !self.has_arrived(page, PAGE))
-            .for_each(|page| self.remember(page, PAGE));
+        None
+    }
+
+    /// Marks pages of a [placed](Self::placed) range that were taken out, wherever the program has
+    /// moved them since; but for those in whose place others have come, which are forgotten soon.
+    pub(super) fn remember_taken(&self, start: usize, len: usize) {
+        let noted = self.noted_moves();
+        match PLACED.get() {
+            Some(placed) if noted != placed => {
+                for page in (start..start + len).step_by(PAGE) {
+                    let now = self.place_since(placed, page);
+                    if now != page || !self.has_arrived(page, PAGE) {
+                        self.remember(now, PAGE);
+                    }
+                }
+            }
+            _ => self.remember(start, len),
+        }
+        if self.noted_moves() != noted {
+            // Others that have come meanwhile may have lost what they had there.
+            self.tear_if_arrived([start, start], len);
+        }
+    }
+
+    /// Where the page is now that was at `at` when so many moves were noted.
+    fn place_since(&self, placed: u32, at: usize) -> usize {
+        let list = self.moved.read();
+        let since = (list.iter()).filter(|m| m.number.wrapping_sub(placed) as i32 >= 0);
+        since.fold(at, |at, m| match m.takes(at) {
+            true => m.of.to + (at - m.of.from),
+            false => at,
+        })
+    }
+
+    /// Whether nothing was moved since the range was [placed](Self::placed) that the task works on,
+    /// and nothing is being moved: what was seen there was what the books have.
+    pub(super) fn is_unmoved(&self) -> bool {
+        PLACED
+            .get()
+            .is_none_or(|placed| !self.is_changing() && self.noted_moves() == placed)
+    }
+
+    /// Does a work on a run that must be in one piece, as [`unless_moved`](Self::unless_moved) says.
+    pub(super) fn steadily<T>(
+        &self,
+        at: PageRun,
+        mut work: impl FnMut(usize, usize) -> Result<T, PlatformError>,
+    ) -> Result<T, PlatformError> {
+        self.placed_until(|| match self.run(at) {
+            Ok((start, len)) => self.unless_moved(start, len, || work(start, len)),
+            Err(e) => Some(Err(e)),
+        })
+        .unwrap_or(Err(RETRY))
     }
 
     /// Makes a call of the kernel's that takes the pages of the first range to the second. The
@@ -285,7 +380,7 @@ impl LivePlatform {
 
     /// Others may have come to a place while its pages were taken or dropped, or of a move the
     /// message has not been read after long.
-    fn tear(&self) {
+    pub(super) fn tear(&self) {
         self.moved.torn.store(true, Release);
     }
 
@@ -329,3 +424,6 @@ impl LivePlatform {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

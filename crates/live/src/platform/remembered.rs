@@ -83,17 +83,19 @@ impl LivePlatform {
     pub(super) fn remember_holes(&self, start: usize, from: u32, len: usize) {
         let start = start + from as usize * PAGE;
         let len = len - from as usize * PAGE;
-        for (k, n) in self.unmarked(start, len).runs((len / PAGE) as u32) {
-            self.remember(start + k as usize * PAGE, n as usize * PAGE);
+        for (k, n) in self.holes(start, len).runs((len / PAGE) as u32) {
+            self.remember_taken(start + k as usize * PAGE, n as usize * PAGE);
         }
     }
 
-    /// Clears markers away, for an operation that wants nothing there.
-    pub(super) fn unmark(&self, start: usize, len: usize) {
-        let _ = self.set_protection(start, len, ProtectMode::DONTWAKE);
+    /// Clears markers away, for an operation that wants nothing there. False: others' may have come
+    /// there since the range was [placed](Self::placed).
+    pub(super) fn unmark(&self, start: usize, len: usize) -> bool {
+        let clear = || self.set_protection(start, len, ProtectMode::DONTWAKE);
+        self.unless_moved(start, len, clear).is_some()
     }
 
-    /// The same for those in a row from `start` on; their length in bytes.
+    /// The same for those in a row from `start` on; the length in bytes of what was cleared.
     pub(super) fn unmark_from(&self, start: usize, len: usize) -> usize {
         let mut entries = [PageEntry::default(); BLOCK / PAGE];
         let entries = &mut entries[..(len / PAGE).min(BLOCK / PAGE)];
@@ -102,10 +104,10 @@ impl LivePlatform {
             Ok(()) => entries.iter().take_while(is_marker).count(),
             Err(_) => 0,
         };
-        if pages > 0 {
-            self.unmark(start, pages * PAGE);
+        match pages > 0 && self.unmark(start, pages * PAGE) {
+            true => pages * PAGE,
+            false => 0,
         }
-        pages * PAGE
     }
 
     /// Sets or clears write-protection. Tries long while the address space is changing, since no
@@ -187,8 +189,17 @@ impl LivePlatform {
         }
     }
 
-    /// Which pages, at most a block and none of them there, have no marker.
+    /// Which pages, at most a block and none of them there, have no marker; none of them if the
+    /// program has moved something since they were [placed](Self::placed), or is moving it.
     pub(super) fn unmarked(&self, start: usize, len: usize) -> PageMask {
+        let holes = self.holes(start, len);
+        match holes == PageMask::EMPTY || self.is_unmoved() {
+            true => holes,
+            false => PageMask::EMPTY,
+        }
+    }
+
+    fn holes(&self, start: usize, len: usize) -> PageMask {
         let _traced = stage(Stage::Look);
         let mut entries = [PageEntry::default(); BLOCK / PAGE];
         let entries = &mut entries[..(len / PAGE).min(BLOCK / PAGE)];

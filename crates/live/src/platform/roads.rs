@@ -10,7 +10,7 @@ use deckle_uffd::{Categories, CopyMode, MoveMode, PageEntry, Partial, ProtectMod
 
 use super::error::{half_done, refused, stop};
 use super::kernel::{self, BLOCK, PAGE};
-use super::{LivePlatform, rights};
+use super::{LivePlatform, RETRY, rights};
 use crate::trace::{Stage, stage};
 
 /// What is looked at, taken out and marked at once, so that the moment is short in which a discard
@@ -127,8 +127,8 @@ impl LivePlatform {
         self.parking.note_part(src, len);
         if len == BLOCK && dst.is_multiple_of(BLOCK) && src.is_multiple_of(BLOCK) {
             self.clear_program_block(dst);
-        } else {
-            self.unmark(dst, len);
+        } else if !self.unmark(dst, len) {
+            return Err(RETRY);
         }
         let result = match self.moved(dst, src, len) {
             Ok(_) => Ok(done(len)),
@@ -366,12 +366,7 @@ impl LivePlatform {
         self.parking.note_part(dst, 0);
         if prot.write {
             // From here on a writer waits; whoever serves it waits for the caller's block.
-            self.program
-                .write_protect(src, len, ProtectMode::WP)
-                .map_err(|why| PlatformError {
-                    at: 0,
-                    why: stop(why),
-                })?;
+            self.protect_placed(src, len, ProtectMode::WP)?;
         }
         // SAFETY: the frames at dst are the caller's, hold nothing, and are as long.
         let (read, error) = unsafe { self.read_program(src, dst as *mut u8, len) };
@@ -386,7 +381,7 @@ impl LivePlatform {
             result = Err(refused(0, errno));
         } else {
             if copied > 0 {
-                self.remember(src, copied);
+                self.remember_taken(src, copied);
             }
             if copied < len {
                 result = Err(PlatformError {
@@ -401,9 +396,7 @@ impl LivePlatform {
                 Err(e) => e.at as usize * PAGE,
             };
             if kept < len {
-                let _ = self
-                    .program
-                    .write_protect(src + kept, len - kept, ProtectMode::empty());
+                let _ = self.protect_placed(src + kept, len - kept, ProtectMode::empty());
             }
             let _ = self.program.wake(src, len);
         }

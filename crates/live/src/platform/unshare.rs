@@ -28,9 +28,7 @@ impl LivePlatform {
         if present != Ok(len) {
             return false;
         }
-        let lifted = self
-            .program
-            .write_protect(start, len, ProtectMode::DONTWAKE);
+        let lifted = self.protect_placed(start, len, ProtectMode::DONTWAKE);
         // SAFETY: populating changes no byte.
         lifted.is_ok() && unsafe { kernel::madvise(start, len, Advice::PopulateWrite) }.is_ok()
     }

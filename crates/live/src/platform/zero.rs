@@ -30,11 +30,10 @@ impl LivePlatform {
         let mut trouble = None;
         while at < len {
             let filled = self.patiently(len - at, |more, rest| {
+                let to = start + at + more;
                 // SAFETY: the holes are the caller's and hold zeros in the core's books.
-                unsafe {
-                    self.program
-                        .zeropage(start + at + more, rest, WakeMode::DONTWAKE)
-                }
+                let fill = || unsafe { self.program.zeropage(to, rest, WakeMode::DONTWAKE) };
+                self.unmoved([to, to], rest, fill)
             });
             let (filled, why) = match filled {
                 Ok(done) => (done.bytes, None),
