@@ -33,6 +33,9 @@ pub enum State {
 
 /// Why there is no service: the system has no task for it, which a program knows how to take.
 pub const NO_TASK: &str = "the system refuses a task for its service";
+/// The same in a child of fork whose memory is not what its parent's service takes it for, since
+/// another thread has mapped or unmapped some by a call that was not seen.
+pub const STALE: &str = "its memory was changed by system calls that were not seen";
 
 /// A string of at most `N` bytes that one side writes and the other reads after.
 #[repr(C)]

@@ -33,7 +33,7 @@ mod places;
 pub mod request;
 mod spin;
 
-pub use door::{Door, Mode, NO_TASK, State, Text};
+pub use door::{Door, Mode, NO_TASK, STALE, State, Text};
 pub use held::Held;
 pub use known::{Known, REGION};
 pub use lock::{Guard, Lock};

@@ -10,7 +10,7 @@ use crate::{DOOR, sys};
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::time::Duration;
-use deckle_door::NO_TASK;
+use deckle_door::{NO_TASK, STALE};
 use deckle_sys::futex::{self, Scope};
 use libc::siginfo_t;
 
@@ -99,6 +99,7 @@ pub fn tell(failure: Option<&str>, looks: bool) -> bool {
     let stage = match failure {
         _ if looks && !shared.hear_parent(number) => Stage::Stale,
         None => Stage::Runs,
+        Some(STALE) => Stage::Stale,
         Some(why) => {
             if why != NO_TASK {
                 let said = b"deckle: a fork has failed: its child cannot be managed: ";

@@ -139,6 +139,11 @@ pub fn be_plain() {
 /// managed although it should be, it runs outside of the limit, and that is told.
 #[cold]
 pub fn outgrown() {
+    if DOOR.left.load(Relaxed) == 0 && sys::gettid() as i32 != sys::getpid() as i32 {
+        // The constructor of a library before ours has made a thread, which does not know the word
+        // by which the service hears that the main thread leaves.
+        return;
+    }
     // Nobody forks meanwhile: the child would have half of a service.
     sys::alone(&FORKING, start);
 }

@@ -79,19 +79,25 @@ fn a_program_keeps_its_own_allocator() {
     }
 }
 
-/// Constructors of the program's libraries run before that of the one that is preloaded.
+/// Constructors of the program's libraries run before that of the one that is preloaded, if they
+/// ask for that (`initfirst`). A thread of such a constructor was taken for the main thread, with
+/// whose end the program was.
 #[test]
 fn blocks_of_the_time_before_the_start_are_the_allocators_as_well() {
     if is_about_the_first() {
         return;
     }
-    let library = compile("early_lib", &["-shared", "-fPIC"]);
-    let library = library.to_str().expect("path");
-    let program = compile("keeps", &["-DEARLY", library]);
-    let program = [program.to_str().expect("path"), "early"];
-    expect(&run(&LIMIT, &program), "keeps right");
-    let before = ["--memory-max", "96M", "--set", "adopt=false"];
-    expect(&run(&before, &program), "keeps right");
+    let shared = ["-shared", "-fPIC", "-Wl,-z,initfirst"];
+    for threads in [&[][..], &["-DTHREADS"]] {
+        let library = compile("early_lib", &[&shared, threads].concat());
+        let library = library.to_str().expect("path");
+        let program = compile("keeps", &["-DEARLY", library]);
+        let program = [program.to_str().expect("path"), "early"];
+        for adopt in ["adopt=true", "adopt=false"] {
+            let limit = ["--memory-max", "96M", "--set", adopt];
+            expect(&run(&limit, &program), "keeps right");
+        }
+    }
 }
 
 /// 120 MiB of small and large blocks of two threads, of which a third is given back and taken anew.

@@ -19,10 +19,10 @@ use crate::{heap, sys};
 use core::sync::atomic::Ordering::{Relaxed, Release};
 use core::sync::atomic::{AtomicBool, AtomicU32};
 use core::time::Duration;
-use deckle_door::Door;
+use deckle_door::{Door, STALE};
 use deckle_group::LineId;
 use deckle_group::proto::Link;
-use deckle_live::Place;
+use deckle_live::{LiveError, PagerError, Place};
 use deckle_mm::table::vma::{OnFork, Vma};
 use deckle_mm::{Advice, Charge, Item, MapError};
 use deckle_sys::futex::{self, Scope};
@@ -382,7 +382,12 @@ fn take_over(
     process.unmanaged.store(0, Relaxed);
     process.pager.set_program(process.pid);
     // SAFETY: in a child, by its first task; the parent's pager was frozen over the fork.
-    unsafe { process.pager.after_fork(found.opened) }.map_err(|e| e.to_string())?;
+    let registered = unsafe { process.pager.after_fork(found.opened) };
+    registered.map_err(|e| match e {
+        // A part of it is not there any more, or something else is.
+        PagerError::Live(LiveError::Managed(_)) if group.adopts() => STALE.to_owned(),
+        other => other.to_string(),
+    })?;
     // Not before what is away is a fault: the parent may look into its child's memory.
     release_parent(door);
     let mm = process.pager.mm();

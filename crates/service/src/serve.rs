@@ -208,6 +208,7 @@ impl Calls {
         let looks = self.process.account.group().adopts();
         let begin = Instant::now();
         loop {
+            let moves = self.process.pager.moves();
             if looks {
                 // What has gone unseen cannot be handed to a child.
                 let _inside = self.process.pager.gate().enter();
@@ -219,9 +220,9 @@ impl Calls {
                 heap::hold();
                 self.is_heap_held = true;
             }
-            // More may have gone since.
+            // More may have gone since, or have been moved.
             let is_again = looks && done == Err(libc::ENOMEM) && begin.elapsed() < AGAIN;
-            if !is_again || self.changed() == 0 {
+            if !is_again || self.process.pager.moves() == moves && self.changed() == 0 {
                 return done.map(|()| usize::from(looks));
             }
         }

@@ -174,6 +174,11 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
         Some(seen)
     }
 
+    /// How many moves of managed memory have been heard of so far.
+    pub fn moves(&self) -> u32 {
+        self.platform().moves_so_far()
+    }
+
     /// While all stands still: whether the program has moved managed memory, which the books do not
     /// follow before that has ended.
     pub fn has_moved(&self) -> bool {
