@@ -222,7 +222,7 @@ impl LivePlatform {
     }
 
     /// Sets or clears write-protection in a placed range, as [`unless_moved`](Self::unless_moved)
-    /// says.
+    /// says. Others that it is set for are served at their next write.
     pub(super) fn protect_placed(
         &self,
         start: usize,
@@ -230,7 +230,11 @@ impl LivePlatform {
         mode: ProtectMode,
     ) -> Result<(), PlatformError> {
         let set = || self.program.write_protect(start, len, mode);
-        match self.unless_moved(start, len, set) {
+        let done = match mode.contains(ProtectMode::WP) {
+            true => self.is_unmoved().then(set),
+            false => self.unless_moved(start, len, set),
+        };
+        match done {
             Some(done) => done.map_err(|why| PlatformError {
                 at: 0,
                 why: stop(why),
@@ -269,11 +273,10 @@ impl LivePlatform {
     }
 
     /// Marks pages of a [placed](Self::placed) range that were taken out, wherever the program has
-    /// moved them since; but for those in whose place others have come, which are forgotten soon.
+    /// moved them since. Others that have come to their place are forgotten there soon.
     pub(super) fn remember_taken(&self, start: usize, len: usize) {
-        let noted = self.noted_moves();
         match PLACED.get() {
-            Some(placed) if noted != placed => {
+            Some(placed) if self.noted_moves() != placed => {
                 for page in (start..start + len).step_by(PAGE) {
                     let now = self.place_since(placed, page);
                     if now != page || !self.has_arrived(page, PAGE) {
@@ -282,10 +285,6 @@ impl LivePlatform {
                 }
             }
             _ => self.remember(start, len),
-        }
-        if self.noted_moves() != noted {
-            // Others that have come meanwhile may have lost what they had there.
-            self.tear_if_arrived([start, start], len);
         }
     }
 
