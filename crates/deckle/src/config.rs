@@ -12,14 +12,13 @@ use toml::de::{DeTable, DeValue};
 use crate::fail::{Fail, read_text};
 
 /// What may be given besides knobs.
-const BESIDES: [(&str, When); 8] = [
+const BESIDES: [(&str, When); 7] = [
     ("memory.max", When::Live),
     ("memory.high", When::Live),
     ("memory.swap.max", When::Live),
     ("swap", When::Start),
     ("zswap.max_pool_percent", When::Start),
     ("strict", When::Start),
-    ("adopt", When::Start),
     ("transparent_hugepage.align_mappings", When::Start),
 ];
 /// How near to each other two keys are of which one may be meant by the other, from 0 to 1.

@@ -34,8 +34,6 @@ pub struct Settings {
     pub strict: bool,
     /// Place every large mapping for huge pages.
     pub align_mappings: bool,
-    /// Manage what programs map by calls that are not seen.
-    pub adopt: bool,
 }
 
 impl Settings {
@@ -57,7 +55,6 @@ impl Settings {
             swap_file: None,
             strict: args.strict,
             align_mappings: false,
-            adopt: false,
         };
         let (mut max, mut high, mut swap_max) = (None, None, None);
         let mut percent = swap::MAX_POOL_PERCENT;
@@ -74,7 +71,6 @@ impl Settings {
                     percent = setting.value(Kind::Number(100, "percent"))? as u32;
                 }
                 "strict" => settings.strict = args.strict || setting.value(Kind::Flag)? != 0,
-                "adopt" => settings.adopt = setting.value(Kind::Flag)? != 0,
                 "transparent_hugepage.align_mappings" => {
                     settings.align_mappings = setting.value(Kind::Flag)? != 0;
                 }

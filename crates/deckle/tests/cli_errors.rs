@@ -214,7 +214,7 @@ fn settings_files_are_refused_with_the_line() {
         125,
         &["/no/such/file"],
     );
-    let all = "profile = \"linux\"\nswap = \"none\"\nstrict = false\nadopt = true\n\
+    let all = "profile = \"linux\"\nswap = \"none\"\nstrict = false\n\
                memory.max = \"20M\"\n\
                memory.high = 10485760\nmemory.swap.max = \"1G\"\n\
                transparent_hugepage.enabled = \"always\"\n\

@@ -386,7 +386,7 @@ fn memory_that_was_left_to_the_kernel_is_reclaimed_on_request() {
     let _turn = turn();
     let keeper = compile("keeper", &[]);
     let name = unique("left");
-    let options = "--memory-max 256M --set adopt=true";
+    let options = "--memory-max 256M";
     let mut run = start(&name, options, &[&keeper, "40", "wait"]);
     let pid = filled(&mut run);
     until("it is charged", || charged(&name) >= 40 * MIB);

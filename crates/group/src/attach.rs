@@ -29,10 +29,6 @@ pub struct Name {
 }
 
 impl Name {
-    /// How the name of a group ends whose programs keep their own allocator: which a program has to
-    /// know at its first allocation.
-    pub const KEEPS: &str = "-own";
-
     /// Checks a name from the environment.
     pub fn new(text: &[u8]) -> Result<Name, AttachError> {
         let fits = (1..=NAME_MAX).contains(&text.len())

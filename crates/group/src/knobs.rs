@@ -166,16 +166,6 @@ impl Group {
         self.page.align_mappings.load(Relaxed) != 0
     }
 
-    /// Whether memory is managed, too, that programs map by calls which nobody hears of.
-    pub fn set_adopts(&self, on: bool) {
-        self.page.adopts.store(u32::from(on), Relaxed);
-    }
-
-    /// See [`set_adopts`](Group::set_adopts).
-    pub fn adopts(&self) -> bool {
-        self.page.adopts.load(Relaxed) != 0
-    }
-
     /// `--strict`: programs that cannot be managed are refused.
     pub fn set_strict(&self, strict: bool) {
         self.page.strict.store(u32::from(strict), Relaxed);

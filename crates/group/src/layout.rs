@@ -11,7 +11,7 @@ use deckle_mm::{Item, SIZE_ORDERS, SizeItem, Tunables};
 /// "deckle" and the sort of file.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"deckleGP");
 /// Changed with every change of the layout; the number of knobs is in it.
-pub const VERSION: u32 = 22 << 8 | Tunables::WORDS as u32;
+pub const VERSION: u32 = 23 << 8 | Tunables::WORDS as u32;
 /// Processes of one group.
 pub const LINES: usize = 10_000;
 /// Slots per line between which the CPUs of a process are spread.
@@ -134,7 +134,6 @@ deckle_sys::shared! {
         pub(crate) file_until: AtomicU64,
         pub(crate) strict: AtomicU32,
         pub(crate) align_mappings: AtomicU32,
-        pub(crate) adopts: AtomicU32,
         pub(crate) caps_valid: AtomicU32,
         /// CPU slots in use, 1..=SLOTS.
         pub(crate) slots: AtomicU32,

@@ -89,15 +89,15 @@ impl Shared {
     }
 }
 
-/// In a child: tells the parent whether it runs, and returns that. `looks`: the parent looks
-/// whether its memory has changed meanwhile.
-pub fn tell(failure: Option<&str>, looks: bool) -> bool {
+/// In a child: tells the parent whether it runs, and returns that. The parent looks whether its
+/// memory has changed meanwhile.
+pub fn tell(failure: Option<&str>) -> bool {
     let address = DOOR.forked.load(Relaxed) as *const Shared;
     // SAFETY: what the parent has made before the fork, in a mapping that both share.
     let shared = unsafe { &*address };
     let number = DOOR.fork.load(Relaxed);
     let stage = match failure {
-        _ if looks && !shared.hear_parent(number) => Stage::Stale,
+        _ if !shared.hear_parent(number) => Stage::Stale,
         None => Stage::Runs,
         Some(STALE) => Stage::Stale,
         Some(why) => {

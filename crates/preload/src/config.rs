@@ -89,11 +89,6 @@ pub fn group_name() -> Option<&'static [u8]> {
     Some(DOOR.group.get()).filter(|name| !name.is_empty())
 }
 
-/// Whether the program keeps its own allocator.
-pub fn keeps_allocator() -> bool {
-    group_name().is_some_and(|name| name.ends_with(deckle_group::Name::KEEPS.as_bytes()))
-}
-
 /// Whether the program runs under `deckle run`.
 pub fn is_managed() -> bool {
     group_name().is_some() && library_path().is_some()

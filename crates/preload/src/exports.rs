@@ -3,7 +3,7 @@
 
 use crate::alloc::next;
 use crate::map::calls::{advise, answer};
-use crate::sys::{self, c_result, words};
+use crate::sys::{c_result, words};
 use core::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
 use libc::{c_long, pid_t, rlimit};
 
@@ -99,35 +99,16 @@ pub unsafe extern "C" fn posix_madvise(addr: Ptr, len: usize, advice: c_int) -> 
 /// Linux's `brk`. As in libc a break that stays higher than asked for is no error.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn brk(end: Ptr) -> c_int {
-    if next::is_kept() {
-        let more = (end as usize).wrapping_sub(next::sbrk(0) as usize) as isize;
-        return if next::sbrk(more) as isize == -1 {
-            -1
-        } else {
-            0
-        };
+    let more = (end as usize).wrapping_sub(next::sbrk(0) as usize) as isize;
+    if next::sbrk(more) as isize == -1 {
+        -1
+    } else {
+        0
     }
-    if call(libc::SYS_brk, [end as usize]) >= end as usize {
-        return 0;
-    }
-    sys::set_errno(libc::ENOMEM);
-    -1
 }
 
 /// Linux's `sbrk`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn sbrk(more: isize) -> Ptr {
-    if next::is_kept() {
-        return next::sbrk(more);
-    }
-    let before = call(libc::SYS_brk, []);
-    // SAFETY: the program's own call.
-    let done = |end: usize| more == 0 || unsafe { brk(end as Ptr) } == 0;
-    match before.checked_add_signed(more) {
-        Some(end) if done(end) => before as Ptr,
-        _ => {
-            sys::set_errno(libc::ENOMEM);
-            usize::MAX as Ptr
-        }
-    }
+pub extern "C" fn sbrk(more: isize) -> Ptr {
+    next::sbrk(more)
 }

@@ -271,9 +271,8 @@ extern "C" fn run(work: &mut Work) {
     work.result = make((&call, words), by, work.managed.then_some(number));
 }
 
-/// What a fork and its child are told by, its number, and whether the parent looks once more when
-/// the child is made.
-type Begun = (&'static Shared, u32, bool);
+/// What a fork and its child are told by, and its number.
+type Begun = (&'static Shared, u32);
 
 fn make(
     (call, words): (&Clone, Words),
@@ -295,7 +294,7 @@ fn make(
             let alone = usize::from(link.is_none());
             let why = hindrance.map_or(0, |call| call as usize + 1);
             gate::request(Op::ForkBegin, [alone, why, call.word_of_child()])
-                .map(|looks| (words, number, looks != 0 && link.is_some()))
+                .map(|_| (words, number))
         });
         match begun {
             Ok(begun) => shared = Some(begun),
@@ -319,8 +318,8 @@ fn make(
                 // file's.
                 link.map(Link::into_raw);
             }
-            if let Some((_, _, looks)) = shared {
-                in_child(alone, looks);
+            if shared.is_some() {
+                in_child(alone);
             }
             result
         }
@@ -335,7 +334,7 @@ fn make(
 /// After the call: waits until the child runs, if it is to have a service.
 fn in_parent(
     (call, words): (&Clone, Words),
-    (shared, number, looks): Begun,
+    (shared, number): Begun,
     result: Result<usize, i32>,
     is_served: bool,
     pending: Pending,
@@ -347,10 +346,8 @@ fn in_parent(
         number,
     });
     if let Some(child) = &child {
-        if looks {
-            let seen = gate::request(Op::ForkLook, [0; 6]);
-            shared.tell_child(number, seen == Ok(0));
-        }
+        let seen = gate::request(Op::ForkLook, [0; 6]);
+        shared.tell_child(number, seen == Ok(0));
         child.wait_for(Stage::Apart);
     }
     let _ = gate::request(Op::ForkEnd, [0; 6]);
@@ -386,7 +383,7 @@ fn shared_words() -> Result<&'static Shared, i32> {
     Ok(unsafe { &*(SHARED.load(Relaxed) as *const Shared) })
 }
 
-fn in_child(alone: bool, looks: bool) {
+fn in_child(alone: bool) {
     gate::note_child();
     DOOR.requests.forget();
     // A grandchild's answer is not for our parent.
@@ -395,7 +392,7 @@ fn in_child(alone: bool, looks: bool) {
         return gate::be_plain();
     }
     let failure = load::start(Mode::Child).err();
-    if !child::tell(failure, looks) {
+    if !child::tell(failure) {
         sys::exit_all(1)
     }
 }

@@ -163,7 +163,6 @@ fn start() {
     let state = match config::is_managed().then(|| rights::with_link(|| load::start(Mode::First))) {
         Some(Ok(_)) => {
             note_start();
-            host::opened();
             MANAGED
         }
         Some(Err(why)) => {

@@ -7,8 +7,6 @@ use crate::window::Window;
 /// Who forks.
 pub type Caller = &'static Window;
 
-/// When the service runs.
-pub use crate::alloc::advise_nothing as opened;
 /// Before it is started.
 pub use crate::alloc::boot::open_reserve as opening;
 /// There is no service, for a reason.
@@ -29,7 +27,7 @@ pub fn after_fork(taken: bool) {
 }
 
 /// Whether the main heap is libc's, whose break it notes itself, and what comes is found.
-pub use crate::alloc::next::is_kept as keeps_heap;
+pub use crate::alloc::next::is_found as keeps_heap;
 
 /// A word of the program's auxiliary vector.
 pub fn auxiliary(what: usize) -> usize {

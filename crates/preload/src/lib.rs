@@ -58,7 +58,7 @@ extern "C" fn start() {
         hooks::register();
         // After all that may have memory of the loader's: no allocator but libc's may be called
         // yet.
-        alloc::next::decide();
+        alloc::next::find_once();
         data::manage();
     }
 }

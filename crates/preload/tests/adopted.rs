@@ -1,9 +1,9 @@
-//! `adopt = true`: memory that programs map by instructions of their own is found, and managed
-//! where it is.
+//! Memory that programs map by instructions of their own, or by their own allocator, is found, and
+//! managed where it is.
 
 use crate::common::{Ran, compile, expect, figure, is_about_the_first, mebibytes, run};
 
-const LIMIT: [&str; 4] = ["--memory-max", "96M", "--set", "adopt=true"];
+const LIMIT: [&str; 2] = ["--memory-max", "96M"];
 
 /// Of a program that is ended for what it has moved.
 const MOVED: &str = "the program has moved it here by a system call that was not seen; killed";
@@ -42,7 +42,7 @@ fn forks_are_made_beside_a_thread_that_maps_and_unmaps_by_instructions() {
 fn run_keeps_behind(words: &[&str], max: &str, args: &[&str]) -> Ran {
     let program = compile("keeps", &[]);
     let program = [program.to_str().expect("path")];
-    let limit = ["--memory-max", max, "--set", "adopt=true"];
+    let limit = ["--memory-max", max];
     run(&limit, &[words, &program, args].concat())
 }
 
@@ -93,10 +93,7 @@ fn blocks_of_the_time_before_the_start_are_the_allocators_as_well() {
         let library = library.to_str().expect("path");
         let program = compile("keeps", &["-DEARLY", library]);
         let program = [program.to_str().expect("path"), "early"];
-        for adopt in ["adopt=true", "adopt=false"] {
-            let limit = ["--memory-max", "96M", "--set", adopt];
-            expect(&run(&limit, &program), "keeps right");
-        }
+        expect(&run(&LIMIT, &program), "keeps right");
     }
 }
 

@@ -5,7 +5,6 @@ use crate::common::{Ran, compile, expect, is_second, run, run_behind};
 use crate::skipped::skipped;
 
 const LIMIT: [&str; 2] = ["--memory-max", "64M"];
-const ADOPTING: [&str; 4] = ["--memory-max", "64M", "--set", "adopt=true"];
 const NO_SWAP: [&str; 4] = ["--memory-max", "64M", "--swap", "none"];
 
 /// Compiles a program and runs it with these arguments under a limit.
@@ -110,20 +109,7 @@ fn d03_what_is_mapped_unheard_is_left_alone() {
 /// What was away when it was moved unheard was read as zeros at its new place.
 #[test]
 fn d03_what_is_moved_unheard_has_no_wrong_byte() {
-    // With `adopt` the books follow.
-    let ran = with(&ADOPTING, "d03_unseen", &["mremap"]);
-    expect(&ran, "d03 right");
-    if is_second() {
-        // Where all calls are heard.
-        right("d03_unseen", &["mremap"]);
-        return;
-    }
-    let ran = with(&LIMIT, "d03_unseen", &["mremap"]);
-    assert!(
-        ran.err.contains("a system call that was not seen; killed"),
-        "{}",
-        ran.err
-    );
+    right("d03_unseen", &["mremap"]);
 }
 
 /// The kernel cannot wait for a page on behalf of a thread that ends: the word of a robust mutex

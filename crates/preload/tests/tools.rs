@@ -8,7 +8,7 @@ use std::process::Command;
 
 const LIMIT: [&str; 2] = ["--memory-max", "64M"];
 /// Tools ask for the program's own allocator.
-const LARGE: [&str; 4] = ["--memory-max", "1G", "--set", "adopt=true"];
+const LARGE: [&str; 2] = ["--memory-max", "1G"];
 
 /// Does by a program, built so, what few do.
 fn unusual(options: &[&str], what: &str) -> Ran {

@@ -250,8 +250,7 @@ impl Calls {
         self.process.left.store(0, Relaxed);
         self.process.settle_tables();
         let mut new = all;
-        let adopts = self.process.account.group().adopts();
-        new.retain(|one| adopts && !self.may_be_ours(one) && self.is_worth_it(one));
+        new.retain(|one| !self.may_be_ours(one) && self.is_worth_it(one));
         if new.is_empty() {
             return Ok(grown);
         }

@@ -385,7 +385,7 @@ fn take_over(
     let registered = unsafe { process.pager.after_fork(found.opened) };
     registered.map_err(|e| match e {
         // A part of it is not there any more, or something else is.
-        PagerError::Live(LiveError::Managed(_)) if group.adopts() => STALE.to_owned(),
+        PagerError::Live(LiveError::Managed(_)) => STALE.to_owned(),
         other => other.to_string(),
     })?;
     // Not before what is away is a fault: the parent may look into its child's memory.

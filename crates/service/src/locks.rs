@@ -159,10 +159,8 @@ impl Calls {
         }
         let current = flags & libc::MCL_CURRENT != 0;
         // The kernel's own lock would keep unseen memory from ever being adopted.
-        if self.process.account.group().adopts() {
-            let _ = self.adopt_all(Found::Always);
-            door().known.forget();
-        }
+        let _ = self.adopt_all(Found::Always);
+        door().known.forget();
         let all = self.process.all_mapped();
         let ours = self.never_locked();
         let ours = ours.iter().map(|r| r.1).sum();

@@ -52,19 +52,17 @@ pub struct Size {
 }
 
 impl Own {
-    /// Opens them, `more` of them if what comes unseen is to be found.
+    /// Opens them.
     ///
     /// # Errors
     /// There is no /proc, or it is closed to us.
-    pub fn open(more: bool) -> io::Result<Own> {
+    pub fn open() -> io::Result<Own> {
         let open = |name: &str| File::open(format!("/proc/self/{name}"));
         let mut own = Own::of(open("maps")?, open("status")?);
-        if more {
-            own.more = Some(More {
-                smaps: Lock::new(open("smaps")?),
-                statm: Lock::new(open("statm")?),
-            });
-        }
+        own.more = Some(More {
+            smaps: Lock::new(open("smaps")?),
+            statm: Lock::new(open("statm")?),
+        });
         Ok(own)
     }
 

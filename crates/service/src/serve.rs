@@ -150,7 +150,7 @@ impl Calls {
 
     fn carry_out(&mut self, request: Request<'static>) {
         let (op, args) = (request.op(), request.args());
-        if !self.still && self.process.account.group().adopts() {
+        if !self.still {
             let _inside = self.process.pager.gate().enter();
             self.process.pager.settle_moves();
         }
@@ -185,7 +185,7 @@ impl Calls {
             Op::Leave => self.leave(args[0], args[1]),
             Op::Forget => self.forget(args[0], args[1]),
             Op::Hold => self.process.hold(args[0], args[1]),
-            Op::ForkBegin => self.begin_fork(args),
+            Op::ForkBegin => self.begin_fork(args).map(|()| 0),
             Op::ForkLook => {
                 self.let_heap_go();
                 Ok(self.changed())
@@ -202,18 +202,16 @@ impl Calls {
         request.answer(result);
     }
 
-    /// Has everything stand still for a fork. 1: what happens unseen until the child is made is to
-    /// be looked for.
-    fn begin_fork(&mut self, args: [usize; 6]) -> Result<usize, i32> {
-        let looks = self.process.account.group().adopts();
+    /// Has everything stand still for a fork. What happens unseen until the child is made is to be
+    /// looked for.
+    fn begin_fork(&mut self, args: [usize; 6]) -> Result<(), i32> {
         let begin = Instant::now();
         loop {
             let moves = self.process.pager.moves();
-            if looks {
-                // What has gone unseen cannot be handed to a child.
-                let _inside = self.process.pager.gate().enter();
-                let _ = self.adopt_all(Found::Always);
-            }
+            // What has gone unseen cannot be handed to a child.
+            let inside = self.process.pager.gate().enter();
+            let _ = self.adopt_all(Found::Always);
+            drop(inside);
             let done = self.process.fork_begin(args[0] != 0, args[1], args[2]);
             self.still = done.is_ok();
             if self.still {
@@ -221,9 +219,9 @@ impl Calls {
                 self.is_heap_held = true;
             }
             // More may have gone since, or have been moved.
-            let is_again = looks && done == Err(libc::ENOMEM) && begin.elapsed() < AGAIN;
+            let is_again = done == Err(libc::ENOMEM) && begin.elapsed() < AGAIN;
             if !is_again || self.process.pager.moves() == moves && self.changed() == 0 {
-                return done.map(|()| usize::from(looks));
+                return done;
             }
         }
     }

@@ -141,7 +141,7 @@ fn open(door: &Door, name: Name, group: Option<Group>) -> Option<Found> {
     let stat = Fd::open(&stat, libc::O_RDONLY, 0).ok();
     let group = group.map_or_else(|| Group::attach(name), Ok).ok()?;
     Uffd::open_any(false).ok()?;
-    let own = Own::open(group.adopts()).ok()?;
+    let own = Own::open().ok()?;
     Some(Found {
         group,
         own,
@@ -178,7 +178,7 @@ fn get(
     let file = |fd: Option<Fd>| owned(fd).map(std::fs::File::from);
     let own = match (file(given.maps), file(given.status)) {
         (Some(maps), Some(status)) => Own::of(maps, status),
-        _ if free => Own::open(group.adopts()).map_err(|e| format!("no /proc: {e}"))?,
+        _ if free => Own::open().map_err(|e| format!("no /proc: {e}"))?,
         _ => return Err("deckle run may not read its /proc".to_owned()),
     };
     let opened = Opened {
@@ -238,7 +238,7 @@ fn manage(door: &Door, found: Found, link: Link, line: LineId) -> Result<&'stati
         capabilities: Some(capabilities),
         opened,
         dont_fork: true,
-        adopts: group.adopts(),
+        adopts: true,
         ..LiveConfig::default()
     };
     let files = Encrypted::new(Files::none());

@@ -48,7 +48,7 @@ pub fn spawn_all(process: &'static Process) -> Result<(), String> {
     begun.clear();
     begun.push(spawn("caller", move || tasks::caller(process))?);
     begun.push(spawn("handler", move || process.pager.handler_loop(0))?);
-    let is_watching = process.account.group().adopts() && adopt::watch(process);
+    let is_watching = adopt::watch(process);
     crate::door().adopts.store(is_watching, Release);
     if !process.pager.crew().is_on_demand() {
         for role in (1..handlers()).map(Role::handler).chain(OTHERS) {

@@ -32,10 +32,7 @@ the command line says wins over the file, and an option of a setting's own over 
   # Compressed memory before it goes on to a file, percent of a process's memory.
   zswap.max_pool_percent = 50
   # Whether each mapping of 2 MiB and more begins at a multiple of that.
-  transparent_hugepage.align_mappings = false
-  # Whether programs keep their own allocator, and memory that they map by instructions is
-  # managed, too (new).
-  adopt = false";
+  transparent_hugepage.align_mappings = false";
 
 const END: &str = "\
 Signals (TERM, INT, HUP, QUIT, USR1, USR2, TSTP, CONT, WINCH) are passed on. deckle run ends

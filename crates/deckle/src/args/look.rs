@@ -38,9 +38,8 @@ the processes that have most give back what is too much, and where nothing can b
 that holds most is killed, as at the limit. This command waits for it, two seconds at most.
 
 What may be changed: memory.max, memory.high, memory.swap.max, and what `deckle run --help` lists,
-but for profile, swap, strict, adopt, zswap.max_pool_percent and
-transparent_hugepage.align_mappings, which are decided when the tree starts. Who may: the user whose
-tree it is, and root.";
+but for profile, swap, strict, zswap.max_pool_percent and transparent_hugepage.align_mappings, which
+are decided when the tree starts. Who may: the user whose tree it is, and root.";
 
 const RECLAIM_HELP: &str = "\
 Examples:

@@ -15,7 +15,6 @@ pub fn json(group: &Group, swap: &str) -> Value {
     let mut all = json!({
         "swap": swap,
         "strict": group.strict(),
-        "adopt": group.adopts(),
         "memory": {
             "max": pages(limits.max),
             "high": pages(limits.high),

@@ -58,11 +58,7 @@ const ENTRY: &str = "libdeckle.entry";
 pub fn run(args: &RunArgs) -> Result<i32, Fail> {
     let outer = nested::outer(args)?;
     let settings = Settings::of(args)?;
-    let name = match settings.adopt {
-        true => random_name()? + Name::KEEPS,
-        false => random_name()?,
-    };
-    let name = Name::new(name.as_bytes()).map_err(|e| Fail::own(e.to_string()))?;
+    let name = Name::new(random_name()?.as_bytes()).map_err(|e| Fail::own(e.to_string()))?;
     let signals =
         signals::open().map_err(|e| Fail::own(format!("signals cannot be received: {e}")))?;
     if !Path::new("/proc/self").exists() {
@@ -208,7 +204,6 @@ fn group_of(name: Name, settings: &Settings) -> Result<Group, Fail> {
         group.set_swap_file(file);
     }
     group.set_align_mappings(settings.align_mappings);
-    group.set_adopts(settings.adopt);
     Ok(group)
 }
 

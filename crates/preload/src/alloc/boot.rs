@@ -1,9 +1,9 @@
-//! The program's first megabyte: malloc before the service runs.
+//! The first megabyte: blocks of the time before the program's own allocator is found, which are
+//! the loader's and those of constructors that run before ours.
 //!
-//! Most processes of a tree are small. They get a plain heap in the library's own .bss, which
-//! costs no system call and only the pages that are touched; it is not managed (it is part of
-//! what the summary calls unmanaged). Who outgrows it starts the service and goes on in
-//! managed memory; blocks that are here stay here until they are freed.
+//! A plain heap in the library's own .bss, which costs no system call and only the pages that are
+//! touched; it is not managed (it is part of what the summary calls unmanaged). Blocks that are here
+//! stay here until they are freed.
 
 use super::heap::Heap;
 use crate::sys::PAGE;

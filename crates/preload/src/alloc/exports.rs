@@ -1,51 +1,43 @@
-//! malloc and its family, as the program calls them.
+//! malloc and its family, as the program calls them: each call goes on to the program's own
+//! allocator, once that is found.
 
 use super::{boot, head, next};
-use crate::gate;
 use crate::sys::{self, PAGE};
 use core::ffi::{c_int, c_void};
-use libmimalloc_sys as mi;
 
 fn no_memory() -> *mut c_void {
     sys::failed(libc::ENOMEM, core::ptr::null_mut())
 }
 
-/// A block; `align` is a power of two.
-fn alloc(size: usize, align: usize, zeroed: bool) -> *mut c_void {
-    if size > isize::MAX as usize {
+/// A block before the program's own allocator is found; `align` is a power of two.
+#[cold]
+fn early(size: usize, align: usize, zeroed: bool) -> *mut c_void {
+    let mut got = from_boot(size, align);
+    if got.is_null() {
+        if next::find_once() {
+            return from_next(size, align, zeroed);
+        }
+        // What looks it up is what wants memory.
+        boot::open_reserve();
+        got = from_boot(size, align);
+    }
+    if got.is_null() {
         return no_memory();
     }
-    let early = || match size < boot::BYTES {
-        true => small(boot::HEAP.alloc(size, align), size, zeroed),
+    if zeroed {
+        // SAFETY: a fresh block of at least `size` bytes.
+        unsafe { got.write_bytes(0, size) };
+    }
+    got.cast()
+}
+
+fn from_boot(size: usize, align: usize) -> *mut u8 {
+    match size < boot::BYTES {
+        true => boot::HEAP.alloc(size, align),
         false => core::ptr::null_mut(),
-    };
-    let mut got = match gate::is_small() {
-        true => early(),
-        false => core::ptr::null_mut(),
-    };
-    if got.is_null() {
-        match next::decide() {
-            Some(true) => return from_next(size, align, zeroed),
-            Some(false) => {}
-            None => {
-                boot::open_reserve();
-                got = early();
-            }
-        }
-    }
-    if got.is_null() && gate::is_small() {
-        gate::outgrown();
-    }
-    if got.is_null() {
-        got = from_program(size, align, zeroed);
-    }
-    match got.is_null() {
-        true => no_memory(),
-        false => got,
     }
 }
 
-/// What the program had before its own allocator was found did not fit into the first megabyte.
 fn from_next(size: usize, align: usize, zeroed: bool) -> *mut c_void {
     match (align <= 16, zeroed) {
         (true, false) => next::malloc(size),
@@ -54,44 +46,23 @@ fn from_next(size: usize, align: usize, zeroed: bool) -> *mut c_void {
     }
 }
 
-fn small(got: *mut u8, size: usize, zeroed: bool) -> *mut c_void {
-    if zeroed && !got.is_null() {
-        // SAFETY: a fresh block of at least `size` bytes.
-        unsafe { got.write_bytes(0, size) };
-    }
-    got.cast()
-}
-
-#[inline]
-fn from_program(size: usize, align: usize, zeroed: bool) -> *mut c_void {
-    // SAFETY: mimalloc takes any size and any power of two.
-    unsafe {
-        match (align <= 16, zeroed) {
-            (true, false) => mi::mi_malloc(size),
-            (true, true) => mi::mi_zalloc(size),
-            (false, false) => mi::mi_malloc_aligned(size, align),
-            (false, true) => mi::mi_zalloc_aligned(size, align),
-        }
-    }
-}
-
 /// C's `malloc`.
 #[unsafe(no_mangle)]
 pub extern "C" fn malloc(size: usize) -> *mut c_void {
-    match next::is_kept() {
+    match next::is_found() {
         true => next::malloc(size),
-        false => alloc(size, 16, false),
+        false => early(size, 16, false),
     }
 }
 
 /// C's `calloc`.
 #[unsafe(no_mangle)]
 pub extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
-    if next::is_kept() {
+    if next::is_found() {
         return next::calloc(count, size);
     }
     match count.checked_mul(size) {
-        Some(bytes) => alloc(bytes, 16, true),
+        Some(bytes) => early(bytes, 16, true),
         None => no_memory(),
     }
 }
@@ -107,16 +78,10 @@ pub unsafe extern "C" fn free(ptr: *mut c_void) {
     }
     // SAFETY: a live block, says the caller; its heap is known by its address.
     unsafe {
-        if boot::owns(ptr.cast()) {
-            return boot::HEAP.free(ptr.cast());
+        match boot::owns(ptr.cast()) {
+            true => boot::HEAP.free(ptr.cast()),
+            false => next::free(ptr),
         }
-        if next::is_kept() {
-            return next::free(ptr);
-        }
-        // free must keep errno.
-        let before = sys::errno();
-        mi::mi_free(ptr);
-        sys::set_errno(before);
     }
 }
 
@@ -139,8 +104,7 @@ pub unsafe extern "C" fn realloc(ptr: *mut c_void, size: usize) -> *mut c_void {
     if ptr.is_null() {
         return malloc(size);
     }
-    let is_early = boot::owns(ptr.cast());
-    if next::is_kept() && !is_early {
+    if !boot::owns(ptr.cast()) {
         // SAFETY: the caller's promise.
         return unsafe { next::realloc(ptr, size) };
     }
@@ -149,14 +113,6 @@ pub unsafe extern "C" fn realloc(ptr: *mut c_void, size: usize) -> *mut c_void {
         // SAFETY: the caller's promise.
         unsafe { free(ptr) };
         return core::ptr::null_mut();
-    }
-    if !is_early {
-        if size > isize::MAX as usize {
-            return no_memory();
-        }
-        // SAFETY: a live block of mimalloc's.
-        let new = unsafe { mi::mi_realloc(ptr, size) };
-        return if new.is_null() { no_memory() } else { new };
     }
     // SAFETY: the old block is live and has `old` bytes; the new one has `size`.
     unsafe {
@@ -190,13 +146,13 @@ fn aligned(align: usize, size: usize) -> *mut c_void {
     if !align.is_power_of_two() || align > 1 << 40 {
         return sys::failed(libc::EINVAL, core::ptr::null_mut());
     }
-    alloc(size, align.max(16), false)
+    early(size, align.max(16), false)
 }
 
 /// The old name of `aligned_alloc`; rounds the alignment up to a power of two.
 #[unsafe(no_mangle)]
 pub extern "C" fn memalign(align: usize, size: usize) -> *mut c_void {
-    if next::is_kept() {
+    if next::is_found() {
         return next::memalign(align, size);
     }
     aligned(align.max(1).checked_next_power_of_two().unwrap_or(0), size)
@@ -205,10 +161,10 @@ pub extern "C" fn memalign(align: usize, size: usize) -> *mut c_void {
 /// C's `aligned_alloc`.
 #[unsafe(no_mangle)]
 pub extern "C" fn aligned_alloc(align: usize, size: usize) -> *mut c_void {
-    if next::is_kept() {
-        return next::aligned_alloc(align, size);
+    match next::is_found() {
+        true => next::aligned_alloc(align, size),
+        false => aligned(align, size),
     }
-    aligned(align, size)
 }
 
 /// POSIX's `posix_memalign`: returns the error, leaves `errno` alone.
@@ -217,7 +173,7 @@ pub extern "C" fn aligned_alloc(align: usize, size: usize) -> *mut c_void {
 /// `out` can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn posix_memalign(out: *mut *mut c_void, align: usize, size: usize) -> c_int {
-    if next::is_kept() {
+    if next::is_found() {
         // SAFETY: the caller's promise.
         return unsafe { next::posix_memalign(out, align, size) };
     }
@@ -238,7 +194,7 @@ pub unsafe extern "C" fn posix_memalign(out: *mut *mut c_void, align: usize, siz
 /// A block aligned to a page.
 #[unsafe(no_mangle)]
 pub extern "C" fn valloc(size: usize) -> *mut c_void {
-    match next::is_kept() {
+    match next::is_found() {
         true => next::valloc(size),
         false => aligned(PAGE, size),
     }
@@ -247,7 +203,7 @@ pub extern "C" fn valloc(size: usize) -> *mut c_void {
 /// A block of whole pages.
 #[unsafe(no_mangle)]
 pub extern "C" fn pvalloc(size: usize) -> *mut c_void {
-    if next::is_kept() {
+    if next::is_found() {
         return next::pvalloc(size);
     }
     match size.checked_next_multiple_of(PAGE) {
@@ -269,31 +225,25 @@ pub unsafe extern "C" fn malloc_usable_size(ptr: *mut c_void) -> usize {
     unsafe {
         match boot::owns(ptr.cast()) {
             true => head::usable(ptr.cast()),
-            false if next::is_kept() => next::usable(ptr),
-            false => mi::mi_usable_size(ptr),
+            false => next::usable(ptr),
         }
     }
 }
 
-/// Gives free memory back to the system. Returns 1: whether there was any is not known.
+/// Gives free memory back to the system.
 #[unsafe(no_mangle)]
 pub extern "C" fn malloc_trim(pad: usize) -> c_int {
-    if next::is_kept() {
-        return next::trim(pad);
+    match next::find_once() {
+        true => next::trim(pad),
+        false => 0,
     }
-    if gate::is_small() {
-        return 0;
-    }
-    // SAFETY: collects what no block uses.
-    unsafe { mi::mi_collect(true) };
-    1
 }
 
-/// Settings of another allocator: accepted, without effect.
+/// A setting of the allocator.
 #[unsafe(no_mangle)]
 pub extern "C" fn mallopt(what: c_int, value: c_int) -> c_int {
-    match next::is_kept() {
+    match next::find_once() {
         true => next::option(what, value),
-        false => 1,
+        false => 0,
     }
 }

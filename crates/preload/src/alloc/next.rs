@@ -1,4 +1,4 @@
-//! The program's own allocator, behind ours (`adopt = true`): its blocks are handed on as they are.
+//! The program's own allocator: its blocks are handed on as they are.
 //!
 //! Where a block lies beyond what is known to be managed, its mapping is taken under management
 //! before the program has touched the block. Blocks that the loader has had before the program's
@@ -6,7 +6,7 @@
 
 use crate::map::locks;
 use crate::sys::{self, PAGE};
-use crate::{DOOR, config, gate};
+use crate::{DOOR, gate};
 use core::ffi::{CStr, c_int, c_void};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
@@ -50,57 +50,54 @@ const NAMES: [&CStr; 13] = [
 ];
 
 static FOUND: [AtomicUsize; NAMES.len()] = [const { AtomicUsize::new(0) }; NAMES.len()];
-/// 0: nobody has looked whether the program's allocator is kept; then one of these.
+/// 0: they have not been looked up; then one of these.
 static STATE: AtomicU32 = AtomicU32::new(0);
 const LOOKING: u32 = 1;
-const KEPT: u32 = 2;
-const REPLACED: u32 = 3;
+const DONE: u32 = 2;
 /// Whether it is the GNU C library's, of which it is known what is before a block. Another one may
 /// have that behind it.
 static IS_LIBC: AtomicBool = AtomicBool::new(false);
 
-/// Whether the program's allocator is kept, as far as that is known.
+/// Whether the program's allocator has been looked up.
 #[inline]
-pub fn is_kept() -> bool {
-    STATE.load(Acquire) == KEPT
+pub fn is_found() -> bool {
+    STATE.load(Acquire) == DONE
 }
 
-/// Decides that, if nobody has: at the program's start, or when what it has before that is more
-/// than the first megabyte. `None`: it is just being decided, with memory of that.
-pub fn decide() -> Option<bool> {
-    let is_first = || STATE.compare_exchange(0, LOOKING, Acquire, Acquire).is_ok();
-    // Each block of a program that does not keep its allocator comes by here.
-    if STATE.load(Acquire) == 0 && is_first() {
-        let state = match config::keeps_allocator() && find() {
-            true => KEPT,
-            false => REPLACED,
-        };
-        STATE.store(state, Release);
+/// Looks it up, if that has not been done: at the program's start, or when what it has before that
+/// is more than the first megabyte. False: it is just being looked up, which takes memory.
+pub fn find_once() -> bool {
+    if STATE.load(Acquire) == 0 && STATE.compare_exchange(0, LOOKING, Acquire, Acquire).is_ok() {
+        find();
+        STATE.store(DONE, Release);
     }
-    match STATE.load(Acquire) {
-        LOOKING => None,
-        state => Some(state == KEPT),
-    }
+    is_found()
 }
 
-/// Looks the program's allocator up. False: there is none whole, as in another C library.
-fn find() -> bool {
+fn find() {
     // SAFETY: a look-up by name.
     let look_up = |name: &CStr| unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) } as usize;
     for (name, to) in NAMES.iter().zip(&FOUND) {
-        to.store(look_up(name), Relaxed);
+        let missing = missing as extern "C" fn() -> usize as usize;
+        to.store(
+            Some(look_up(name)).filter(|at| *at != 0).unwrap_or(missing),
+            Relaxed,
+        );
     }
     let malloc = FOUND[Next::Malloc as usize].load(Relaxed);
     IS_LIBC.store(malloc == look_up(c"__libc_malloc"), Relaxed);
-    let is_whole = FOUND.iter().all(|at| at.load(Relaxed) != 0);
-    if is_whole && IS_LIBC.load(Relaxed) {
+    if IS_LIBC.load(Relaxed) {
         // What its first use calls it would have called by now, without the first megabyte: later a
         // filter of the program's own may refuse that. Others may not be ready, nor is the
         // environment, before their constructors have run.
         // SAFETY: a block that is freed again.
         unsafe { free(call(Next::Malloc, 1)) };
     }
-    is_whole
+}
+
+/// In the place of a function that the program's C library does not have.
+extern "C" fn missing() -> usize {
+    sys::failed(libc::ENOMEM, 0)
 }
 
 /// # Safety
@@ -249,6 +246,7 @@ pub fn option(what: c_int, value: c_int) -> c_int {
 /// sbrk of libc's, which notes the break for its own allocator. What the heap grows by is looked at
 /// as a block is.
 pub fn sbrk(more: isize) -> Block {
+    find_once();
     // SAFETY: any word will do.
     let before = unsafe { next::<unsafe extern "C" fn(isize) -> Block>(Next::Sbrk)(more) };
     if more > 0 && before as isize != -1 {

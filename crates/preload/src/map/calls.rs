@@ -179,7 +179,7 @@ pub fn advise(addr: usize, len: usize, advice: c_int) -> Result<usize, i32> {
         libc::MADV_DONTFORK..=libc::MADV_DOFORK | libc::MADV_WIPEONFORK | libc::MADV_KEEPONFORK
             if addr.is_multiple_of(PAGE) && len > 0 && adopts() =>
         {
-            let bytes = rules::pages(len)?;
+            let bytes = rules::pages(len).map_err(|_| libc::EINVAL)?;
             return gate::request(Op::Advise, [addr, bytes, advice as usize]);
         }
         _ => {}

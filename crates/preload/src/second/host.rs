@@ -13,9 +13,6 @@ pub type Caller = ();
 /// Before the service is started.
 pub fn opening() {}
 
-/// When it runs.
-pub fn opened() {}
-
 /// There is no service, for a reason.
 pub use super::exec::unmanaged;
 
