@@ -238,11 +238,11 @@ fn settings_files_are_refused_with_the_line() {
     for win in [["--memory-max", "5M"], ["--set", "memory.max=5M"]] {
         let (code, _, err) = run(&win);
         assert_eq!(code, 125);
-        assert!(err.contains("all: line 6: memory.high"), "{err}");
+        assert!(err.contains("all: line 5: memory.high"), "{err}");
     }
     let (code, _, err) = run(&["--set", "memory.max=40M", "--memory-max", "5M"]);
     assert_eq!(code, 125);
-    assert!(err.contains("all: line 6: memory.high"), "{err}");
+    assert!(err.contains("all: line 5: memory.high"), "{err}");
 }
 
 #[test]

@@ -136,11 +136,10 @@ pub struct Door {
     pub reason: Text<400>,
     /// Whether usage is so low that the kernel fills holes; a tenth of a second old at most.
     pub far: AtomicBool,
-    /// Pages that the program may map unseen before usage is too high for the kernel to fill holes;
-    /// the service renews the figure at least every 100 ms while the program runs.
-    pub room: AtomicU64,
-    /// What the service said last: more than that is never given back.
-    pub most_room: AtomicU64,
+    /// Pages that are charged, and that the program may map unseen.
+    room: AtomicU64,
+    /// More than that is never given back.
+    most_room: AtomicU64,
     /// The program's calls.
     pub requests: Requests,
 }
@@ -219,17 +218,28 @@ impl Door {
         self.room.fetch_update(Relaxed, Relaxed, less).is_ok()
     }
 
-    /// Gives `pages` back that were taken, or were there when the service looked.
+    /// Gives `pages` back that were taken.
     pub fn give_room(&self, pages: u64) {
         let most = self.most_room.load(Relaxed);
         let more = |room: u64| (room < most).then(|| room.saturating_add(pages).min(most));
         let _ = self.room.fetch_update(Relaxed, Relaxed, more);
     }
 
-    /// The service's side: so much room there is.
-    pub fn tell_room(&self, pages: u64) {
-        self.most_room.store(pages, Relaxed);
-        self.room.store(pages, Relaxed);
+    /// The service's side: so much room there is more, and so much may be given back.
+    pub fn add_room(&self, pages: u64, most: u64) {
+        self.most_room.store(most, Relaxed);
+        self.room.fetch_add(pages, Relaxed);
+    }
+
+    /// The service's side: room that has not been taken.
+    pub fn room(&self) -> u64 {
+        self.room.load(Relaxed)
+    }
+
+    /// The service's side: there is none any more.
+    pub fn end_room(&self) {
+        self.most_room.store(0, Relaxed);
+        self.room.store(0, Relaxed);
     }
 
     /// What came of the start, as far as it is known.

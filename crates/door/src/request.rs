@@ -54,7 +54,8 @@ pub enum Op {
     /// program has changed its memory unseen.
     ForkLook,
     /// address, bytes of a block, 1 if that is a mapping by itself, 2 for a range that is no block
-    /// -> address: what is mapped there is managed from now on, up to the address.
+    /// -> address: what is mapped there is managed from now on, or charged, up to the address.
+    /// 0, bytes, 3 -> 1 if a new mapping of so many may be left to the kernel.
     Cover,
     /// Looks for memory that was mapped and unmapped unseen. 1: adopts new memory even while usage
     /// is low.

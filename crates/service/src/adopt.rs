@@ -41,6 +41,8 @@ const TURNS: u32 = 200;
 #[derive(Default)]
 pub struct Glimpse {
     size: Size,
+    /// What there was when it was charged last.
+    charged: Size,
     /// No look in vain before that.
     until: Option<Instant>,
 }
@@ -117,7 +119,7 @@ impl Process {
         RUNG.store(false, Relaxed);
         let mut glimpse = self.glimpse.lock();
         let Some(now) = self.own.size() else { return };
-        self.charge_left(now);
+        self.charge_left(now, false);
         if self.room() > 0 {
             // What comes is left to the kernel, and what has gone is looked for when it matters.
             return;
@@ -133,37 +135,78 @@ impl Process {
         }
     }
 
-    /// Charges what is there, and not charged, while memory is far from short. What is charged
-    /// before it is there hides as much of it.
-    fn charge_left(&self, now: Size) {
+    /// Charges what is there, and not charged, while memory is far from short, and what the program
+    /// may map without asking. Where it is short, less may be charged `at_rest`.
+    fn charge_left(&self, now: Size, at_rest: bool) {
         let own = (self.account.own()).saturating_sub(self.left.load(Relaxed));
         let stored = bytes_to_pages(self.pager.mm().store().ram_bytes());
         let known = self.resident() + own + stored;
         let unmanaged = now.resident.saturating_sub(known);
         self.unmanaged.store(unmanaged, Relaxed);
-        if self.room() > 0 {
-            self.left.store(unmanaged, Relaxed);
+        let is_far = self.room() > 0;
+        self.tell_room();
+        let left = unmanaged + door().room();
+        if is_far || at_rest && left < self.left.load(Relaxed) {
+            self.left.store(left, Relaxed);
             self.settle_tables();
         }
-        self.tell_room();
     }
 
-    /// Pages that the program may map unseen before new memory is adopted at once. Memory that
-    /// cannot be adopted counts even while it is not charged: else the answer would alternate,
-    /// since it is charged only while there is room.
+    /// The same ten times a second, as long as what there is changes, and once more: so at rest all
+    /// is charged that is there, and nothing else. Whether it has changed.
+    pub fn charge_seen(&self) -> bool {
+        let Some(now) = self.own.size() else {
+            return false;
+        };
+        let mut glimpse = self.glimpse.lock();
+        let has_changed = core::mem::replace(&mut glimpse.charged, now) != now;
+        if !has_changed {
+            door().end_room();
+        }
+        self.charge_left(now, !has_changed);
+        has_changed
+    }
+
+    /// Pages that may be mapped unseen before new memory is adopted at once. Memory that cannot be
+    /// adopted counts even while it is not charged: else the answer would alternate, since it is
+    /// charged only while there is room.
     pub fn room(&self) -> u64 {
         let left = self.left.load(Relaxed);
         let more = self.unmanaged.load(Relaxed).saturating_sub(left);
         self.pager.mm().room_for_holes().saturating_sub(more)
     }
 
-    /// Publishes the room to the program: none where no task looks for memory later.
-    pub fn tell_room(&self) {
-        let door = door();
+    /// Charges `pages` that the program is about to have unseen, and some more, which it may have
+    /// then without asking. False: memory is not far from short, or no task looks for it later.
+    pub fn grant(&self, pages: u64) -> bool {
+        /// What it may have more, of what it has already; at least and at most.
+        const SHARE: u64 = 4;
+        const LEAST: u64 = 256;
+        const MOST: u64 = 4096;
+        let glimpse = self.glimpse.lock();
+        let room = self.room();
+        let is_watched = door().adopts.load(Relaxed) && self.own.finds();
+        if !is_watched || pages > room {
+            return false;
+        }
+        let most = (self.left.load(Relaxed) / SHARE).clamp(LEAST, MOST);
+        let more = most.min(room - pages);
+        self.left.fetch_add(pages + more, Relaxed);
+        self.settle_tables();
+        door().add_room(more, most);
+        drop(glimpse);
+        self.rest.stir();
+        true
+    }
+
+    /// Tells the program whether memory is far from short; what it may map without asking ends with
+    /// that.
+    fn tell_room(&self) {
         let far = self.pager.mm().room_for_holes() > 0;
-        door.far.store(far, Relaxed);
-        let is_watched = door.adopts.load(Relaxed) && self.own.finds();
-        door.tell_room(if is_watched { self.room() } else { 0 });
+        door().far.store(far, Relaxed);
+        if self.room() == 0 {
+            door().end_room();
+        }
     }
 
     /// Has the memory adopted that is left to the kernel, for reclaim, and waits at most [`TURNS`]
@@ -247,6 +290,7 @@ impl Calls {
             return Ok(grown);
         }
         // From here on it is charged as it is found.
+        door().end_room();
         self.process.left.store(0, Relaxed);
         self.process.settle_tables();
         let mut new = all;

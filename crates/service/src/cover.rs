@@ -2,7 +2,7 @@
 //! locks, is adopted before the program goes on.
 
 use crate::own::{Kind, Mapping};
-use crate::serve::Calls;
+use crate::serve::{Calls, pages};
 use crate::sys::PAGE;
 use deckle_door::REGION;
 
@@ -15,6 +15,8 @@ pub enum Covered {
     Block,
     /// A range, but for the stacks of threads.
     Range,
+    /// A mapping that is about to be made, and left to the kernel if it may be.
+    New,
 }
 
 impl Covered {
@@ -23,19 +25,29 @@ impl Covered {
         match word {
             0 => Covered::Heap,
             1 => Covered::Block,
-            _ => Covered::Range,
+            2 => Covered::Range,
+            _ => Covered::New,
         }
     }
 }
 
 impl Calls {
-    /// Takes what is mapped from `start` on, where a block of so many bytes of the program's own
+    /// While memory is far from short a block is charged, and left to the kernel. Else this takes what
+    /// is mapped from `start` on, where a block of so many bytes of the program's own
     /// allocator lies, or a range that the program locks. To where what is taken ends. Where
     /// mappings touch they may be one, of which another part may be a stack of ours.
     pub fn cover(&mut self, start: usize, bytes: usize, what: Covered) -> Result<usize, i32> {
         let block_end = start + bytes.next_multiple_of(PAGE);
+        let may_be_left = what != Covered::Range && self.lock_future.is_none();
+        let is_left = may_be_left && self.process.grant(pages(block_end - start));
+        if what == Covered::New {
+            return Ok(usize::from(is_left));
+        }
+        if is_left {
+            return Ok(block_end);
+        }
         let most = match what {
-            Covered::Block | Covered::Range => block_end,
+            Covered::Block | Covered::Range | Covered::New => block_end,
             Covered::Heap => (start + bytes).next_multiple_of(REGION),
         };
         let mut at = start;

@@ -378,6 +378,7 @@ fn take_over(
     core::mem::forget(core::mem::replace(&mut process.link, link));
     core::mem::forget(core::mem::replace(&mut process.own, found.own));
     process.pid = door.pid.load(Relaxed);
+    door.end_room();
     process.left.store(0, Relaxed);
     process.unmanaged.store(0, Relaxed);
     process.pager.set_program(process.pid);

@@ -73,7 +73,7 @@ pub fn run(process: &'static Process) -> ! {
         .and_then(|()| shed::calls(process));
     match ready {
         Ok(()) => {
-            process.tell_room();
+            process.charge_seen();
             crate::door().tell();
             look::after(process)
         }
@@ -417,7 +417,7 @@ impl Process {
     /// returns whether there is more to do of that.
     pub fn settle(&self) -> bool {
         use deckle_mm::Store;
-        self.tell_room();
+        let has_changed = self.charge_seen();
         let store = self.pager.mm().store();
         self.settle_tables();
         self.account.group().note_settled(self.account.line());
@@ -425,9 +425,9 @@ impl Process {
             // What it gives back is not charged any more, though nobody faults.
             let moved = store.compact(1 << 20);
             self.pager.mm().settle_store();
-            return moved > 0;
+            return has_changed || moved > 0;
         }
-        false
+        has_changed
     }
 
     /// Ends the program and this service, with one line, if the group has taken them for dead:
