@@ -31,7 +31,7 @@ pub mod link;
 pub mod lock;
 mod places;
 pub mod request;
-mod spin;
+pub mod spin;
 
 pub use door::{Door, Mode, NO_TASK, STALE, State, Text};
 pub use held::Held;

@@ -68,7 +68,8 @@ impl Link {
     /// # Errors
     /// `deckle run` is gone, or knows nothing of the caller.
     pub fn ask(&self) -> Result<Given, Errno> {
-        let ([_, there, ..], fds) = self.ask_for(&[&[tag::ASK]])?;
+        let ([_, low, high, ..], fds) = self.ask_for(&[&[tag::ASK]])?;
+        let there = u16::from_le_bytes([low, high]);
         let mut fds = fds.into_iter().flatten();
         let mut next = |bit: u8| (there >> bit & 1 == 1).then(|| fds.next()).flatten();
         Ok(Given {
@@ -80,6 +81,8 @@ impl Link {
             status: next(5),
             pagemap: next(6),
             memory: next(7),
+            smaps: next(8),
+            statm: next(9),
         })
     }
 
@@ -225,4 +228,8 @@ pub struct Given {
     pub pagemap: Option<Fd>,
     /// `mem`.
     pub memory: Option<Fd>,
+    /// `/proc/PID/smaps` and `statm` of the service.
+    pub smaps: Option<Fd>,
+    /// See there.
+    pub statm: Option<Fd>,
 }

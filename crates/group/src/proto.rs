@@ -178,13 +178,13 @@ pub fn pair() -> Result<(Fd, Fd), Errno> {
 pub fn give(to: &Fd, what: [Option<&Fd>; FDS_MAX]) -> Result<(), Errno> {
     let there = (0..)
         .zip(&what)
-        .fold(0, |bits, (i, fd)| bits | u8::from(fd.is_some()) << i);
+        .fold(0, |bits, (i, fd)| bits | u16::from(fd.is_some()) << i);
     let (mut raw, mut n) = ([-1; FDS_MAX], 0);
     for fd in what.into_iter().flatten() {
         raw[n] = fd.raw();
         n += 1;
     }
-    send(to, &[&[tag::ASK, there]], &raw[..n])
+    send(to, &[&[tag::ASK], &there.to_le_bytes()], &raw[..n])
 }
 
 /// `deckle run`'s answer to [`Message::Spare`].

@@ -18,7 +18,7 @@ use core::cell::UnsafeCell;
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicU32, AtomicUsize};
 use deckle_door::link::Link;
-use deckle_door::{Lock, Mode, Op};
+use deckle_door::{Lock, Mode, Op, spin};
 
 /// The kernel's `struct clone_args`, as far as Linux 5.7 knows it.
 type CloneArgs = [u64; 11];
@@ -168,8 +168,11 @@ static NUMBER: AtomicU32 = AtomicU32::new(0);
 /// Address of a page that parent and child share; 0 before the first fork.
 static SHARED: AtomicUsize = AtomicUsize::new(0);
 
-/// How often a fork is tried while other threads map and unmap memory by calls that nobody sees.
+/// How often a fork is tried at least, and for how long, while other threads map, move and unmap
+/// memory by calls that are not seen. A thread that does nothing else leaves one try in a hundred.
 const TRIES: u32 = 16;
+/// Cycles of the time stamp counter: some three seconds. A filter may refuse other clocks.
+const TIME: u64 = 8 << 30;
 /// An errno that no call of the program's returns: memory has changed while the child was made.
 const STALE: i32 = libc::ERESTART;
 
@@ -209,13 +212,18 @@ pub fn carry_out(mut call: Clone, by: host::Caller) -> Result<usize, i32> {
             managed,
             result: Err(libc::EAGAIN),
         };
-        for _ in 0..TRIES {
+        let (mut tries, begin) = (0, spin::now());
+        loop {
             // SAFETY: the function returns, in the child on its copy of the stack.
             unsafe { on_own_stack(run, &raw mut work as usize) };
             if work.result != Err(STALE) {
                 break;
             }
             work.result = Err(libc::EAGAIN);
+            tries += 1;
+            if tries >= TRIES && spin::now().wrapping_sub(begin) > TIME {
+                break;
+            }
         }
         sequences.into_iter().for_each(host::return_to_sequences);
         work.result

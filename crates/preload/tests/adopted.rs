@@ -28,6 +28,20 @@ fn what_is_moved_over_managed_memory_is_right_or_the_program_ends() {
     }
 }
 
+/// While another thread moved memory unseen it was not looked whether evicted pages had been
+/// discarded, and their old bytes came back, 3 in each round; pages of zeros that were moved before
+/// they were protected were dropped with what the program wrote there, in one of 4 rounds.
+#[test]
+fn what_is_done_beside_moves_is_right() {
+    let program = compile("moved_beside", &[]);
+    for what in ["discarded", "zeros"] {
+        let limit = ["--memory-max", "64M"];
+        let ran = run(&limit, &[program.to_str().expect("path"), what]);
+        expect(&ran, "moved beside right");
+        assert!(figure(&ran.err, "rounds: ") > 50, "{}", ran.err);
+    }
+}
+
 #[test]
 fn forks_are_made_beside_a_thread_that_maps_and_unmaps_by_instructions() {
     let program = compile("mapped_beside_forks", &[]);

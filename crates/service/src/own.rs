@@ -58,18 +58,17 @@ impl Own {
     /// There is no /proc, or it is closed to us.
     pub fn open() -> io::Result<Own> {
         let open = |name: &str| File::open(format!("/proc/self/{name}"));
-        let mut own = Own::of(open("maps")?, open("status")?);
-        own.more = Some(More {
-            smaps: Lock::new(open("smaps")?),
-            statm: Lock::new(open("statm")?),
-        });
-        Ok(own)
+        let more = Some([open("smaps")?, open("statm")?]);
+        Ok(Own::of([open("maps")?, open("status")?], more))
     }
 
-    /// Files that somebody else has opened.
-    pub fn of(maps: File, status: File) -> Own {
+    /// Files that `deckle run` has opened: maps and status; and smaps and statm.
+    pub fn of([maps, status]: [File; 2], more: Option<[File; 2]>) -> Own {
         let (maps, status) = (Lock::new(maps), Lock::new(status));
-        let more = None;
+        let more = more.map(|more| {
+            let [smaps, statm] = more.map(Lock::new);
+            More { smaps, statm }
+        });
         Own { maps, status, more }
     }
 

@@ -177,7 +177,10 @@ fn get(
     let owned = |fd: Option<Fd>| fd.map(OwnedFd::from);
     let file = |fd: Option<Fd>| owned(fd).map(std::fs::File::from);
     let own = match (file(given.maps), file(given.status)) {
-        (Some(maps), Some(status)) => Own::of(maps, status),
+        (Some(maps), Some(status)) => {
+            let more = file(given.smaps).zip(file(given.statm));
+            Own::of([maps, status], more.map(<[_; 2]>::from))
+        }
         _ if free => Own::open().map_err(|e| format!("no /proc: {e}"))?,
         _ => return Err("deckle run may not read its /proc".to_owned()),
     };

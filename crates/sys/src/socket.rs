@@ -6,7 +6,7 @@ use core::ffi::CStr;
 use core::mem::offset_of;
 
 /// Most descriptors that come with a packet.
-pub const FDS_MAX: usize = 8;
+pub const FDS_MAX: usize = 10;
 /// Linux's name for the option that a socket tells who has sent a packet.
 const SO_PASSPIDFD: usize = 76;
 

@@ -431,11 +431,13 @@ fn give_all(to: &Fd, sender: Option<&Known>, [page, device]: [Option<&Fd>; 2]) {
     let program = sender.and_then(program_of);
     let stat = program.as_ref().and_then(|p| open(p.pid, "stat"));
     let pid = sender.map_or(0, |s| s.pid);
-    let own = ["maps", "status", "pagemap", "mem"].map(|file| open(pid, file));
-    let [maps, status, pagemap, memory] = own.each_ref().map(Option::as_ref);
+    let own = ["maps", "status", "pagemap", "mem", "smaps", "statm"].map(|file| open(pid, file));
+    let [maps, status, pagemap, memory, smaps, statm] = own.each_ref().map(Option::as_ref);
     let (program, stat) = (program.as_ref().map(|p| &p.pidfd), stat.as_ref());
     let _ = give(
         to,
-        [page, device, program, stat, maps, status, pagemap, memory],
+        [
+            page, device, program, stat, maps, status, pagemap, memory, smaps, statm,
+        ],
     );
 }

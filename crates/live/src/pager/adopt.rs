@@ -274,12 +274,15 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
 
     /// The same with the books.
     fn follow_all(&self) {
+        let (from, to, len) = (0, 0, 0);
+        let mut last = Move { from, to, len };
         while let Some(moved) = self.platform().first_move() {
             self.follow(moved);
             self.platform().end_move();
-            if self.platform().is_torn() {
-                self.end_by(moved);
-            }
+            last = moved;
+        }
+        if self.platform().is_torn() {
+            self.end_by(last);
         }
     }
 

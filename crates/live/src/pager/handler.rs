@@ -265,7 +265,7 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
     /// What is asked for by `bits`, and chores that are due.
     pub(super) fn background_step(&self, bits: u32, inside: Inside<'_>) {
         let work = &self.mm.machine().work;
-        if self.platform().has_moves() {
+        if self.platform().has_moves() || self.platform().is_torn() {
             // Of which a task has read that could not follow them.
             self.follow_moves();
         }

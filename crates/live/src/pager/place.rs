@@ -5,7 +5,7 @@
 
 use deckle_mm::space::remap::Remap;
 use deckle_mm::table::vma::Vma;
-use deckle_mm::{BLOCK_PAGES, Charge, MapError, PAGE_SIZE, Prot, Store, Vpn};
+use deckle_mm::{BLOCK_PAGES, Charge, FaultMode, MapError, PAGE_SIZE, Prot, Store, Vpn};
 use deckle_uffd::Errno;
 
 use super::{PAGES, Pager};
@@ -146,6 +146,17 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
         Ok(())
     }
 
+    /// Has the books have all pages that are present in a range: others would be lost at a move.
+    fn book_strays(&self, start: Vpn, pages: u64) {
+        for at in self.platform().strays(address(start), bytes(pages)) {
+            let page = Vpn::of_addr(at as u64);
+            // What is read as a page of zeros is found to be none.
+            let _ = self
+                .mm()
+                .fault(self.space(), page, false, FaultMode::MayWait);
+        }
+    }
+
     /// mremap of a managed range, all of which lies in one mapping, or in several without a gap if
     /// it only moves to a fixed place.
     ///
@@ -182,6 +193,7 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
         if all != old_pages || parts.len() != 1 && !several {
             return Err(MapError::Hole(old));
         }
+        self.book_strays(old, old_pages);
         let leave = matches!(how, Remap::Leave(_));
         if leave && old_pages != new_pages {
             return Err(MapError::BadRange(old, new_pages));

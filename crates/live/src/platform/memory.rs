@@ -2,7 +2,7 @@
 
 use super::error::refused;
 use super::kernel::{self, Advice, BLOCK, PAGE};
-use super::{FLUSHED, LivePlatform, REFUSED, SPACE, rights, scan};
+use super::{FLUSHED, LivePlatform, REFUSED, RETRY, SPACE, rights, scan};
 use deckle_mm::platform::{Content, Done, Flush, Made, PlatformError, Prot, Stop, Zones};
 use deckle_mm::{BlockNr, FrameRun, PageMask, PageRun, Pfn, Platform, SpaceId, Vpn};
 use deckle_uffd::{CopyMode, Errno, ProtectMode};
@@ -180,7 +180,7 @@ impl Platform for LiveMemory {
             };
             // SAFETY: the caller gives the bytes of the run up; the range stays registered.
             let gone = unsafe { self.drop_booked(start, len) };
-            if gone == Err(Errno(libc::EAGAIN)) {
+            if gone.is_err() && (gone == Err(Errno(libc::EAGAIN)) || !self.is_unmoved()) {
                 return None;
             }
             debug_assert!(
@@ -202,13 +202,11 @@ impl Platform for LiveMemory {
         self.placed(|| {
             let (start, len) = self.run(at)?;
             let zeros = self.zero_in(start, len);
-            zeros.map_err(|e| match e.why == Stop::Gone && !self.is_unmoved() {
-                true => PlatformError {
-                    why: Stop::Retry,
-                    ..e
-                },
-                false => e,
-            })
+            if self.is_unmoved() {
+                return zeros;
+            }
+            self.take_zeros_back(start, len);
+            Err(RETRY)
         })
     }
 
@@ -261,7 +259,13 @@ impl Platform for LiveMemory {
     }
 
     fn close_empty(&self, at: PageRun) -> Result<(), PlatformError> {
-        self.steadily(at, |start, len| self.take_empty(start, len))
+        let closed = self.steadily(at, |start, len| self.take_empty(start, len));
+        closed.inspect_err(|e| {
+            if e.why == Stop::Retry {
+                // Bytes that are given up might be read again.
+                self.tear();
+            }
+        })
     }
 
     fn free_open(&self, at: PageRun) {

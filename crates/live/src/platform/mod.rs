@@ -26,6 +26,7 @@ mod zero;
 use std::fs::File;
 use std::ops::Range;
 use std::sync::Mutex;
+use std::sync::atomic::AtomicBool;
 
 use deckle_mm::platform::{Flush, PlatformError, Prot, Stop};
 use deckle_mm::{BlockNr, FrameRun, PageMask, PageRun, Pfn, SpaceId, Vpn};
@@ -104,6 +105,8 @@ pub struct LivePlatform {
     /// The same of one in whose place the program has put something else.
     lost: Mutex<Range<usize>>,
     moved: moves::Moves,
+    /// Whether there may be pages that the books do not have, see `zero.rs`.
+    strays: AtomicBool,
     adopts: bool,
     nursery: Nursery,
     /// A block of zeros to copy from: never written, so it uses no memory.
@@ -147,6 +150,7 @@ impl LivePlatform {
             going: Mutex::default(),
             lost: Mutex::default(),
             moved: moves::Moves::new(config.noted),
+            strays: AtomicBool::new(false),
             adopts: config.adopts,
             nursery,
             zeros,
@@ -192,9 +196,13 @@ impl LivePlatform {
 
     /// See [`deckle_mm::Platform::forgotten`].
     pub fn forgotten(&self, at: PageRun) -> PageMask {
-        self.placed(|| match self.run(at) {
+        let seen = self.placed_until(|| match self.run(at) {
             Ok((start, len)) => self.unmarked(start, len),
-            Err(_) => PageMask::EMPTY,
+            Err(_) => Some(PageMask::EMPTY),
+        });
+        seen.unwrap_or_else(|| {
+            self.tear();
+            PageMask::EMPTY
         })
     }
 

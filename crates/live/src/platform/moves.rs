@@ -169,9 +169,12 @@ impl LivePlatform {
     /// Whether something was moved to a range, in the place of what the books have there, since the
     /// range that the task works on was [placed](Self::placed).
     fn has_arrived(&self, start: usize, len: usize) -> bool {
-        let Some(placed) = PLACED.get() else {
-            return false;
-        };
+        let placed = PLACED.get();
+        placed.is_some_and(|placed| self.has_arrived_since(placed, start, len))
+    }
+
+    /// The same since so many moves were noted.
+    fn has_arrived_since(&self, placed: u32, start: usize, len: usize) -> bool {
         self.noted_moves() != placed
             && (self.moved.read().iter())
                 .any(|m| m.number.wrapping_sub(placed) as i32 >= 0 && m.replaces(start, len))
@@ -235,11 +238,13 @@ impl LivePlatform {
             false => self.unless_moved(start, len, set),
         };
         match done {
-            Some(done) => done.map_err(|why| PlatformError {
+            Some(Ok(())) if self.is_unmoved() => Ok(()),
+            Some(Err(why)) => Err(PlatformError {
                 at: 0,
                 why: stop(why),
             }),
-            None => Err(RETRY),
+            // Or it was done where the pages are no more.
+            _ => Err(RETRY),
         }
     }
 
@@ -256,12 +261,13 @@ impl LivePlatform {
     }
 
     /// Does a work on ranges of the books again and again, until it returns something: nothing was
-    /// moved meanwhile. `None`: of a move nobody has read after long.
+    /// moved meanwhile. `None`: no task has read of a move after long, or the program is to be
+    /// ended.
     pub(super) fn placed_until<T>(&self, mut work: impl FnMut() -> Option<T>) -> Option<T> {
         /// Times. Each but the first is a move of the program's.
         const MOST: u32 = 1000;
         for _ in 0..MOST {
-            if self.adopts && !self.hear_moves() {
+            if self.adopts && (self.is_torn() || !self.hear_moves()) {
                 break;
             }
             let done = self.placed(&mut work);
@@ -298,6 +304,25 @@ impl LivePlatform {
         })
     }
 
+    /// Does a work on each page of a [placed](Self::placed) range where it is by now, again and
+    /// again until all of it is done: it returns false where something was moved meanwhile. Pages
+    /// in whose place others have come are passed over.
+    pub(super) fn at_new_places(&self, start: usize, len: usize, work: impl Fn(usize) -> bool) {
+        let Some(placed) = PLACED.get() else { return };
+        let is_done = self.placed_until(|| {
+            let mut pages = (start..start + len).step_by(PAGE);
+            let all = pages.all(|page| {
+                let now = self.place_since(placed, page);
+                now == page && self.has_arrived_since(placed, page, PAGE) || work(now)
+            });
+            all.then_some(())
+        });
+        PLACED.set(Some(placed));
+        if is_done.is_none() {
+            self.tear();
+        }
+    }
+
     /// Whether nothing was moved since the range was [placed](Self::placed) that the task works on,
     /// and nothing is being moved: what was seen there was what the books have.
     pub(super) fn is_unmoved(&self) -> bool {
@@ -306,7 +331,8 @@ impl LivePlatform {
             .is_none_or(|placed| !self.is_changing() && self.noted_moves() == placed)
     }
 
-    /// Does a work on a run that must be in one piece, as [`unless_moved`](Self::unless_moved) says.
+    /// Does a work on a run that must be in one piece, as [`unless_moved`](Self::unless_moved)
+    /// says.
     pub(super) fn steadily<T>(
         &self,
         at: PageRun,
@@ -381,6 +407,8 @@ impl LivePlatform {
     /// message has not been read after long.
     pub(super) fn tear(&self) {
         self.moved.torn.store(true, Release);
+        // The program is ended by a task that has no lock.
+        self.have_read();
     }
 
     /// Whether that has been.

@@ -17,10 +17,10 @@ use deckle_mm::{PageMask, PlatformError};
 use deckle_sys::futex;
 use deckle_uffd::{PageEntry, Partial, ProtectMode, Why, finish};
 
-use super::LivePlatform;
 use super::error::refused;
 use super::kernel::{self, Advice, BLOCK, PAGE};
 use super::scan;
+use super::{LivePlatform, RETRY};
 use crate::trace::{Stage, stage};
 
 /// How long a call is repeated that finds the address space changing. A change takes microseconds
@@ -189,14 +189,12 @@ impl LivePlatform {
         }
     }
 
-    /// Which pages, at most a block and none of them there, have no marker; none of them if the
-    /// program has moved something since they were [placed](Self::placed), or is moving it.
-    pub(super) fn unmarked(&self, start: usize, len: usize) -> PageMask {
+    /// Which pages, at most a block and none of them present, have no marker: the program has
+    /// discarded them. `None`: it has moved something since they were [placed](Self::placed), or is
+    /// moving it.
+    pub(super) fn unmarked(&self, start: usize, len: usize) -> Option<PageMask> {
         let holes = self.holes(start, len);
-        match holes == PageMask::EMPTY || self.is_unmoved() {
-            true => holes,
-            false => PageMask::EMPTY,
-        }
+        (holes == PageMask::EMPTY || self.is_unmoved()).then_some(holes)
     }
 
     fn holes(&self, start: usize, len: usize) -> PageMask {
@@ -221,7 +219,7 @@ impl LivePlatform {
         len: usize,
     ) -> Result<(), PlatformError> {
         let pages = (len / PAGE) as u32;
-        let mut gone = self.unmarked(dst, len);
+        let mut gone = self.unmarked(dst, len).ok_or(RETRY)?;
         if gone == PageMask::EMPTY {
             return Ok(());
         }

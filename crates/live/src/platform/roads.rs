@@ -71,7 +71,9 @@ impl LivePlatform {
     ) -> Result<Done, PlatformError> {
         for piece in (0..len).step_by(PIECE) {
             let bytes = PIECE.min(len - piece);
-            let gone = self.unmarked(dst + piece, bytes);
+            let Some(gone) = self.unmarked(dst + piece, bytes) else {
+                return shift(Err(RETRY), piece, len);
+            };
             let (mut at, pages) = (0, (bytes / PAGE) as u32);
             while at < pages {
                 let zero = gone.get(at);

@@ -29,8 +29,11 @@ impl LivePlatform {
             return false;
         }
         let lifted = self.protect_placed(start, len, ProtectMode::DONTWAKE);
+        // A page that has come there meanwhile may be evicted, and its fault would not be served.
         // SAFETY: populating changes no byte.
-        lifted.is_ok() && unsafe { kernel::madvise(start, len, Advice::PopulateWrite) }.is_ok()
+        lifted.is_ok()
+            && self.is_unmoved()
+            && unsafe { kernel::madvise(start, len, Advice::PopulateWrite) }.is_ok()
     }
 
     /// Has the system bring back what it has swapped out of a run. A read by `/proc/self/mem` does

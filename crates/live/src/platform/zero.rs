@@ -6,12 +6,14 @@
 //! protection comes second, and a write may slip in between. It is not lost: the wake comes
 //! last, and a look at the page map finds the page.
 
+use std::sync::atomic::Ordering::{Acquire, Release};
+
 use deckle_mm::{Done, PlatformError, Stop};
 use deckle_uffd::{Categories, PagemapScan, ProtectMode, Region, WakeMode, Why};
 
 use super::LivePlatform;
 use super::error::{half_done, refused, stop};
-use super::kernel::{self, BLOCK, PAGE};
+use super::kernel::{BLOCK, PAGE};
 use crate::trace::{Stage, stage};
 
 /// Times a block is cleared again because a fault has left a page table in it meanwhile.
@@ -103,6 +105,33 @@ impl LivePlatform {
         Ok((scanned.regions > 0).then(|| out[0].start() - start))
     }
 
+    /// After the program has moved pages of a run while zero pages were mapped there: drops those, at
+    /// their new places, that hold zeros still. One that was written before it was protected stays:
+    /// a [stray](Self::strays) page.
+    pub(super) fn take_zeros_back(&self, start: usize, len: usize) {
+        self.at_new_places(start, len, |page| {
+            let _ = self.set_protection(page, PAGE, ProtectMode::WP);
+            self.drop_zeros(page, page + PAGE);
+            if self.touched(page, page + PAGE) != Ok(0) {
+                self.strays.store(true, Release);
+            }
+            let _ = self.program.wake(page, PAGE);
+            self.is_unmoved()
+        });
+    }
+
+    /// Where pages of a range are present that the books may not have, as the program has moved them
+    /// while they were made and written to them since. Empty where that has never been.
+    pub(crate) fn strays(&self, start: usize, len: usize) -> Vec<usize> {
+        let mut all = Vec::new();
+        if self.strays.load(Acquire) {
+            let query = PagemapScan::any(start, start + len, Categories::PRESENT);
+            let each = |found: &Region| all.extend((found.start()..found.end()).step_by(PAGE));
+            let _ = self.pagemap.each(query, each);
+        }
+        all
+    }
+
     /// Drops the protected zero pages between two addresses, nothing else.
     fn drop_zeros(&self, from: usize, end: usize) {
         let mut query = PagemapScan::any(from, end, Categories::PFNZERO);
@@ -111,7 +140,7 @@ impl LivePlatform {
         query.any_of = Categories::empty();
         let _ = self.pagemap.each(query, |region| {
             // SAFETY: zero pages that nobody can write: no byte is lost.
-            let _ = unsafe { kernel::drop_pages(region.start(), region.bytes()) };
+            let _ = unsafe { self.drop_booked(region.start(), region.bytes()) };
         });
     }
 

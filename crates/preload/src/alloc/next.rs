@@ -53,6 +53,8 @@ static FOUND: [AtomicUsize; NAMES.len()] = [const { AtomicUsize::new(0) }; NAMES
 /// 0: they have not been looked up; then one of these.
 static STATE: AtomicU32 = AtomicU32::new(0);
 const LOOKING: u32 = 1;
+/// The thread that looks them up.
+static FINDER: AtomicU32 = AtomicU32::new(0);
 const DONE: u32 = 2;
 /// Whether it is the GNU C library's, of which it is known what is before a block. Another one may
 /// have that behind it.
@@ -68,17 +70,35 @@ pub fn is_found() -> bool {
 /// is more than the first megabyte. False: it is just being looked up, which takes memory.
 pub fn find_once() -> bool {
     if STATE.load(Acquire) == 0 && STATE.compare_exchange(0, LOOKING, Acquire, Acquire).is_ok() {
+        FINDER.store(sys::gettid(), Relaxed);
         find();
         STATE.store(DONE, Release);
     }
     is_found()
 }
 
+/// The same for a call that cannot do without: waits while another thread looks it up, before the
+/// constructor of this library has run. False: the calling thread is that.
+#[cold]
+pub fn find_surely() -> bool {
+    while !find_once() {
+        if FINDER.load(Relaxed) == sys::gettid() {
+            return false;
+        }
+        // SAFETY: a call on nothing.
+        let _ = unsafe { sys::call(libc::SYS_sched_yield, []) };
+    }
+    true
+}
+
 fn find() {
     // SAFETY: a look-up by name.
     let look_up = |name: &CStr| unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) } as usize;
     for (name, to) in NAMES.iter().zip(&FOUND) {
-        let missing = missing as extern "C" fn() -> usize as usize;
+        let missing = match name == &NAMES[Next::Posix as usize] {
+            true => missing_code as extern "C" fn() -> usize as usize,
+            false => missing as extern "C" fn() -> usize as usize,
+        };
         to.store(
             Some(look_up(name)).filter(|at| *at != 0).unwrap_or(missing),
             Relaxed,
@@ -98,6 +118,11 @@ fn find() {
 /// In the place of a function that the program's C library does not have.
 extern "C" fn missing() -> usize {
     sys::failed(libc::ENOMEM, 0)
+}
+
+/// The same for one that returns its error.
+extern "C" fn missing_code() -> usize {
+    libc::ENOMEM as usize
 }
 
 /// # Safety
@@ -246,7 +271,9 @@ pub fn option(what: c_int, value: c_int) -> c_int {
 /// sbrk of libc's, which notes the break for its own allocator. What the heap grows by is looked at
 /// as a block is.
 pub fn sbrk(more: isize) -> Block {
-    find_once();
+    if !is_found() && !find_surely() {
+        return sys::failed(libc::ENOMEM, usize::MAX as Block);
+    }
     // SAFETY: any word will do.
     let before = unsafe { next::<unsafe extern "C" fn(isize) -> Block>(Next::Sbrk)(more) };
     if more > 0 && before as isize != -1 {
