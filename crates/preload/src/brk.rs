@@ -1,5 +1,5 @@
 //! The main heap (brk) of a program that has outgrown its first megabyte: what is above is
-//! managed memory, at the same addresses.
+//! managed memory, at the same addresses. Of static programs: libc's heap is libc's own.
 
 use crate::map::calls;
 use crate::{gate, host, sys};

@@ -21,8 +21,8 @@ static STATE: AtomicU32 = AtomicU32::new(SMALL);
 /// Thread id of who is starting the service.
 static STARTER: AtomicU32 = AtomicU32::new(0);
 
-/// Whether the program's allocations come from its first megabyte: it has not outgrown it, or
-/// the caller is just starting the service.
+/// Whether the program is small still: its memory is the kernel's as it has not outgrown its first
+/// megabyte, or the caller is just starting the service.
 #[inline]
 pub fn is_small() -> bool {
     match STATE.load(Acquire) {

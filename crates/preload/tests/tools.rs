@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 const LIMIT: [&str; 2] = ["--memory-max", "64M"];
-/// Tools ask for the program's own allocator.
+/// Tools keep shadows of what the program has.
 const LARGE: [&str; 2] = ["--memory-max", "1G"];
 
 /// Does by a program, built so, what few do.

@@ -20,7 +20,8 @@ struct Room(UnsafeCell<[u8; BYTES]>);
 unsafe impl Sync for Room {}
 static ROOM: Room = Room(UnsafeCell::new([0; BYTES]));
 static USED: AtomicUsize = AtomicUsize::new(0);
-/// Bytes kept for the start of the service, which allocates when the heap is full.
+/// Bytes kept for what is done when the heap is full: the look-up of the program's allocator, and
+/// the start of the service.
 const RESERVE: usize = 128 << 10;
 static LIMIT: AtomicUsize = AtomicUsize::new(BYTES - RESERVE);
 
