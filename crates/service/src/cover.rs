@@ -32,8 +32,8 @@ impl Covered {
 }
 
 impl Calls {
-    /// While memory is far from short a block is charged, and left to the kernel. Else this takes what
-    /// is mapped from `start` on, where a block of so many bytes of the program's own
+    /// While memory is far from short a block is charged, and left to the kernel. Else this takes
+    /// what is mapped from `start` on, where a block of so many bytes of the program's own
     /// allocator lies, or a range that the program locks. To where what is taken ends. Where
     /// mappings touch they may be one, of which another part may be a stack of ours.
     pub fn cover(&mut self, start: usize, bytes: usize, what: Covered) -> Result<usize, i32> {

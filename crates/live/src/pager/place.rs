@@ -146,15 +146,16 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
         Ok(())
     }
 
-    /// Has the books have all pages that are present in a range: others would be lost at a move.
-    fn book_strays(&self, start: Vpn, pages: u64) {
+    /// What is mapped of a range that is to be moved. The books have all pages that are present
+    /// there then: others would be lost.
+    fn whole_parts(&self, start: Vpn, pages: u64) -> Vec<Vma> {
+        let (mm, space) = (self.mm(), self.space());
         for at in self.platform().strays(address(start), bytes(pages)) {
             let page = Vpn::of_addr(at as u64);
             // What is read as a page of zeros is found to be none.
-            let _ = self
-                .mm()
-                .fault(self.space(), page, false, FaultMode::MayWait);
+            let _ = mm.fault(space, page, false, FaultMode::MayWait);
         }
+        mm.mapped_parts(space, start, pages)
     }
 
     /// mremap of a managed range, all of which lies in one mapping, or in several without a gap if
@@ -178,7 +179,7 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
             return Err(MapError::BadRange(old, old_pages));
         }
         let (mm, space) = (self.mm(), self.space());
-        let parts = mm.mapped_parts(space, old, old_pages);
+        let parts = self.whole_parts(old, old_pages);
         let shrinks = matches!(how, Remap::InPlace | Remap::MayMove) && new_pages <= old_pages;
         if shrinks && parts.first().is_some_and(|v| v.start == old) {
             if new_pages < old_pages {
@@ -193,7 +194,6 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
         if all != old_pages || parts.len() != 1 && !several {
             return Err(MapError::Hole(old));
         }
-        self.book_strays(old, old_pages);
         let leave = matches!(how, Remap::Leave(_));
         if leave && old_pages != new_pages {
             return Err(MapError::BadRange(old, new_pages));

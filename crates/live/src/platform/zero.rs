@@ -105,9 +105,9 @@ impl LivePlatform {
         Ok((scanned.regions > 0).then(|| out[0].start() - start))
     }
 
-    /// After the program has moved pages of a run while zero pages were mapped there: drops those, at
-    /// their new places, that hold zeros still. One that was written before it was protected stays:
-    /// a [stray](Self::strays) page.
+    /// After the program has moved pages of a run while zero pages were mapped there: drops those,
+    /// at their new places, that hold zeros still. One that was written before it was protected
+    /// stays: a [stray](Self::strays) page.
     pub(super) fn take_zeros_back(&self, start: usize, len: usize) {
         self.at_new_places(start, len, |page| {
             let _ = self.set_protection(page, PAGE, ProtectMode::WP);
@@ -120,8 +120,8 @@ impl LivePlatform {
         });
     }
 
-    /// Where pages of a range are present that the books may not have, as the program has moved them
-    /// while they were made and written to them since. Empty where that has never been.
+    /// Where pages of a range are present that the books may not have, as the program has moved
+    /// them while they were made and written to them since. Empty where that has never been.
     pub(crate) fn strays(&self, start: usize, len: usize) -> Vec<usize> {
         let mut all = Vec::new();
         if self.strays.load(Acquire) {

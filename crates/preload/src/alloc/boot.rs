@@ -2,8 +2,8 @@
 //! the loader's and those of constructors that run before ours.
 //!
 //! A plain heap in the library's own .bss, which costs no system call and only the pages that are
-//! touched; it is not managed (it is part of what the summary calls unmanaged). Blocks that are here
-//! stay here until they are freed.
+//! touched; it is not managed (it is part of what the summary calls unmanaged). Blocks that are
+//! here stay here until they are freed.
 
 use super::heap::Heap;
 use crate::sys::PAGE;
