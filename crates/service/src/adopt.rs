@@ -210,16 +210,19 @@ impl Process {
     }
 
     /// Has the memory adopted that is left to the kernel, for reclaim, and waits at most [`TURNS`]
-    /// ms for that: the adopting task may itself be waiting for another process.
+    /// ms for that: the adopting task may itself be waiting for another process. If that was in
+    /// vain, since the system may have no task for it, the next caller does not wait.
     pub fn take_left(&self) {
         const TURN: Duration = Duration::from_millis(1);
-        if self.left.load(Relaxed) == 0 {
+        if self.left.load(Relaxed) < bytes_to_pages(LEAST as u64) {
+            // No mapping of it is worth it.
             return;
         }
         let before = self.taken_all.load(Relaxed);
-        self.wants_all.store(true, Relaxed);
+        let is_first = !self.wants_all.swap(true, Relaxed);
         self.pager.want_look();
-        (0..TURNS)
+        let turns = if is_first { TURNS } else { 0 };
+        (0..turns)
             .take_while(|_| self.taken_all.load(Relaxed) == before)
             .for_each(|_| end::sleep(TURN));
     }

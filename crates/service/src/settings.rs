@@ -50,6 +50,10 @@ impl Process {
     /// and would wait for itself.
     pub fn come_below_max(&self) {
         let group = self.account.group();
+        if group.usage() > group.limits().max {
+            // What is left to the kernel could not be reclaimed.
+            self.take_left();
+        }
         let (mut least, mut idle) = (u64::MAX, 0);
         loop {
             let inside = self.pager.gate().enter();
