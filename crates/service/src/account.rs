@@ -40,7 +40,10 @@ pub struct Account {
     charge: AtomicPtr<GroupCharge>,
     /// Pages of our own metadata that are charged.
     own: AtomicU64,
-    /// Pages of it that the parent is charged for: neither side has written them since the fork.
+    /// Pages that are charged ahead of the charge that tells what they are.
+    ahead: AtomicU64,
+    /// Of our own the pages that the parent is charged for: neither side has written them since the
+    /// fork.
     inherited: AtomicU64,
     /// These, and pages of the store that are borrowed from the parent since a fork; 0: nothing is.
     borrowed: AtomicU64,
@@ -64,6 +67,7 @@ impl Account {
             group,
             charge: AtomicPtr::new(leak(group, line)),
             own: AtomicU64::new(0),
+            ahead: AtomicU64::new(0),
             inherited: AtomicU64::new(0),
             borrowed: AtomicU64::new(0),
             lending: AtomicBool::new(false),
@@ -276,6 +280,20 @@ impl Account {
         }
     }
 
+    /// Of what is charged as our own these pages are about to be charged as memory of the program's:
+    /// usage is the same all the time, or a limit that was lowered might seem to be held.
+    pub fn charge_ahead(&self, pages: u64) {
+        let less = |own: u64| Some(own.saturating_sub(pages));
+        let own = self.own.fetch_update(Relaxed, Relaxed, less);
+        let taken = own.unwrap_or_else(|own| own).min(pages);
+        self.ahead.fetch_add(taken, Relaxed);
+    }
+
+    /// That is done: what was not charged so is uncharged.
+    pub fn end_ahead(&self) {
+        self.charge().uncharge(self.ahead.swap(0, Relaxed));
+    }
+
     /// The role, unless nothing is shared for the account, or all of it was charged to this process
     /// since its parent has ended.
     fn shares(&self) -> Option<u8> {
@@ -314,13 +332,19 @@ impl Charge for Account {
     forward! {
         charge:
         try_charge(pages: u64) -> Result<(), OverLimit>;
-        force_charge(pages: u64);
         uncharge(pages: u64);
         try_charge_swap(pages: u64) -> Result<(), OverLimit>;
         uncharge_swap(pages: u64);
         usage() -> u64;
         max() -> u64;
         high() -> u64;
+    }
+
+    fn force_charge(&self, pages: u64) {
+        let less = |ahead: u64| Some(ahead.saturating_sub(pages));
+        let ahead = self.ahead.fetch_update(Relaxed, Relaxed, less);
+        let charged = ahead.unwrap_or_else(|ahead| ahead).min(pages);
+        self.charge().force_charge(pages - charged);
     }
 
     fn try_unshare(&self, pages: u64) -> Result<(), OverLimit> {

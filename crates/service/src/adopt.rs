@@ -253,7 +253,8 @@ impl Process {
             mm.machine().kick(Work::Reclaim);
         }
         let lacks = account.usage().saturating_sub(account.max());
-        if lacks == 0 {
+        if lacks == 0 || account.group().is_lowered() {
+            // Whom a lowered limit ends is found out by all together.
             return;
         }
         let pages = lacks.max(DONATION);
@@ -294,12 +295,20 @@ impl Calls {
         }
         // From here on it is charged as it is found.
         door().end_room();
-        self.process.left.store(0, Relaxed);
+        let account = &self.process.account;
+        account.charge_ahead(self.process.left.swap(0, Relaxed));
         self.process.settle_tables();
+        let taken = self.take_new(all);
+        self.process.account.end_ahead();
+        Ok(grown + taken)
+    }
+
+    /// Takes of all mappings those that no task manages; how many it took.
+    fn take_new(&mut self, all: Vec<Mapping>) -> usize {
         let mut new = all;
         new.retain(|one| !self.may_be_ours(one) && self.is_worth_it(one));
         if new.is_empty() {
-            return Ok(grown);
+            return 0;
         }
         let plain = self.process.own.plain();
         new.retain(|one| {
@@ -307,7 +316,7 @@ impl Calls {
             let holds = |&(start, end): &(usize, usize)| start <= one.start && one.end <= end;
             !self.is_stack(one) && plain.iter().any(holds) && self.adopt(one, false)
         });
-        Ok(grown + new.len())
+        new.len()
     }
 
     /// What has grown out of managed mappings, whose faults come to us and are served by nobody: it
