@@ -281,7 +281,7 @@ impl Account {
     }
 
     /// Of what is charged as our own these pages are about to be charged as memory of the
-    /// program's: usage is the same all the time, or a limit that was lowered might seem to be held.
+    /// program's. Usage is the same all the time: else a lowered limit might seem to be held.
     pub fn charge_ahead(&self, pages: u64) {
         let less = |own: u64| Some(own.saturating_sub(pages));
         let own = self.own.fetch_update(Relaxed, Relaxed, less);
