@@ -138,8 +138,6 @@ pub struct Door {
     pub far: AtomicBool,
     /// Pages that are charged, and that the program may map unseen.
     room: AtomicU64,
-    /// More than that is never given back.
-    most_room: AtomicU64,
     /// The program's calls.
     pub requests: Requests,
 }
@@ -170,7 +168,6 @@ impl Door {
             reason: Text::new(),
             far: AtomicBool::new(false),
             room: AtomicU64::new(0),
-            most_room: AtomicU64::new(0),
             requests: Requests::new(),
         }
     }
@@ -218,16 +215,15 @@ impl Door {
         self.room.fetch_update(Relaxed, Relaxed, less).is_ok()
     }
 
-    /// Gives `pages` back that were taken.
+    /// Gives `pages` back that were taken; nothing where memory is short.
     pub fn give_room(&self, pages: u64) {
-        let most = self.most_room.load(Relaxed);
-        let more = |room: u64| (room < most).then(|| room.saturating_add(pages).min(most));
-        let _ = self.room.fetch_update(Relaxed, Relaxed, more);
+        if pages > 0 && self.far.load(Relaxed) {
+            self.room.fetch_add(pages, Relaxed);
+        }
     }
 
-    /// The service's side: so much room there is more, and so much may be given back.
-    pub fn add_room(&self, pages: u64, most: u64) {
-        self.most_room.store(most, Relaxed);
+    /// The service's side: so much room there is more.
+    pub fn add_room(&self, pages: u64) {
         self.room.fetch_add(pages, Relaxed);
     }
 
@@ -238,7 +234,6 @@ impl Door {
 
     /// The service's side: there is none any more.
     pub fn end_room(&self) {
-        self.most_room.store(0, Relaxed);
         self.room.store(0, Relaxed);
     }
 

@@ -193,7 +193,7 @@ impl Process {
         let more = most.min(room - pages);
         self.left.fetch_add(pages + more, Relaxed);
         self.settle_tables();
-        door().add_room(more, most);
+        door().add_room(more);
         drop(glimpse);
         self.rest.stir();
         true

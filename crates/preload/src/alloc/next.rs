@@ -198,13 +198,12 @@ pub unsafe fn free(block: Block) {
     // SAFETY: the caller's promise.
     unsafe {
         let pages = pages_of(block);
+        let left = left_of(block, pages);
         if pages > 0 {
             forget(block as usize - HEAD + PAGE, (pages as usize - 1) * PAGE);
         }
         next::<unsafe extern "C" fn(Block)>(Next::Free)(block);
-        if pages > 0 {
-            DOOR.give_room(pages);
-        }
+        DOOR.give_room(left);
     }
 }
 
@@ -214,10 +213,10 @@ pub unsafe fn realloc(block: Block, size: usize) -> Block {
     type Realloc = unsafe extern "C" fn(Block, usize) -> Block;
     // SAFETY: the caller's promise. What the old block had stays its, or is free again.
     unsafe {
-        let pages = pages_of(block);
+        let left = left_of(block, pages_of(block));
         let new = next::<Realloc>(Next::Realloc)(block, size);
-        if pages > 0 && !(new.is_null() && size > 0) {
-            DOOR.give_room(pages);
+        if !(new.is_null() && size > 0) {
+            DOOR.give_room(left);
         }
         seen(new, size)
     }
@@ -249,6 +248,15 @@ unsafe fn pages_of(block: Block) -> u64 {
     // SAFETY: the caller's promise.
     let bytes = unsafe { usable(block) };
     (bytes / PAGE + 1) as u64
+}
+
+/// How many of a block's pages are the kernel's, and charged: none if it may be managed.
+#[inline]
+fn left_of(block: Block, pages: u64) -> u64 {
+    match pages > 0 && !gate::may_hold(block as usize, pages as usize * PAGE) {
+        true => pages,
+        false => 0,
+    }
 }
 
 /// # Safety

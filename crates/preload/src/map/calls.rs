@@ -117,8 +117,9 @@ fn may_leave(len: usize) -> bool {
 }
 
 fn unmap(addr: usize, len: usize) -> Result<usize, i32> {
+    let is_left = LEFT.contains(&len) && !gate::may_hold(addr, len);
     let done = on_range(libc::SYS_munmap, [addr, len, 0], Op::Unmap);
-    if done.is_ok() && LEFT.contains(&len) {
+    if done.is_ok() && is_left {
         DOOR.give_room((len / PAGE) as u64);
     }
     done
