@@ -80,7 +80,7 @@ pub unsafe extern "C" fn free(ptr: *mut c_void) {
     unsafe {
         match boot::owns(ptr.cast()) {
             true => boot::HEAP.free(ptr.cast()),
-            false if next::is_found() || next::find_surely() => next::free(ptr),
+            false if next::is_ready() => next::free(ptr),
             // What looks functions up has no other blocks.
             false => {}
         }
@@ -107,7 +107,7 @@ pub unsafe extern "C" fn realloc(ptr: *mut c_void, size: usize) -> *mut c_void {
         return malloc(size);
     }
     if !boot::owns(ptr.cast()) {
-        if !next::is_found() && !next::find_surely() {
+        if !next::is_ready() {
             return no_memory();
         }
         // SAFETY: the caller's promise.
@@ -230,7 +230,7 @@ pub unsafe extern "C" fn malloc_usable_size(ptr: *mut c_void) -> usize {
     unsafe {
         match boot::owns(ptr.cast()) {
             true => head::usable(ptr.cast()),
-            false if next::is_found() || next::find_surely() => next::usable(ptr),
+            false if next::is_ready() => next::usable(ptr),
             false => 0,
         }
     }

@@ -79,8 +79,13 @@ pub fn find_once() -> bool {
 
 /// The same for a call that cannot do without: waits while another thread looks it up, before the
 /// constructor of this library has run. False: the calling thread is that.
+#[inline]
+pub fn is_ready() -> bool {
+    is_found() || find_surely()
+}
+
 #[cold]
-pub fn find_surely() -> bool {
+fn find_surely() -> bool {
     while !find_once() {
         if FINDER.load(Relaxed) == sys::gettid() {
             return false;
@@ -279,7 +284,7 @@ pub fn option(what: c_int, value: c_int) -> c_int {
 /// sbrk of libc's, which notes the break for its own allocator. What the heap grows by is looked at
 /// as a block is.
 pub fn sbrk(more: isize) -> Block {
-    if !is_found() && !find_surely() {
+    if !is_ready() {
         return sys::failed(libc::ENOMEM, usize::MAX as Block);
     }
     // SAFETY: any word will do.
