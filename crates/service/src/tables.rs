@@ -13,8 +13,10 @@ use std::time::Instant;
 /// that there can be is room for the most part; to look at them takes microseconds.
 const SMALL: usize = 16 << 20;
 /// Pages of what never changes much, and a child has anew: data and stacks of the image and data of
-/// the program's side, measured: 304 KiB at most, 212 at rest.
+/// the program's side, measured: 304 KiB at most.
 pub const FIXED: u64 = 76;
+/// Of these what are stacks, at most: the rest is 224 KiB.
+const STACKS: u64 = 20;
 /// A look at which pages others have, too, takes one part in so many of the time: it reads 8 bytes
 /// for each page of the heap, with all that is stored.
 const SHARE: u32 = 50;
@@ -29,15 +31,19 @@ impl Process {
     pub fn settle_tables(&self) {
         let (mapped, far) = (heap::mapped_bytes(), heap::FAR);
         let touched = || self.pager.platform().touched(far.start, far.end).ok();
-        let there = (mapped < SMALL).then(touched).flatten();
-        let there = there.unwrap_or(mapped).min(mapped) as u64;
-        let tables = pages(there.saturating_sub(self.pager.mm().store().ram_bytes()));
+        let (fixed, there) = match (mapped < SMALL).then(touched).flatten() {
+            // The stacks lie beside the heap.
+            Some(touched) => (FIXED - STACKS, touched.min(mapped + STACKS as usize * PAGE)),
+            None => (FIXED, mapped),
+        };
+        let stored = self.pager.mm().store().ram_bytes();
+        let tables = pages((there as u64).saturating_sub(stored));
         let shared = match self.account.is_borrowing() {
             true => self.shared_tables().min(tables),
             false => 0,
         };
         let left = self.left.load(Relaxed);
-        self.account.settle_own(FIXED + tables + left, shared);
+        self.account.settle_own(fixed + tables + left, shared);
     }
 
     /// Pages that the tables take at most.
