@@ -42,13 +42,15 @@ impl LivePlatform {
                 Err(partial) => (partial.done, Some(partial.why)),
             };
             if filled > 0
-                && self
-                    .set_protection(start + at, filled, ProtectMode::WP)
-                    .is_err()
+                && let Err(why) = self.set_protection(start + at, filled, ProtectMode::WP)
             {
                 // Unprotected zero pages are there and cannot be taken back without risking a
-                // write that has just hit one: nothing to go on with.
-                trouble = Some((at, Stop::Refused(libc::EAGAIN)));
+                // write that has just hit one: nothing to go on with, unless they have gone.
+                let why = match why {
+                    Why::NoEntry => Stop::Gone,
+                    _ => Stop::Refused(libc::EAGAIN),
+                };
+                trouble = Some((at, why));
                 break;
             }
             at += filled;
