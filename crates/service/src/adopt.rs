@@ -16,8 +16,9 @@ use core::sync::atomic::Ordering::{Relaxed, Release};
 use core::time::Duration;
 use deckle_door::Op;
 use deckle_live::pager::Role;
+use deckle_mm::platform::Stop;
 use deckle_mm::units::bytes_to_pages;
-use deckle_mm::{Charge, Machine, Prot, Store, Vpn, Work};
+use deckle_mm::{Charge, Machine, MapError, Prot, Store, Work};
 use deckle_sys::clock::CpuClock;
 use deckle_sys::signal;
 use std::time::Instant;
@@ -54,6 +55,26 @@ pub enum Found {
     IfShort,
     /// It is taken: before a fork, or to be locked or reclaimed.
     Always,
+}
+
+/// What of a mapping is taken.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// All of it.
+    Whole,
+    /// What it has grown by since it was taken.
+    Grown,
+    /// A block or heap in it, which the program does not move together with what is beside it.
+    Some,
+}
+
+/// How long memory stays the kernel's that could not be taken.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Left {
+    /// The program moves memory at this moment.
+    ForNow,
+    /// The kernel refuses, or it is another mapping.
+    ForGood,
 }
 
 impl Found {
@@ -274,14 +295,7 @@ impl Calls {
         let gone = |all: &Option<Vec<Mapping>>| match all {
             Some(all) => {
                 grown = self.grown(all);
-                let gone = self.gone(all);
-                if !gone.is_empty() {
-                    door().known.forget();
-                }
-                let forget =
-                    |(start, len): &(usize, usize)| self.process.forget_notes(*start, *len);
-                gone.iter().for_each(forget);
-                gone
+                self.process.gone(all)
             }
             None => Vec::new(),
         };
@@ -314,7 +328,7 @@ impl Calls {
         new.retain(|one| {
             // It may have grown meanwhile.
             let holds = |&(start, end): &(usize, usize)| start <= one.start && one.end <= end;
-            !self.is_stack(one) && plain.iter().any(holds) && self.adopt(one, false)
+            !self.is_stack(one) && plain.iter().any(holds) && self.adopt(one, Part::Whole).is_ok()
         });
         new.len()
     }
@@ -344,17 +358,21 @@ impl Calls {
     fn take_grown(&mut self, grown: &[Mapping]) -> usize {
         let mut taken = 0;
         for one in grown {
-            if matches!(one.kind, Kind::Data { .. }) && self.adopt(one, true) {
-                taken += 1;
-            } else {
-                let pager = &self.process.pager;
-                pager.let_go(one.start, one.end - one.start);
+            let done = match one.kind {
+                Kind::Data { .. } => self.adopt(one, Part::Grown),
+                _ => Err(Left::ForGood),
+            };
+            let pager = &self.process.pager;
+            match done {
+                Ok(()) => taken += 1,
+                Err(Left::ForNow) => pager.want_look(),
+                Err(Left::ForGood) => pager.let_go(one.start, one.end - one.start),
             }
         }
         taken
     }
 
-    /// Whether a mapping is nobody's yet and holds enough. What it shares with others since a fork
+    /// Whether no task manages a mapping yet, and it holds enough. What it shares with others since a fork
     /// is not told apart from what it has alone.
     fn is_worth_it(&self, one: &Mapping) -> bool {
         let (platform, len) = (self.process.pager.platform(), one.end - one.start);
@@ -384,29 +402,32 @@ impl Calls {
             || words.chunks_exact(STEP).enumerate().any(is_record)
     }
 
-    /// Takes a mapping, or what one has `grown` by.
-    pub fn adopt(&mut self, one: &Mapping, grown: bool) -> bool {
+    /// Takes a mapping, or a part of one; what cannot be taken stays the kernel's.
+    pub fn adopt(&mut self, one: &Mapping, what: Part) -> Result<(), Left> {
         let (start, bytes) = (one.start, one.end - one.start);
         let held = &door().held;
         if self.mappings.is_full(self.process) || held.is_full() {
-            return false;
+            return Err(Left::ForGood);
         }
         door().places.note(start, bytes);
         let exec = one.kind == Kind::Data { exec: true };
-        // What cannot be taken stays the kernel's.
         let prot = Prot { exec, ..Prot::RW };
-        let is_taken = self
-            .process
-            .pager
-            .adopt((start, bytes), prot, grown)
-            .is_ok();
-        if is_taken {
-            for page in held.within(start, bytes) {
-                let _ = self.process.hold(page, PAGE);
-            }
-            self.lock_new(start, bytes);
+        let own = &self.process.own;
+        let around = || match what {
+            Part::Whole => own.around(one),
+            Part::Grown | Part::Some => Some((None, None)),
+        };
+        let how = (prot, what == Part::Grown);
+        let taken = self.process.pager.adopt((start, bytes), how, around);
+        taken.map_err(|error| match error {
+            MapError::Platform(e) if e.why == Stop::Retry => Left::ForNow,
+            _ => Left::ForGood,
+        })?;
+        for page in held.within(start, bytes) {
+            let _ = self.process.hold(page, PAGE);
         }
-        is_taken
+        self.lock_new(start, bytes);
+        Ok(())
     }
 
     /// Locks an adopted range if the program has called mlockall for future mappings. If the limit
@@ -430,55 +451,5 @@ impl Calls {
         let far = (heap::FAR.start, heap::FAR.end - heap::FAR.start);
         let overlaps = |(start, len): (usize, usize)| one.start < start + len && start < one.end;
         [far, parking, nursery].into_iter().any(overlaps)
-    }
-
-    /// Of what is managed the parts (start, bytes) where nothing is mapped any more, and those
-    /// where something else is.
-    fn gone(&self, all: &[Mapping]) -> Vec<(usize, usize)> {
-        let managed = self.process.pager.platform().managed().ranges();
-        let (mut gone, mut doubtful) = (Vec::new(), Vec::new());
-        let mut at = 0;
-        for (start, len) in managed {
-            let (mut from, end) = (start, start + len);
-            while all.get(at).is_some_and(|one| one.end <= start) {
-                at += 1;
-            }
-            for one in all[at..].iter().take_while(|one| one.start < end) {
-                let part = (one.start.max(from), one.end.min(end));
-                if part.0 > from {
-                    gone.push((from, part.0));
-                }
-                from = part.1;
-                match one.kind {
-                    Kind::Other => gone.push(part),
-                    _ if self.is_lost(part) => doubtful.push((*one, part)),
-                    _ => {}
-                }
-            }
-            if from < end {
-                gone.push((from, end));
-            }
-        }
-        if !doubtful.is_empty() {
-            // It was not served when it was asked; if it is one mapping still, no part of it was.
-            let now = self.process.own.mappings().unwrap_or_default();
-            let same = doubtful.iter().filter(|(one, _)| now.contains(one));
-            gone.extend(same.map(|(_, part)| *part));
-        }
-        gone.iter().map(|(from, to)| (*from, to - from)).collect()
-    }
-
-    /// How many ranges are not what they were when that was looked at last: while all stands still
-    /// for a fork, what the child has may be that.
-    pub fn changed(&self) -> usize {
-        let moves = usize::from(self.process.pager.has_moved());
-        let all = self.process.own.mappings();
-        all.map_or(1, |all| self.gone(&all).len() + moves)
-    }
-
-    pub fn is_lost(&self, (from, to): (usize, usize)) -> bool {
-        let ((mm, space), pager) = (self.process.memory(), &self.process.pager);
-        let serves = |page: Vpn| pager.platform().serves(page.addr() as usize);
-        mm.is_lost(space, vpn(from), pages(to - from), &serves)
     }
 }

@@ -1,6 +1,7 @@
 //! Memory of blocks that the program's own allocator hands out, and of ranges that the program
 //! locks, is adopted before the program goes on.
 
+use crate::adopt::Part;
 use crate::own::{Kind, Mapping};
 use crate::serve::{Calls, pages};
 use crate::sys::PAGE;
@@ -92,9 +93,9 @@ impl Calls {
                 kind,
             };
             let forget = || pager.forget(|| (), |()| vec![(start, len)]).is_some();
-            let is_new = foreign || self.is_lost((start, start + len)) && forget();
+            let is_new = foreign || self.process.is_lost((start, start + len)) && forget();
             if is_new && !self.may_be_ours(&part) && (one || !self.is_stack(&part)) {
-                self.adopt(&part, false);
+                let _ = self.adopt(&part, Part::Some);
             }
         }
     }

@@ -181,7 +181,7 @@ impl Process {
 
     fn bequeath_nothing(&self) -> Result<(), deckle_uffd::Errno> {
         self.wipe(libc::MADV_KEEPONFORK)?;
-        self.pager.platform().inherit_nothing()
+        self.bequeath_no_more()
     }
 
     /// In a child: drops what the program does not want it to have. Of what is wiped the mapping

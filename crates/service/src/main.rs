@@ -18,6 +18,7 @@ mod end;
 mod foreign;
 mod fork;
 mod giving;
+mod gone;
 mod heap;
 mod limit;
 mod locks;

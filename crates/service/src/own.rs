@@ -124,6 +124,14 @@ impl Own {
         self.ask(address).or_else(among_all)
     }
 
+    /// The mappings right below and above one, if it is the one that it was.
+    pub fn around(&self, one: &Mapping) -> Option<(Option<Mapping>, Option<Mapping>)> {
+        let below = self.at(one.start.checked_sub(1)?);
+        let below = below.filter(|below| below.end == one.start);
+        let above = self.at(one.end).filter(|above| above.start == one.end);
+        (self.at(one.start)? == *one).then_some((below, above))
+    }
+
     fn ask(&self, address: usize) -> Option<Mapping> {
         let file = self.maps.lock();
         let mut query = Query {

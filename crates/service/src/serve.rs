@@ -153,6 +153,7 @@ impl Calls {
         if !self.still {
             let _inside = self.process.pager.gate().enter();
             self.process.pager.settle_moves();
+            self.forget_gone_of(op, args);
         }
         let managed = self.process.pager.platform().managed();
         let is_kept = op == Op::Advise && advise::is_kept(args[2]);
@@ -188,7 +189,7 @@ impl Calls {
             Op::ForkBegin => self.begin_fork(args).map(|()| 0),
             Op::ForkLook => {
                 self.let_heap_go();
-                Ok(self.changed())
+                Ok(self.process.changed())
             }
             Op::ForkEnd => {
                 self.let_heap_go();
@@ -200,6 +201,22 @@ impl Calls {
         self.note_reserved(op);
         drop(inside);
         request.answer(result);
+    }
+
+    /// Forgets what has gone of the memory that a call is on.
+    fn forget_gone_of(&self, op: Op, args: [usize; 6]) {
+        let [start, bytes, new, flags, to, _] = args;
+        match op {
+            Op::Remap => {
+                self.process.forget_gone(start, bytes);
+                if flags as c_int & libc::MREMAP_FIXED != 0 {
+                    self.process.forget_gone(to, new);
+                }
+            }
+            Op::MapFixed => self.process.forget_gone(start, bytes),
+            _ if is_on_a_range(op) => self.process.forget_gone(start, bytes),
+            _ => {}
+        }
     }
 
     /// Has everything stand still for a fork. What happens unseen until the child is made is to be
@@ -220,7 +237,7 @@ impl Calls {
             }
             // More may have gone since, or have been moved.
             let is_again = done == Err(libc::ENOMEM) && begin.elapsed() < AGAIN;
-            if !is_again || self.process.pager.moves() == moves && self.changed() == 0 {
+            if !is_again || self.process.pager.moves() == moves && self.process.changed() == 0 {
                 return done;
             }
         }

@@ -85,22 +85,24 @@ impl Heard {
 impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
     /// Takes a private anonymous mapping, with these rights, under management where it is, with
     /// what it holds. Its pages are charged, whatever the limit. `grown`: it is what a managed
-    /// mapping has grown by.
+    /// mapping has grown by. `around` tells what is mapped there and beside it, before and after
+    /// the kernel has registered it: if that differs, or is `None`, a part of another mapping may
+    /// have been registered.
     ///
     /// # Errors
-    /// [`MapError::Platform`]: it is none any more, the program moves memory at this moment, or the
-    /// kernel refuses; the manager's. It is as it was then.
-    pub fn adopt(
+    /// [`MapError::Platform`]: it is none any more ([`Stop::Retry`](deckle_mm::platform::Stop::Retry): the program moves memory at
+    /// this moment), or the kernel refuses; the manager's. It is as it was then.
+    pub fn adopt<T: PartialEq>(
         &self,
         (start, len): (usize, usize),
-        prot: Prot,
-        grown: bool,
+        (prot, grown): (Prot, bool),
+        around: impl Fn() -> Option<T>,
     ) -> Result<(), MapError> {
         let (mm, platform, space) = (self.mm(), self.platform(), self.space());
         // What a move brings to the range the books have at another place until they follow.
         let _books = lock(&self.heard.books);
         let before = self.quiet().ok_or(MapError::Platform(RETRY))?;
-        let found = platform.adopt(start, len);
+        let found = platform.adopt(start, len, around);
         let found = found.map_err(|errno| MapError::Platform(refused(0, errno)))?;
         let vpn = |at: usize| Vpn::of_addr(at as u64);
         let run = |at, len| PageRun::new(space, vpn(at), (len / PAGE_SIZE) as u32);
@@ -183,6 +185,16 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
     /// follow before that has ended.
     pub fn has_moved(&self) -> bool {
         !self.platform().hear_moves() || self.platform().first_move().is_some()
+    }
+
+    /// Forgets what the books have in a range that the kernel has just given away as a new mapping:
+    /// what was there has been unmapped or moved by a call that nobody saw. All of the range is
+    /// managed then.
+    pub(super) fn forget_replaced(&self, start: usize, len: usize) {
+        self.settle_moves();
+        let _books = lock(&self.heard.books);
+        self.forget_range(start, len);
+        self.platform().stay(start, len);
     }
 
     fn forget_range(&self, start: usize, len: usize) {

@@ -94,10 +94,8 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
                     self.give_back(start, pages);
                 }
             }
-            // What the books have there may have moved away, by a call that nobody saw.
             Ok(at) if self.has_books(Vpn::of_addr(at as u64), pages) => {
-                self.settle_moves();
-                self.platform().stay(at, bytes(pages));
+                self.forget_replaced(at, bytes(pages));
             }
             Ok(_) => {}
         }

@@ -13,26 +13,22 @@ use super::{LivePlatform, without_zeros};
 
 impl LivePlatform {
     /// Serves a private anonymous mapping of the program's from now on; what is there, in runs that
-    /// lie in one block each: start, bytes, and what of the pages.
+    /// lie in one block each: start, bytes, and what of the pages. `around` tells what is mapped
+    /// there and beside it; `None`: the mapping is another one by now.
     ///
     /// # Errors
     /// The range is no such mapping any more (`EBUSY`, `EINVAL`), or the kernel's refusal: it is
     /// the kernel's alone then, as before.
-    pub(crate) fn adopt(
+    pub(crate) fn adopt<T: PartialEq>(
         &self,
         start: usize,
         len: usize,
+        around: impl Fn() -> Option<T>,
     ) -> Result<Vec<(usize, usize, Made)>, Errno> {
-        if let Err(errno) = self.managed.add(start, len, &self.program, false) {
-            // As it was: children have it.
-            let _ = self.managed.inherit(start, len, true);
-            return Err(errno);
-        }
-        let is_one = self.is_private(start, len);
-        let found = match is_one {
-            true => self.parts_there(start, len),
-            false => Err(Errno(libc::EBUSY)),
-        };
+        let before = around();
+        let is_whole = || before.is_some() && around() == before && self.is_private(start, len);
+        self.managed.adopt(start, len, &self.program, is_whole)?;
+        let found = self.parts_there(start, len);
         if found.is_err() {
             // SAFETY: nothing of the range was taken out.
             let _ = unsafe { self.managed.leave(start, len, &self.program) };

@@ -52,13 +52,17 @@ impl LivePlatform {
         let _ = kernel::part(at);
     }
 
-    /// Ends that, for all that is managed.
+    /// Ends that.
     ///
     /// # Errors
     /// The kernel's refusal.
-    pub fn inherit_nothing(&self) -> Result<(), Errno> {
-        let mut all = self.managed.ranges().into_iter();
-        all.try_for_each(|(start, len)| self.inherit_there(start, len, false))
+    pub fn inherit_no_more(&self, start: usize, len: usize) -> Result<(), Errno> {
+        self.inherit_there(start, len, false)
+    }
+
+    /// Lets children inherit a mapping that is the kernel's alone.
+    pub fn let_inherit(&self, start: usize, len: usize) {
+        let _ = self.managed.inherit(start, len, true);
     }
 
     /// In a child of fork: an empty mapping without access in the place of a managed range that

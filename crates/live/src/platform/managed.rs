@@ -87,6 +87,33 @@ impl Managed {
         Ok(())
     }
 
+    /// Takes a mapping of the program's into the set, registered. It gets no advice before it
+    /// `is_whole`: a part of a mapping that has advice of its own stays a mapping by itself, and
+    /// the program can move a mapping only as one.
+    ///
+    /// # Errors
+    /// `EBUSY`: it is not whole; the kernel's refusal. It is as it was then.
+    pub(super) fn adopt(
+        &self,
+        start: usize,
+        len: usize,
+        uffd: &Uffd,
+        is_whole: impl FnOnce() -> bool,
+    ) -> Result<(), Errno> {
+        let taken = register(uffd, start, len).and_then(|()| match is_whole() {
+            true => self.advise(start, len),
+            false => Err(Errno(libc::EBUSY)),
+        });
+        match taken {
+            Ok(()) => self.write().insert(start, len),
+            Err(_) => {
+                // SAFETY: nothing of the range was taken out.
+                let _ = unsafe { self.free(start, len, uffd) };
+            }
+        }
+        taken
+    }
+
     /// Takes a range into the set that is registered already.
     pub(super) fn note(&self, start: usize, len: usize) {
         self.write().insert(start, len);

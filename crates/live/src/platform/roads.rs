@@ -407,7 +407,7 @@ impl LivePlatform {
 
     /// Whether a range lies in one registered mapping. The program may have put another in its
     /// place by a call that nobody saw, whose bytes are nobody's to take.
-    pub(super) fn is_ours(&self, start: usize, len: usize) -> bool {
+    pub fn is_ours(&self, start: usize, len: usize) -> bool {
         // SAFETY: refused for private memory, which is looked for first; nothing is mapped.
         let asked = unsafe { self.program.continue_range(start, len, WakeMode::DONTWAKE) };
         !matches!(asked, Err(e) if e.why == Why::NoEntry)
