@@ -53,8 +53,10 @@ pub struct Glimpse {
 pub enum Found {
     /// It is taken if memory is not far from short.
     IfShort,
-    /// It is taken: before a fork, or to be locked or reclaimed.
+    /// It is taken: before a fork, or to be reclaimed.
     Always,
+    /// It is taken, also what is not there yet: to be locked, which brings it in.
+    ToLock,
 }
 
 /// What of a mapping is taken.
@@ -312,15 +314,15 @@ impl Calls {
         let account = &self.process.account;
         account.charge_ahead(self.process.left.swap(0, Relaxed));
         self.process.settle_tables();
-        let taken = self.take_new(all);
+        let taken = self.take_new(all, how);
         self.process.account.end_ahead();
         Ok(grown + taken)
     }
 
     /// Takes of all mappings those that no task manages; how many it took.
-    fn take_new(&mut self, all: Vec<Mapping>) -> usize {
+    fn take_new(&mut self, all: Vec<Mapping>, how: Found) -> usize {
         let mut new = all;
-        new.retain(|one| !self.may_be_ours(one) && self.is_worth_it(one));
+        new.retain(|one| !self.may_be_ours(one) && self.is_worth_it(one, how));
         if new.is_empty() {
             return 0;
         }
@@ -374,13 +376,13 @@ impl Calls {
 
     /// Whether no task manages a mapping yet, and it holds enough. What it shares with others since a fork
     /// is not told apart from what it has alone.
-    fn is_worth_it(&self, one: &Mapping) -> bool {
+    fn is_worth_it(&self, one: &Mapping, how: Found) -> bool {
         let (platform, len) = (self.process.pager.platform(), one.end - one.start);
         let is_new = len >= LEAST && !platform.managed().touches(one.start, len);
         let there = || platform.touched(one.start, one.end);
         matches!(one.kind, Kind::Data { .. })
             && is_new
-            && there().is_ok_and(|bytes| bytes >= LEAST)
+            && (how == Found::ToLock || there().is_ok_and(|bytes| bytes >= LEAST))
             && !platform.shares(one.start, len)
     }
 

@@ -159,7 +159,7 @@ impl Calls {
         }
         let current = flags & libc::MCL_CURRENT != 0;
         // The kernel's own lock would keep unseen memory from ever being adopted.
-        let _ = self.adopt_all(Found::Always);
+        let _ = self.adopt_all(Found::ToLock);
         door().known.forget();
         let all = self.process.all_mapped();
         let ours = self.never_locked();
