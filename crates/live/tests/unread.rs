@@ -1,9 +1,10 @@
 //! Moves of managed memory whose message nobody has read yet.
 
 use crate::common::{PAGE, case};
-use crate::service::Trim;
+use crate::service::{Trim, opens};
 use deckle_live::{Die, Limit, LiveConfig, Pager, Place};
 use deckle_mm::{Advice, FaultMode, PageRun, Prot, ThpMode, Tunables, Vpn};
+use std::cell::Cell;
 use std::sync::Arc;
 use std::thread::{JoinHandle, spawn, yield_now};
 use std::time::{Duration, Instant};
@@ -16,11 +17,15 @@ type Managed = &'static Pager<Limit, Trim>;
 
 /// A pager that nobody reads messages for, and two halves whose pages hold their numbers.
 fn halves(adopts: bool) -> (Managed, Vpn) {
-    let limit = Arc::new(Limit::new(1 << 16, 1 << 16, u64::MAX));
     let tunables = Tunables {
         thp: ThpMode::Never,
         ..Tunables::default()
     };
+    halves_with(adopts, tunables)
+}
+
+fn halves_with(adopts: bool, tunables: Tunables) -> (Managed, Vpn) {
+    let limit = Arc::new(Limit::new(1 << 16, 1 << 16, u64::MAX));
     let config = LiveConfig {
         adopts,
         ..LiveConfig::default()
@@ -125,6 +130,67 @@ fn what_is_discarded_where_others_have_come_is_not_theirs() {
             // SAFETY: it is there, and nobody evicts it.
             let found = unsafe { word(start.0 + page).read_volatile() };
             assert_eq!(found, other.0 + page, "page {page}");
+        }
+    });
+}
+
+/// New memory of the program's own, which it can write.
+fn plain(bytes: usize) -> usize {
+    let (rw, how) = (
+        libc::PROT_READ | libc::PROT_WRITE,
+        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+    );
+    // SAFETY: a new mapping.
+    let at = unsafe { libc::mmap(std::ptr::null_mut(), bytes, rw, how, -1, 0) };
+    assert_ne!(at, libc::MAP_FAILED);
+    at as usize
+}
+
+/// The part that was adopted, or was to be, stayed a mapping by itself, and the program's mremap
+/// failed.
+#[test]
+fn a_mapping_of_which_a_part_would_be_adopted_stays_one() {
+    case(|| {
+        let (pager, _) = halves(true);
+        let at = plain(2 * BYTES);
+        let looks = Cell::new(0);
+        let changes = || {
+            looks.set(looks.get() + 1);
+            Some(looks.get())
+        };
+        let how = (Prot::RW, false);
+        assert!(pager.adopt((at, BYTES), how, changes).is_err());
+        assert!(pager.adopt((at, BYTES), how, || None::<()>).is_err());
+        // SAFETY: memory of the test's own.
+        let moved = unsafe {
+            let how = libc::MREMAP_MAYMOVE;
+            libc::mremap(at as *mut _, 2 * BYTES, 2 * BYTES + PAGE, how)
+        };
+        assert_ne!(moved, libc::MAP_FAILED);
+    });
+}
+
+/// The books had the range still, and the new mapping was refused as one that is there.
+#[test]
+fn a_new_mapping_in_the_place_of_what_has_gone_holds_zeros() {
+    case(|| {
+        let (pager, start) = halves_with(true, opens(ThpMode::Never, 90));
+        let all = u64::from(2 * HALF);
+        let at = start.addr() as usize;
+        pager.page_out(start, u64::from(HALF)).expect("page_out");
+        spawn(move || pager.handler_loop(0));
+        spawn(move || pager.background_loop());
+        for pages in [16, all] {
+            // SAFETY: memory of the test's own.
+            let gone = unsafe { libc::munmap(at as *mut _, pages as usize * PAGE) };
+            assert_eq!(gone, 0);
+            // SAFETY: replaces nothing.
+            let new = unsafe { pager.map(Place::Free(at), pages, Prot::RW) };
+            assert_eq!(new, Ok(start));
+            for page in start.0..start.0 + pages {
+                // SAFETY: just mapped.
+                assert_eq!(unsafe { word(page).read_volatile() }, 0);
+            }
         }
     });
 }

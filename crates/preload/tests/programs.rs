@@ -50,6 +50,25 @@ fn mappings_of_all_kinds_lie_where_the_program_wants_them_and_lose_no_byte() {
     }
 }
 
+/// What one thread unmapped and another mapped at once in its place was taken for the first one's:
+/// bytes were lost, and calls and forks refused. Of four runs at least one failed, of each kind.
+#[test]
+fn threads_that_map_and_grow_and_unmap_beside_each_other_lose_no_byte() {
+    let program = compile("resized", &[]);
+    let program = program.to_str().expect("path");
+    expect(&alone(&[program, "library", "50", "20"]), "resized right");
+    let kinds = [("library", "0"), ("library", "30"), ("instructions", "30")];
+    for (how, forks) in kinds {
+        std::thread::scope(|scope| {
+            let one = || run(&["--memory-max", "32M"], &[program, how, "400", forks]);
+            let all = [(); 4].map(|()| scope.spawn(one));
+            for ran in all {
+                expect(&ran.join().expect("a run"), "resized right");
+            }
+        });
+    }
+}
+
 /// A program that mapped in no other way never outgrew its first megabyte.
 #[test]
 fn memory_that_replaces_nothing_at_a_fixed_place_is_managed() {
