@@ -259,6 +259,10 @@ impl Process {
             if all > 0 {
                 self.taken_all.fetch_add(1, Relaxed);
             }
+            if taken == Ok(0) && self.pager.is_look_wanted() {
+                // What moves at this moment is left for the next look.
+                end::sleep(Duration::from_millis(1));
+            }
             // Others' calls may have been waited for, too.
             let rest = (begin.elapsed() * SHARE).min(REST);
             let until = (taken == Ok(0)).then(|| Instant::now() + rest);
@@ -293,11 +297,12 @@ impl Calls {
     /// took.
     pub fn adopt_all(&mut self, how: Found) -> Result<usize, i32> {
         let look = || self.process.own.mappings();
-        let mut grown = Vec::new();
+        let (mut grown, mut gone_now) = (Vec::new(), Vec::new());
         let gone = |all: &Option<Vec<Mapping>>| match all {
             Some(all) => {
                 grown = self.grown(all);
-                self.process.gone(all)
+                gone_now = self.process.gone(all);
+                gone_now.clone()
             }
             None => Vec::new(),
         };
@@ -305,6 +310,7 @@ impl Calls {
             // The next look finds it.
             return Ok(0);
         };
+        self.process.forget_notes_of(&gone_now);
         let grown = self.take_grown(&grown);
         if how == Found::IfShort && self.process.room() > 0 {
             return Ok(grown);
@@ -417,7 +423,7 @@ impl Calls {
         let own = &self.process.own;
         let around = || match what {
             Part::Whole => own.around(one),
-            Part::Grown | Part::Some => Some((None, None)),
+            Part::Grown | Part::Some => Some(Vec::new()),
         };
         let how = (prot, what == Part::Grown);
         let taken = self.process.pager.adopt((start, bytes), how, around);

@@ -5,7 +5,13 @@ use crate::door;
 use crate::own::{Kind, Mapping};
 use crate::process::Process;
 use crate::serve::{pages, vpn};
+use crate::sys::PAGE;
+use core::time::Duration;
 use deckle_mm::Vpn;
+use std::time::Instant;
+
+/// How long a call waits until its mappings can be looked at.
+const LONGEST: Duration = Duration::from_secs(1);
 
 /// What a look at mappings says of managed ranges.
 #[derive(Default)]
@@ -19,60 +25,59 @@ struct Seen {
 impl Process {
     /// Forgets what of a range is managed and has gone: before a call of the program's is carried
     /// out there, which is on what is there now.
-    pub fn forget_gone(&self, start: usize, bytes: usize) {
-        /// Looks. Each but the first is a change of the program's at the same moment.
-        const LOOKS: u32 = 16;
-        let pager = &self.pager;
-        for _ in 0..LOOKS {
-            let managed = pager.platform().managed().parts(start, bytes).into_iter();
+    ///
+    /// # Errors
+    /// `ENOMEM`: the program has changed its mappings all the time for as long as [`LONGEST`], and
+    /// the call might be done to what is not there any more.
+    pub fn forget_gone(&self, start: usize, bytes: usize) -> Result<(), i32> {
+        let (pager, begin) = (&self.pager, Instant::now());
+        let (from, end) = (start & !(PAGE - 1), start.saturating_add(bytes.max(1)));
+        let Some(end) = end.checked_next_multiple_of(PAGE) else {
+            // No address of the program's.
+            return Ok(());
+        };
+        loop {
+            let platform = pager.platform();
+            let managed = platform.managed().parts(from, end - from).into_iter();
             let managed: Vec<_> = managed.filter(|part| !part.2).map(|p| (p.0, p.1)).collect();
-            let is_there = |&(at, len): &(usize, usize)| pager.platform().is_ours(at, len);
+            let is_there = |&(at, len): &(usize, usize)| platform.registered(at, len) == Some(true);
             if managed.iter().all(is_there) {
-                return;
+                return Ok(());
             }
-            let mut is_clear = true;
-            let look = || self.mapped_at(&managed);
+            let mut seen = Seen::default();
+            let look = || self.own.within(&managed);
             let is_done = pager.forget(look, |all| {
-                let seen = self.seen(&managed, all);
-                is_clear = seen.unclear == 0;
-                self.forgotten(seen)
+                seen = self.seen(&managed, all);
+                seen.gone.clone()
             });
-            if is_done.is_some() && is_clear {
-                return;
+            if is_done.is_some() {
+                self.forget_notes_of(&seen.gone);
+                if seen.unclear == 0 {
+                    return Ok(());
+                }
+            }
+            if begin.elapsed() > LONGEST {
+                return Err(libc::ENOMEM);
             }
             pager.settle_moves();
         }
     }
 
-    /// The mappings that lie in ranges, at least in part.
-    fn mapped_at(&self, ranges: &[(usize, usize)]) -> Vec<Mapping> {
-        let mut all: Vec<Mapping> = Vec::new();
-        for (start, len) in ranges {
-            let mut at = all.last().map_or(*start, |last| last.end.max(*start));
-            let next = |at| self.own.at(at).filter(|one| one.start < start + len);
-            while let Some(one) = next(at) {
-                at = one.end;
-                all.push(one);
-            }
-        }
-        all
-    }
-
     /// Of what is managed the parts (start, bytes) where nothing is mapped any more, and those
-    /// where something else is; what was noted of them is forgotten.
+    /// where something else is.
     pub fn gone(&self, all: &[Mapping]) -> Vec<(usize, usize)> {
         let managed = self.pager.platform().managed().ranges();
-        self.forgotten(self.seen(&managed, all))
+        self.seen(&managed, all).gone
     }
 
-    fn forgotten(&self, seen: Seen) -> Vec<(usize, usize)> {
-        if !seen.gone.is_empty() {
+    /// What was noted of ranges that have gone is of them no more.
+    pub fn forget_notes_of(&self, gone: &[(usize, usize)]) {
+        if !gone.is_empty() {
             door().known.forget();
         }
-        for (start, len) in &seen.gone {
+        for (start, len) in gone {
             self.forget_notes(*start, *len);
         }
-        seen.gone
     }
 
     /// What is seen of managed ranges, by all mappings that lie in them, both by their addresses.
@@ -145,14 +150,19 @@ impl Process {
 
     /// What is mapped of a managed range, in parts: start, bytes, and whether it is managed still.
     fn served_parts(&self, start: usize, len: usize) -> Vec<(usize, usize, bool)> {
-        if self.pager.platform().is_ours(start, len) {
+        if self.pager.platform().registered(start, len) == Some(true) {
             return vec![(start, len, true)];
         }
-        let all = self.mapped_at(&[(start, len)]).into_iter();
-        let parts = all.map(|one| (one.start.max(start), one.end.min(start + len)));
+        let mut parts: Vec<(usize, usize, bool)> = Vec::new();
+        for one in self.own.within(&[(start, len)]) {
+            let (from, to) = (one.start.max(start), one.end.min(start + len));
+            let is_served = one.kind != Kind::Other && !self.is_lost((from, to));
+            match parts.last_mut() {
+                Some(last) if last.2 == is_served && last.0 + last.1 == from => last.1 += to - from,
+                _ => parts.push((from, to - from, is_served)),
+            }
+        }
         parts
-            .map(|part| (part.0, part.1 - part.0, !self.is_lost(part)))
-            .collect()
     }
 
     /// Whether faults of a managed range, which lies in one mapping, are not served.

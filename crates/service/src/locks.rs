@@ -159,7 +159,14 @@ impl Calls {
         }
         let current = flags & libc::MCL_CURRENT != 0;
         // The kernel's own lock would keep unseen memory from ever being adopted.
-        let _ = self.adopt_all(Found::ToLock);
+        let how = match current {
+            true => Found::ToLock,
+            false => Found::Always,
+        };
+        // What is adopted here is locked below, as this call wants it.
+        let future = self.lock_future.take();
+        let _ = self.adopt_all(how);
+        self.lock_future = future;
         door().known.forget();
         let all = self.process.all_mapped();
         let ours = self.never_locked();

@@ -120,19 +120,47 @@ impl Own {
     /// 6.11 tells only all at once.
     pub fn at(&self, address: usize) -> Option<Mapping> {
         let is_there = |one: &Mapping| one.end > address;
-        let among_all = || self.mappings()?.into_iter().find(is_there);
-        self.ask(address).or_else(among_all)
+        let among_all = |_| self.mappings()?.into_iter().find(is_there);
+        self.ask(address).unwrap_or_else(among_all)
     }
 
-    /// The mappings right below and above one, if it is the one that it was.
-    pub fn around(&self, one: &Mapping) -> Option<(Option<Mapping>, Option<Mapping>)> {
-        let below = self.at(one.start.checked_sub(1)?);
-        let below = below.filter(|below| below.end == one.start);
-        let above = self.at(one.end).filter(|above| above.start == one.end);
-        (self.at(one.start)? == *one).then_some((below, above))
+    /// The mappings that lie in ranges, at least in part; both by their addresses.
+    pub fn within(&self, ranges: &[(usize, usize)]) -> Vec<Mapping> {
+        let mut all: Vec<Mapping> = Vec::new();
+        for &(start, len) in ranges {
+            let mut at = all.last().map_or(start, |last| last.end.max(start));
+            while at < start + len {
+                match self.ask(at) {
+                    Ok(Some(one)) if one.start < start + len => {
+                        at = one.end;
+                        all.push(one);
+                    }
+                    Ok(_) => break,
+                    Err(_) => return self.all_within(ranges),
+                }
+            }
+        }
+        all
     }
 
-    fn ask(&self, address: usize) -> Option<Mapping> {
+    fn all_within(&self, ranges: &[(usize, usize)]) -> Vec<Mapping> {
+        let mut all = self.mappings().unwrap_or_default();
+        all.retain(|one| {
+            let next = ranges.partition_point(|(start, len)| start + len <= one.start);
+            ranges.get(next).is_some_and(|(start, _)| *start < one.end)
+        });
+        all
+    }
+
+    /// A mapping and those right below and above it, if it is the one that it was.
+    pub fn around(&self, one: &Mapping) -> Option<Vec<Mapping>> {
+        let below = one.start.checked_sub(1)?;
+        let all = self.within(&[(below, one.end + 1 - below)]);
+        all.contains(one).then_some(all)
+    }
+
+    /// What `PROCMAP_QUERY` answers. Without a mapping the errno is ENOENT.
+    fn ask(&self, address: usize) -> Result<Option<Mapping>, i32> {
         let file = self.maps.lock();
         let mut query = Query {
             size: size_of::<Query>() as u64,
@@ -146,7 +174,10 @@ impl Own {
             &raw mut query as usize,
         ];
         // SAFETY: reads and writes one structure.
-        unsafe { sys::call(libc::SYS_ioctl, words) }.ok()?;
+        match unsafe { sys::call(libc::SYS_ioctl, words) } {
+            Err(libc::ENOENT) => return Ok(None),
+            asked => asked?,
+        };
         let rights = query.rights;
         let exec = rights & EXEC != 0;
         let kind = match rights & (READ | WRITE | SHARED) {
@@ -155,11 +186,11 @@ impl Own {
             rights if rights & SHARED != 0 => Kind::Other,
             _ => Kind::Kept,
         };
-        Some(Mapping {
+        Ok(Some(Mapping {
             start: query.start as usize,
             end: query.end as usize,
             kind,
-        })
+        }))
     }
 
     /// Starts and ends of the mappings without a property that only the kernel can keep.

@@ -86,6 +86,28 @@ fn prot(word: usize) -> Prot {
     }
 }
 
+/// The kernel's word for rights.
+fn bits(prot: Prot) -> usize {
+    let bit = |has: bool, bit: c_int| if has { bit } else { libc::PROT_NONE };
+    let all = bit(prot.read, libc::PROT_READ)
+        | bit(prot.write, libc::PROT_WRITE)
+        | bit(prot.exec, libc::PROT_EXEC);
+    all as usize
+}
+
+/// The answer to a call on a range without managed memory. What may be adopted before the program
+/// itself makes the call, and would have other bytes or rights then, is done here, where nothing is
+/// adopted meanwhile.
+fn foreign(op: Op, args: [usize; 6]) -> Result<usize, i32> {
+    let [start, bytes, word, ..] = args;
+    let drops = [libc::MADV_DONTNEED, libc::MADV_FREE].contains(&(word as c_int));
+    match op {
+        Op::Protect => raw(libc::SYS_mprotect, [start, bytes, word]),
+        Op::Advise if drops => raw(libc::SYS_madvise, [start, bytes, word]),
+        _ => Err(FOREIGN),
+    }
+}
+
 /// A call of the program that is the kernel's to answer, made by the service in its name.
 pub fn raw<const N: usize>(number: c_long, args: [usize; N]) -> Result<usize, i32> {
     // SAFETY: what the program asked for, on memory of its own.
@@ -153,12 +175,14 @@ impl Calls {
         if !self.still {
             let _inside = self.process.pager.gate().enter();
             self.process.pager.settle_moves();
-            self.forget_gone_of(op, args);
+            if let Err(errno) = self.forget_gone_of(op, args) {
+                return request.answer(Err(errno));
+            }
         }
         let managed = self.process.pager.platform().managed();
         let is_kept = op == Op::Advise && advise::is_kept(args[2]);
         if is_on_a_range(op) && !is_kept && !managed.touches(args[0], args[1]) {
-            return request.answer(Err(FOREIGN));
+            return request.answer(foreign(op, args));
         }
         if let Err(errno) = self.may_grow(op, args) {
             return request.answer(Err(errno));
@@ -204,18 +228,16 @@ impl Calls {
     }
 
     /// Forgets what has gone of the memory that a call is on.
-    fn forget_gone_of(&self, op: Op, args: [usize; 6]) {
+    fn forget_gone_of(&self, op: Op, args: [usize; 6]) -> Result<(), i32> {
         let [start, bytes, new, flags, to, _] = args;
-        match op {
-            Op::Remap => {
-                self.process.forget_gone(start, bytes);
-                if flags as c_int & libc::MREMAP_FIXED != 0 {
-                    self.process.forget_gone(to, new);
-                }
-            }
-            Op::MapFixed => self.process.forget_gone(start, bytes),
-            _ if is_on_a_range(op) => self.process.forget_gone(start, bytes),
-            _ => {}
+        let is_moved_to = op == Op::Remap && flags as c_int & libc::MREMAP_FIXED != 0;
+        if is_moved_to {
+            self.process.forget_gone(to, new)?;
+        }
+        let is_on_one = matches!(op, Op::Remap | Op::MapFixed | Op::Hold | Op::Cover);
+        match is_on_one || is_on_a_range(op) {
+            true => self.process.forget_gone(start, bytes),
+            false => Ok(()),
         }
     }
 
@@ -283,8 +305,20 @@ impl Calls {
             return Err(libc::EINVAL);
         }
         self.may_cut(args[0], args[1])?;
+        let wanted = prot(args[2]);
         self.on(libc::SYS_mprotect, args, |mm, space, start, n| {
-            mm.mprotect(space, start, n, prot(args[2]))
+            let had = mm.mapped_parts(space, start, n);
+            mm.mprotect(space, start, n, wanted)?;
+            if had.iter().all(|v| v.prot == wanted) {
+                // The books have them already. The program may have taken them by a call that no
+                // task saw.
+                let bytes = n as usize * sys::PAGE;
+                let _ = raw(
+                    libc::SYS_mprotect,
+                    [start.addr() as usize, bytes, bits(wanted)],
+                );
+            }
+            Ok(())
         })
     }
 

@@ -190,11 +190,18 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
     /// Forgets what the books have in a range that the kernel has just given away as a new mapping:
     /// what was there has been unmapped or moved by a call that nobody saw. All of the range is
     /// managed then.
-    pub(super) fn forget_replaced(&self, start: usize, len: usize) {
+    /// `open`: it is left to the kernel.
+    pub(super) fn forget_replaced(&self, start: usize, len: usize, open: bool) {
         self.settle_moves();
         let _books = lock(&self.heard.books);
         self.forget_range(start, len);
-        self.platform().stay(start, len);
+        self.platform().stay(start, len, open);
+    }
+
+    /// Whether a move is noted that the books do not follow yet.
+    pub(super) fn follows(&self) -> bool {
+        let _reading = lock(&self.heard.reading);
+        self.platform().has_moves()
     }
 
     fn forget_range(&self, start: usize, len: usize) {

@@ -94,8 +94,8 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
                     self.give_back(start, pages);
                 }
             }
-            Ok(at) if self.has_books(Vpn::of_addr(at as u64), pages) => {
-                self.forget_replaced(at, bytes(pages));
+            Ok(at) if self.may_have_books(Vpn::of_addr(at as u64), pages) => {
+                self.forget_replaced(at, bytes(pages), open);
             }
             Ok(_) => {}
         }
@@ -103,10 +103,10 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
     }
 
     /// Whether the manager has something in a range that the kernel has just given away, since what
-    /// was there has gone unseen.
-    fn has_books(&self, start: Vpn, pages: u64) -> bool {
+    /// was there has gone unseen, or will have when it follows a move.
+    fn may_have_books(&self, start: Vpn, pages: u64) -> bool {
         let parts = || self.mm().mapped_parts(self.space(), start, pages);
-        self.platform().adopts() && !parts().is_empty()
+        self.platform().adopts() && (self.follows() || !parts().is_empty())
     }
 
     /// Unmaps a managed range that the manager has forgotten. Where the kernel refuses it stays,

@@ -8,7 +8,7 @@ use std::sync::PoisonError;
 use deckle_mm::platform::Made;
 use deckle_uffd::{Categories, Errno, PagemapScan, WakeMode, Why};
 
-use super::kernel::{BLOCK, PAGE};
+use super::kernel::{self, BLOCK, PAGE};
 use super::{LivePlatform, without_zeros};
 
 impl LivePlatform {
@@ -25,8 +25,8 @@ impl LivePlatform {
         len: usize,
         around: impl Fn() -> Option<T>,
     ) -> Result<Vec<(usize, usize, Made)>, Errno> {
-        let before = around();
-        let is_whole = || before.is_some() && around() == before && self.is_private(start, len);
+        let before = around().ok_or(Errno(libc::EBUSY))?;
+        let is_whole = || around().as_ref() == Some(&before) && self.is_private(start, len);
         self.managed.adopt(start, len, &self.program, is_whole)?;
         let found = self.parts_there(start, len);
         if found.is_err() {
@@ -69,8 +69,13 @@ impl LivePlatform {
         done
     }
 
-    /// A range that is registered is managed, whatever was moved away from there.
-    pub(crate) fn stay(&self, start: usize, len: usize) {
+    /// A new mapping is managed, whatever was there before; `open`: nothing of it is registered,
+    /// though it may have been for what was there.
+    pub(crate) fn stay(&self, start: usize, len: usize, open: bool) {
+        if open {
+            // SAFETY: nothing of the new mapping was taken out.
+            let _ = unsafe { self.program.unregister(start, len) };
+        }
         self.managed.note(start, len);
     }
 
@@ -132,6 +137,15 @@ impl LivePlatform {
 
     /// Whether faults of the page are served: it lies in a mapping that is registered.
     pub fn serves(&self, page: usize) -> bool {
-        self.is_ours(page, PAGE)
+        /// Times that it is asked while the program moves memory.
+        const MOST: u32 = 1000;
+        let ask = |_| {
+            let asked = self.registered(page, PAGE);
+            if asked.is_none() {
+                kernel::yield_now();
+            }
+            asked
+        };
+        (0..MOST).find_map(ask).unwrap_or(true)
     }
 }

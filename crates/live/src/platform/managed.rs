@@ -100,18 +100,21 @@ impl Managed {
         uffd: &Uffd,
         is_whole: impl FnOnce() -> bool,
     ) -> Result<(), Errno> {
-        let taken = register(uffd, start, len).and_then(|()| match is_whole() {
-            true => self.advise(start, len),
-            false => Err(Errno(libc::EBUSY)),
-        });
-        match taken {
+        let registered = register(uffd, start, len);
+        if registered.is_err() || !is_whole() {
+            // SAFETY: nothing of the range was taken out.
+            let _ = unsafe { uffd.unregister(start, len) };
+            return registered.and(Err(Errno(libc::EBUSY)));
+        }
+        let advised = self.advise(start, len);
+        match advised {
             Ok(()) => self.write().insert(start, len),
             Err(_) => {
                 // SAFETY: nothing of the range was taken out.
                 let _ = unsafe { self.free(start, len, uffd) };
             }
         }
-        taken
+        advised
     }
 
     /// Takes a range into the set that is registered already.

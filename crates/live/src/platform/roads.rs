@@ -407,10 +407,19 @@ impl LivePlatform {
 
     /// Whether a range lies in one registered mapping. The program may have put another in its
     /// place by a call that nobody saw, whose bytes are nobody's to take.
-    pub fn is_ours(&self, start: usize, len: usize) -> bool {
+    pub(super) fn is_ours(&self, start: usize, len: usize) -> bool {
+        self.registered(start, len) != Some(false)
+    }
+
+    /// The same; `None`: the program moves memory at this moment, or of a move the message is not
+    /// read yet.
+    pub fn registered(&self, start: usize, len: usize) -> Option<bool> {
         // SAFETY: refused for private memory, which is looked for first; nothing is mapped.
         let asked = unsafe { self.program.continue_range(start, len, WakeMode::DONTWAKE) };
-        !matches!(asked, Err(e) if e.why == Why::NoEntry)
+        match asked.map_err(|e| e.why) {
+            Err(Why::Again { .. }) => None,
+            asked => Some(asked != Err(Why::NoEntry)),
+        }
     }
 
     /// Passes over the page at which a run has stopped that is taken out, if the program has given

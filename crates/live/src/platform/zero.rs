@@ -46,9 +46,13 @@ impl LivePlatform {
             {
                 // Unprotected zero pages are there and cannot be taken back without risking a
                 // write that has just hit one: nothing to go on with, unless they have gone.
-                let why = match why {
-                    Why::NoEntry => Stop::Gone,
-                    _ => Stop::Refused(libc::EAGAIN),
+                let mut pages = (start + at..start + at + filled).step_by(PAGE);
+                let protect = |page| self.set_protection(page, PAGE, ProtectMode::WP);
+                let has_gone = why == Why::NoEntry
+                    && pages.all(|page| matches!(protect(page), Ok(()) | Err(Why::NoEntry)));
+                let why = match has_gone {
+                    true => Stop::Gone,
+                    false => Stop::Refused(libc::EAGAIN),
                 };
                 trouble = Some((at, why));
                 break;

@@ -1,6 +1,6 @@
 /* Threads that map, grow and unmap memory, so that the kernel gives the place of one to another at
    once. Arguments: "library" or "instructions", for how they call the kernel; rounds; how many
-   rounds of a thread there are to a fork, 0: no fork. Prints "resized right". */
+   rounds of a thread there are to a fork, 0: no fork; MiB that are there besides. Prints "resized right". */
 #include "defects.h"
 #include <stdbool.h>
 
@@ -70,12 +70,12 @@ static void *work(void *number)
 
 int main(int count, char **args)
 {
-	CHECK(count == 4);
+	CHECK(count == 5);
 	raw = strcmp(args[1], "instructions") == 0;
 	rounds = atoi(args[2]);
 	each = atoi(args[3]);
-	/* Enough for the memory to be managed, and then far from short and not, by turns. */
-	memset(malloc(4 * MIB), 1, 4 * MIB);
+	size_t besides = strtoul(args[4], NULL, 10) * MIB;
+	memset(malloc(besides), 1, besides);
 	alarm(300);
 	pthread_t ids[THREADS];
 	for (size_t i = 0; i < THREADS; i++)
