@@ -380,8 +380,8 @@ impl Calls {
         taken
     }
 
-    /// Whether no task manages a mapping yet, and it holds enough. What it shares with others since a fork
-    /// is not told apart from what it has alone.
+    /// Whether no task manages a mapping yet, and it holds enough. What it shares with others since
+    /// a fork is not told apart from what it has alone.
     fn is_worth_it(&self, one: &Mapping, how: Found) -> bool {
         let (platform, len) = (self.process.pager.platform(), one.end - one.start);
         let is_new = len >= LEAST && !platform.managed().touches(one.start, len);

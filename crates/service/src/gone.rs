@@ -127,8 +127,8 @@ impl Process {
         seen.map_or(1, |seen| seen.gone.len() + seen.unclear + moves)
     }
 
-    /// Keeps from children what they may not inherit but while a fork is made, as far as it is there
-    /// still: what the program has put in its place they inherit.
+    /// Keeps from children what they may not inherit but while a fork is made, as far as it is
+    /// there still: what the program has put in its place they inherit.
     ///
     /// # Errors
     /// The kernel's refusal.

@@ -90,8 +90,8 @@ impl<C: Charge + 'static, S: Store + 'static> Pager<C, S> {
     /// have been registered.
     ///
     /// # Errors
-    /// [`MapError::Platform`]: it is none any more ([`Stop::Retry`](deckle_mm::platform::Stop::Retry): the program moves memory at
-    /// this moment), or the kernel refuses; the manager's. It is as it was then.
+    /// [`MapError::Platform`]: it is none any more, the program moves memory at this moment (the
+    /// reason is `Retry`), or the kernel refuses; the manager's. It is as it was then.
     pub fn adopt<T: PartialEq>(
         &self,
         (start, len): (usize, usize),
