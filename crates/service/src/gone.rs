@@ -47,10 +47,13 @@ impl Process {
             let mut seen = Seen::default();
             let look = || self.own.within(&managed);
             let is_done = pager.forget(look, |all| {
-                seen = self.seen(&managed, all);
+                seen = all
+                    .as_ref()
+                    .map_or_else(Seen::default, |all| self.seen(&managed, all));
                 seen.gone.clone()
             });
             if is_done.is_some() {
+                // What cannot be looked at is taken for what it was.
                 self.forget_notes_of(&seen.gone);
                 if seen.unclear == 0 {
                     return Ok(());
@@ -153,8 +156,11 @@ impl Process {
         if self.pager.platform().registered(start, len) == Some(true) {
             return vec![(start, len, true)];
         }
+        let Some(all) = self.own.within(&[(start, len)]) else {
+            return vec![(start, len, true)];
+        };
         let mut parts: Vec<(usize, usize, bool)> = Vec::new();
-        for one in self.own.within(&[(start, len)]) {
+        for one in all {
             let (from, to) = (one.start.max(start), one.end.min(start + len));
             let is_served = one.kind != Kind::Other && !self.is_lost((from, to));
             match parts.last_mut() {

@@ -124,8 +124,9 @@ impl Own {
         self.ask(address).unwrap_or_else(among_all)
     }
 
-    /// The mappings that lie in ranges, at least in part; both by their addresses.
-    pub fn within(&self, ranges: &[(usize, usize)]) -> Vec<Mapping> {
+    /// The mappings that lie in ranges, at least in part; both by their addresses. `None`: they
+    /// cannot be read.
+    pub fn within(&self, ranges: &[(usize, usize)]) -> Option<Vec<Mapping>> {
         let mut all: Vec<Mapping> = Vec::new();
         for &(start, len) in ranges {
             let mut at = all.last().map_or(start, |last| last.end.max(start));
@@ -140,22 +141,22 @@ impl Own {
                 }
             }
         }
-        all
+        Some(all)
     }
 
-    fn all_within(&self, ranges: &[(usize, usize)]) -> Vec<Mapping> {
-        let mut all = self.mappings().unwrap_or_default();
+    fn all_within(&self, ranges: &[(usize, usize)]) -> Option<Vec<Mapping>> {
+        let mut all = self.mappings()?;
         all.retain(|one| {
             let next = ranges.partition_point(|(start, len)| start + len <= one.start);
             ranges.get(next).is_some_and(|(start, _)| *start < one.end)
         });
-        all
+        Some(all)
     }
 
     /// A mapping and those right below and above it, if it is the one that it was.
     pub fn around(&self, one: &Mapping) -> Option<Vec<Mapping>> {
         let below = one.start.checked_sub(1)?;
-        let all = self.within(&[(below, one.end + 1 - below)]);
+        let all = self.within(&[(below, one.end + 1 - below)])?;
         all.contains(one).then_some(all)
     }
 
