@@ -24,7 +24,7 @@ use deckle_group::LineId;
 use deckle_group::proto::Link;
 use deckle_live::{LiveError, PagerError, Place};
 use deckle_mm::table::vma::{OnFork, Vma};
-use deckle_mm::{Advice, Charge, Item, MapError};
+use deckle_mm::{Advice, Charge, Item, MapError, Stop};
 use deckle_sys::futex::{self, Scope};
 use std::time::Instant;
 
@@ -83,9 +83,12 @@ impl Process {
             true => self.pager.freeze_whole(),
             false => self.pager.freeze(ahead),
         };
-        if frozen.is_err() {
+        if let Err(error) = frozen {
             self.let_word_go();
-            return Err(libc::ENOMEM);
+            return Err(match error {
+                MapError::Platform(e) if matches!(e.why, Stop::Gone | Stop::Retry) => CHANGED,
+                _ => libc::ENOMEM,
+            });
         }
         if !alone {
             self.account.lend(self.pager.mm());
@@ -291,6 +294,8 @@ impl Process {
     }
 }
 
+/// An errno that no fork returns: memory has gone or was moved as all was to stand still.
+pub const CHANGED: i32 = libc::ESTALE;
 /// Most times that a fork makes room, which others may take.
 const ROUNDS: u32 = 16;
 /// How long a fork, under which the program stands still, asks others for room.

@@ -3,6 +3,7 @@
 use crate::adopt::Found;
 use crate::advise;
 use crate::cover::Covered;
+use crate::fork::CHANGED;
 use crate::heap;
 use crate::locks::is_room;
 use crate::mappings::Mappings;
@@ -18,7 +19,7 @@ use libc::c_long;
 use std::time::Instant;
 
 /// How long a fork is begun again while other threads of the program unmap memory unseen.
-const AGAIN: Duration = Duration::from_secs(1);
+const AGAIN: Duration = Duration::from_secs(3);
 
 /// The state of the calls.
 pub struct Calls {
@@ -257,10 +258,21 @@ impl Calls {
                 heap::hold();
                 self.is_heap_held = true;
             }
-            // More may have gone since, or have been moved.
-            let is_again = done == Err(libc::ENOMEM) && begin.elapsed() < AGAIN;
-            if !is_again || self.process.pager.moves() == moves && self.process.changed() == 0 {
-                return done;
+            // More may have gone since, or have been moved: which is known when it is looked.
+            let may_have_changed = || {
+                let changed = self.process.changed();
+                changed > 0 || self.process.pager.moves() != moves
+            };
+            let is_again = match done {
+                Err(CHANGED) => true,
+                Err(libc::ENOMEM) => may_have_changed(),
+                _ => false,
+            };
+            if !is_again || begin.elapsed() >= AGAIN {
+                return done.map_err(|errno| match errno {
+                    CHANGED => libc::ENOMEM,
+                    errno => errno,
+                });
             }
         }
     }
