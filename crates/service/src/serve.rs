@@ -14,6 +14,7 @@ use core::time::Duration;
 use deckle_door::Op;
 use deckle_door::request::{FOREIGN, Request, SLOTS};
 use deckle_live::Place;
+use deckle_live::platform::rights;
 use deckle_mm::{Advice, MapError, PlatformError, Prot, Stop, Vpn};
 use libc::c_long;
 use std::time::Instant;
@@ -85,15 +86,6 @@ fn prot(word: usize) -> Prot {
         write,
         exec,
     }
-}
-
-/// The kernel's word for rights.
-fn bits(prot: Prot) -> usize {
-    let bit = |has: bool, bit: c_int| if has { bit } else { libc::PROT_NONE };
-    let all = bit(prot.read, libc::PROT_READ)
-        | bit(prot.write, libc::PROT_WRITE)
-        | bit(prot.exec, libc::PROT_EXEC);
-    all as usize
 }
 
 /// The answer to a call on a range without managed memory. What may be adopted before the program
@@ -324,11 +316,8 @@ impl Calls {
             if had.iter().all(|v| v.prot == wanted) {
                 // The books have them already. The program may have taken them by a call that no
                 // task saw.
-                let bytes = n as usize * sys::PAGE;
-                let _ = raw(
-                    libc::SYS_mprotect,
-                    [start.addr() as usize, bytes, bits(wanted)],
-                );
+                let (at, bytes) = (start.addr() as usize, n as usize * sys::PAGE);
+                let _ = raw(libc::SYS_mprotect, [at, bytes, rights(wanted) as usize]);
             }
             Ok(())
         })

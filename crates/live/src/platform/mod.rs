@@ -316,7 +316,8 @@ pub(crate) const RETRY: PlatformError = PlatformError {
 };
 const FLUSHED: Flush = Flush { pending: None };
 
-fn rights(prot: Prot) -> i32 {
+/// The kernel's word for rights, as of `mprotect`.
+pub fn rights(prot: Prot) -> i32 {
     let bit = |on, flag| if on { flag } else { 0 };
     bit(prot.read, libc::PROT_READ)
         | bit(prot.write, libc::PROT_WRITE)
