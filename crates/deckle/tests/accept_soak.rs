@@ -302,6 +302,7 @@ fn a_server_in_both_tiers_with_changing_limits_loses_and_leaks_nothing() {
     std::thread::sleep(Duration::from_secs(2));
     let (charged, swapped) = (group.usage() * PAGE, group.gauges().swapped);
     let filed = group.file_bytes();
+    let gauges = format!("{:?}", group.gauges());
     server.send(&[vec![b"SHUTDOWN", b"NOSAVE"]]);
     let status = running.0.wait().unwrap();
     let err = std::fs::read_to_string(s.0.join("err")).unwrap();
@@ -326,7 +327,7 @@ fn a_server_in_both_tiers_with_changing_limits_loses_and_leaks_nothing() {
     );
     assert!(saves > 0 && changes >= seconds(), "{saves} {changes}");
     // Everything was read: nothing is stored, and what is charged is there.
-    assert_eq!((swapped, filed), (0, 0), "slots leak");
+    assert_eq!((swapped, filed), (0, 0), "slots leak: {gauges}");
     assert!(
         charged < resident + 16 * MIB,
         "{charged} {resident}: memory leaks"

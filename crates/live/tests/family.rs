@@ -84,22 +84,36 @@ fn p20_a_page_that_was_written_after_the_fork_is_stored_as_it_is() {
 }
 
 #[test]
-fn p20_nothing_is_kept_when_nobody_shares_it_any_more_and_memory_is_short() {
+fn p20_what_a_family_kept_goes_with_it_or_when_memory_is_short() {
     case(|| {
-        let service = service_of(12, ThpMode::Never);
-        let mut region = service.map(6 * MIB).expect("map");
-        fill(&mut region, 7);
-        let pager = service.inside();
-        let mm = pager.mm();
-        pager.freeze(true).expect("freeze");
-        pager.thaw();
-        assert!(mm.stats().get(Item::NrSwapcached) > 0);
-        mm.unshare_all();
-        let mut more = service.map(9 * MIB).expect("map");
-        fill(&mut more, 8);
-        check(&region, 7);
-        check(&more, 8);
-        reconciled(&service, false);
-        assert!(mm.stats().get(Item::NrSwapcached) < 6 * MIB as u64 / PAGE as u64);
+        for swap_cache in [false, true] {
+            let tunables = Tunables {
+                thp: ThpMode::Never,
+                swap_cache,
+                ..Tunables::default()
+            };
+            let service = service_with(12, tunables).0;
+            let mut region = service.map(6 * MIB).expect("map");
+            fill(&mut region, 7);
+            let pager = service.inside();
+            let mm = pager.mm();
+            pager.freeze(true).expect("freeze");
+            pager.thaw();
+            let kept = || mm.stats().get(Item::NrSwapcached);
+            assert!(kept() > 0);
+            mm.unshare_all();
+            assert_eq!(
+                kept() > 0,
+                swap_cache,
+                "who keeps no copies alone has none left"
+            );
+            assert_eq!(mm.store().stored_pages(), kept());
+            let mut more = service.map(9 * MIB).expect("map");
+            fill(&mut more, 8);
+            assert!(kept() < 6 * MIB as u64 / PAGE as u64, "{}", kept());
+            check(&region, 7);
+            check(&more, 8);
+            reconciled(&service, false);
+        }
     });
 }

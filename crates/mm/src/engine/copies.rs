@@ -52,7 +52,7 @@ type Places = Vec<(u32, Slot)>;
 
 /// Who has a slot that is kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Whose {
+enum Whose {
     /// This manager alone.
     Own,
     /// Others too, since a fork or from the next one on.
@@ -75,6 +75,14 @@ impl Copies {
             slots: BTreeMap::new(),
             family: BTreeMap::new(),
         }
+    }
+
+    fn keep(&mut self, pfn: Pfn, slots: &[(u32, Slot)], whose: Whose) {
+        let map = match whose {
+            Whose::Family => &mut self.family,
+            Whose::Own => &mut self.slots,
+        };
+        map.extend(slots.iter().map(|(k, slot)| (pfn.0 + k, slot.0)));
     }
 
     /// Removes and returns those of `pages` frames from `first` on, as (index, slot).
@@ -169,8 +177,21 @@ impl<E: Env> Engine<E> {
         u64::try_from(room).unwrap_or(u64::MAX)
     }
 
+    /// The frames from `pfn` on were filled from these slots for a read. If that keeps them, each
+    /// use of a slot is the cache's from now on; else false. The caller owns the frames.
+    pub(crate) fn keep_read(&self, pfn: Pfn, slots: &[(u32, Slot)]) -> bool {
+        // Locked before the question: who leaves a family takes its slots back first.
+        let mut copies = self.swap.copies.lock(self.machine());
+        let Some(whose) = self.wants_copies(slots) else {
+            return false;
+        };
+        copies.keep(pfn, slots, whose);
+        self.stats().add(Item::NrSwapcached, slots.len() as u64);
+        true
+    }
+
     /// Whether pages that a read brings back now from these slots should keep them, and as whose.
-    pub(crate) fn wants_copies(&self, slots: &[(u32, Slot)]) -> Option<Whose> {
+    fn wants_copies(&self, slots: &[(u32, Slot)]) -> Option<Whose> {
         if slots.iter().all(|&(_, slot)| self.store().is_shared(slot)) {
             return Some(Whose::Family);
         }
@@ -182,17 +203,13 @@ impl<E: Env> Engine<E> {
         wants.then_some(Whose::Own)
     }
 
-    /// The frames from `pfn` on were filled from these slots, or will be shared with these copies;
-    /// each use of a slot is the cache's from now on. The caller owns the frames.
-    pub(crate) fn keep_copies(&self, pfn: Pfn, slots: &[(u32, Slot)], whose: Whose) {
+    /// A frame will be shared by a fork, with its copy; the use of the slot is the cache's from now
+    /// on. The caller owns the frame.
+    pub(crate) fn keep_for_family(&self, pfn: Pfn, slot: Slot) {
         let mut copies = self.swap.copies.lock(self.machine());
-        let map = match whose {
-            Whose::Family => &mut copies.family,
-            Whose::Own => &mut copies.slots,
-        };
-        map.extend(slots.iter().map(|(k, slot)| (pfn.0 + k, slot.0)));
+        copies.keep(pfn, &[(0, slot)], Whose::Family);
         drop(copies);
-        self.stats().add(Item::NrSwapcached, slots.len() as u64);
+        self.stats().add(Item::NrSwapcached, 1);
     }
 
     /// The copies of the frames of a folio; each use of a slot is the caller's.
@@ -238,12 +255,17 @@ impl<E: Env> Engine<E> {
         }
     }
 
-    /// Nobody has any copy together with this manager any more, or it pays for all of them: they
-    /// may go when memory is short.
+    /// No other manager has any copy together with this one any more, or this one pays for all of
+    /// them: those go that it would not have kept alone. The caller settles the store.
     pub fn leave_family(&self) {
         let mut copies = self.swap.copies.lock(self.machine());
-        let family = core::mem::take(&mut copies.family);
-        copies.slots.extend(family);
+        if self.tunables().swap_cache {
+            let family = core::mem::take(&mut copies.family);
+            copies.slots.extend(family);
+            return;
+        }
+        drop(copies);
+        self.shrink_family(u64::MAX);
     }
 
     /// Gives up to `most` copies back that are this manager's alone; returns how many.

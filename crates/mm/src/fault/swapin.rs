@@ -162,7 +162,7 @@ impl<E: Env> Mm<E> {
         let mapped = &coming.slots[..got as usize];
         // What is freed takes its copies along.
         let read = got > 0 && access == Access::Read;
-        let keeps = read.then(|| self.wants_copies(mapped)).flatten();
+        let mut keeps = false;
         coming.busy.end_by(self, |state| {
             let Some(table) = state.table() else { return };
             for &(k, slot) in &coming.slots {
@@ -180,15 +180,13 @@ impl<E: Env> Mm<E> {
                 // With the block locked: from then on anybody may unmap the folio and free it.
                 self.lru_add(pfn, Which::Active);
             }
-            if let Some(whose) = keeps {
-                self.keep_copies(pfn, mapped, whose);
-            }
+            keeps = read && self.keep_read(pfn, mapped);
         });
         if got == 0 {
             return self.free_unused(pfn);
         }
         self.part_of_folio(pfn, run.pages - got);
-        if keeps.is_none() {
+        if !keeps {
             for (_, slot, pages) in slot_runs(mapped) {
                 self.drop_swapped(slot, pages);
             }

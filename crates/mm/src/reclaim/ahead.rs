@@ -5,7 +5,6 @@
 //! mapping and has it in that slot ([`Mm::reclaim_shared`]).
 
 use crate::charge::Charge;
-use crate::engine::copies::Whose;
 use crate::engine::space::{MapError, Space};
 use crate::env::Env;
 use crate::frame::Flags;
@@ -104,7 +103,7 @@ impl<E: Env> Mm<E> {
         self.swap.scratch.give_back(self.machine(), buffer);
         for (pfn, kind) in frames.iter().zip(kinds) {
             if let Some(Kind::Swapped(slot)) = kind {
-                self.keep_copies(*pfn, &[(0, slot)], Whose::Family);
+                self.keep_for_family(*pfn, slot);
             }
         }
     }
