@@ -108,6 +108,8 @@ fn p20_what_a_family_kept_goes_with_it_or_when_memory_is_short() {
                 "who keeps no copies alone has none left"
             );
             assert_eq!(mm.store().stored_pages(), kept());
+            let there = mm.store().charged_bytes().div_ceil(PAGE as u64);
+            assert_eq!(mm.store_charged(), there, "charged at once");
             let mut more = service.map(9 * MIB).expect("map");
             fill(&mut more, 8);
             assert!(kept() < 6 * MIB as u64 / PAGE as u64, "{}", kept());

@@ -34,7 +34,8 @@ use crate::store::Store;
 use crate::units::{BLOCK_PAGES, FrameRun, PAGE_SIZE, PageMask, Pfn, Slot};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::AtomicU64;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// Copies may take one part in so many of `memory.max`.
 const SHARE: u64 = 8;
@@ -52,11 +53,11 @@ type Places = Vec<(u32, Slot)>;
 
 /// Who has a slot that is kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Whose {
+pub(crate) enum Whose {
     /// This manager alone.
     Own,
-    /// Others too, since a fork or from the next one on.
-    Family,
+    /// Others too, since a fork; and how many times a family had been left then.
+    Family { left: u64 },
 }
 
 /// Which slot holds what a frame held when it was filled. Each is a user of its slot.
@@ -75,14 +76,6 @@ impl Copies {
             slots: BTreeMap::new(),
             family: BTreeMap::new(),
         }
-    }
-
-    fn keep(&mut self, pfn: Pfn, slots: &[(u32, Slot)], whose: Whose) {
-        let map = match whose {
-            Whose::Family => &mut self.family,
-            Whose::Own => &mut self.slots,
-        };
-        map.extend(slots.iter().map(|(k, slot)| (pfn.0 + k, slot.0)));
     }
 
     /// Removes and returns those of `pages` frames from `first` on, as (index, slot).
@@ -177,23 +170,12 @@ impl<E: Env> Engine<E> {
         u64::try_from(room).unwrap_or(u64::MAX)
     }
 
-    /// The frames from `pfn` on were filled from these slots for a read. If that keeps them, each
-    /// use of a slot is the cache's from now on; else false. The caller owns the frames.
-    pub(crate) fn keep_read(&self, pfn: Pfn, slots: &[(u32, Slot)]) -> bool {
-        // Locked before the question: who leaves a family takes its slots back first.
-        let mut copies = self.swap.copies.lock(self.machine());
-        let Some(whose) = self.wants_copies(slots) else {
-            return false;
-        };
-        copies.keep(pfn, slots, whose);
-        self.stats().add(Item::NrSwapcached, slots.len() as u64);
-        true
-    }
-
     /// Whether pages that a read brings back now from these slots should keep them, and as whose.
-    fn wants_copies(&self, slots: &[(u32, Slot)]) -> Option<Whose> {
+    pub(crate) fn wants_copies(&self, slots: &[(u32, Slot)]) -> Option<Whose> {
+        // Before the question: who leaves a family takes its slots back first.
+        let left = self.swap.families_left.load(Acquire);
         if slots.iter().all(|&(_, slot)| self.store().is_shared(slot)) {
-            return Some(Whose::Family);
+            return Some(Whose::Family { left });
         }
         let pages = slots.len() as u64;
         let have = self.stats().get(Item::NrSwapcached);
@@ -203,11 +185,29 @@ impl<E: Env> Engine<E> {
         wants.then_some(Whose::Own)
     }
 
+    /// The frames from `pfn` on were filled from these slots; each use of a slot is the cache's
+    /// from now on. The caller owns the frames. False, and nothing is kept, if the family has been
+    /// left since it was asked who wants them.
+    pub(crate) fn keep_copies(&self, pfn: Pfn, slots: &[(u32, Slot)], whose: Whose) -> bool {
+        let mut copies = self.swap.copies.lock(self.machine());
+        let map = match whose {
+            Whose::Family { left } if left != self.swap.families_left.load(Relaxed) => {
+                return false;
+            }
+            Whose::Family { .. } => &mut copies.family,
+            Whose::Own => &mut copies.slots,
+        };
+        map.extend(slots.iter().map(|(k, slot)| (pfn.0 + k, slot.0)));
+        drop(copies);
+        self.stats().add(Item::NrSwapcached, slots.len() as u64);
+        true
+    }
+
     /// A frame will be shared by a fork, with its copy; the use of the slot is the cache's from now
     /// on. The caller owns the frame.
     pub(crate) fn keep_for_family(&self, pfn: Pfn, slot: Slot) {
         let mut copies = self.swap.copies.lock(self.machine());
-        copies.keep(pfn, &[(0, slot)], Whose::Family);
+        copies.family.insert(pfn.0, slot.0);
         drop(copies);
         self.stats().add(Item::NrSwapcached, 1);
     }
@@ -259,6 +259,7 @@ impl<E: Env> Engine<E> {
     /// them: those go that it would not have kept alone. The caller settles the store.
     pub fn leave_family(&self) {
         let mut copies = self.swap.copies.lock(self.machine());
+        self.swap.families_left.fetch_add(1, Release);
         if self.tunables().swap_cache {
             let family = core::mem::take(&mut copies.family);
             copies.slots.extend(family);

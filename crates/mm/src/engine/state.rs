@@ -71,6 +71,8 @@ pub(crate) struct Swap {
     pub slots: Lock<SlotMap>,
     pub copies: Lock<Copies>,
     pub worth: Worth,
+    /// Times a family was left, see [`Engine::leave_family`].
+    pub families_left: AtomicU64,
     pub scratch: Scratch,
     /// Pages of the store's RAM that are charged.
     charged: AtomicU64,
@@ -119,6 +121,7 @@ impl<E: Env> Engine<E> {
                 slots: Lock::new(LockClass::SlotMap, 0, SlotMap::new()),
                 copies: Lock::new(LockClass::SlotMap, 1, Copies::new()),
                 worth: Worth::new(),
+                families_left: AtomicU64::new(0),
                 scratch: Scratch::new(),
                 charged: AtomicU64::new(0),
             },

@@ -162,6 +162,7 @@ impl<E: Env> Mm<E> {
         let mapped = &coming.slots[..got as usize];
         // What is freed takes its copies along.
         let read = got > 0 && access == Access::Read;
+        let whose = read.then(|| self.wants_copies(mapped)).flatten();
         let mut keeps = false;
         coming.busy.end_by(self, |state| {
             let Some(table) = state.table() else { return };
@@ -180,7 +181,7 @@ impl<E: Env> Mm<E> {
                 // With the block locked: from then on anybody may unmap the folio and free it.
                 self.lru_add(pfn, Which::Active);
             }
-            keeps = read && self.keep_read(pfn, mapped);
+            keeps = whose.is_some_and(|whose| self.keep_copies(pfn, mapped, whose));
         });
         if got == 0 {
             return self.free_unused(pfn);

@@ -110,6 +110,7 @@ impl<E: Env> Engine<E> {
     /// charged here: nothing is charged.
     pub fn unshare_all(&self) {
         self.leave_family();
+        self.settle_store();
         if self.stats().get(Item::NrShared) == 0 {
             return;
         }
