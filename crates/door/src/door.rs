@@ -136,6 +136,8 @@ pub struct Door {
     pub reason: Text<400>,
     /// Whether usage is so low that the kernel fills holes; a tenth of a second old at most.
     pub far: AtomicBool,
+    /// Mappings of so many bytes and more are made by the service while usage is low, too.
+    pub large: AtomicUsize,
     /// Pages that are charged, and that the program may map unseen.
     room: AtomicU64,
     /// The program's calls.
@@ -167,6 +169,7 @@ impl Door {
             fault: Text::new(),
             reason: Text::new(),
             far: AtomicBool::new(false),
+            large: AtomicUsize::new(0),
             room: AtomicU64::new(0),
             requests: Requests::new(),
         }

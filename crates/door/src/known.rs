@@ -11,10 +11,11 @@ const PAGE: usize = 4096;
 /// Bytes of addresses that one word tells of.
 pub const REGION: usize = 64 << 20;
 const REGIONS: usize = 1024;
-/// Of a word the low bits: pages from the region's start; above them the region's number.
-const PAGES: u32 = 16;
+/// Bytes of a small block and more: of those the GNU C library has mappings by themselves, unless
+/// a program sets that otherwise.
+pub const SMALL: usize = 128 << 10;
 
-/// The table. Zeros: nothing is known.
+/// The table: of each region the last byte that is known, with all below it; 0: none.
 pub struct Known([AtomicUsize; REGIONS]);
 
 impl Known {
@@ -24,25 +25,33 @@ impl Known {
         Known([const { AtomicUsize::new(0) }; REGIONS])
     }
 
+    #[inline]
     fn word(&self, region: usize) -> &AtomicUsize {
         &self.0[region % REGIONS]
     }
 
-    /// Whether a block of `bytes`, at least one, that begins at `start` is known.
+    /// Whether a block of `bytes`, at least one, that begins at `start` is known: the first page,
+    /// of which no block is, may be said to be.
     #[inline]
     pub fn has(&self, start: usize, bytes: usize) -> bool {
+        // Two bytes of one word that are less than a region apart are in the same one.
         let last = start.wrapping_add(bytes - 1);
-        let (region, page) = (last / REGION, last % REGION / PAGE);
-        let word = self.word(region).load(Relaxed);
-        word >> PAGES == region && page < word & ((1 << PAGES) - 1) && bytes < REGION
+        let known = self.word(last / REGION).load(Relaxed);
+        known.wrapping_sub(last) < REGION && bytes < REGION
+    }
+
+    /// The same, in fewer instructions, of a block of less than [`SMALL`] bytes; false, too, near
+    /// the end of what is known.
+    #[inline]
+    pub fn has_small(&self, start: usize) -> bool {
+        let known = self.word(start / REGION).load(Relaxed);
+        known.wrapping_sub(start).wrapping_sub(SMALL) < REGION - SMALL
     }
 
     /// What lies below `end`, which is not 0, in the region of the byte before that is known.
     pub fn note(&self, end: usize) {
-        let last = end - 1;
-        let (region, page) = (last / REGION, last % REGION / PAGE);
-        self.word(region)
-            .store(region << PAGES | (page + 1), Relaxed);
+        let last = (end - 1) | (PAGE - 1);
+        self.word(last / REGION).store(last, Relaxed);
     }
 
     /// Nothing is known any more: something is gone.
@@ -57,7 +66,7 @@ impl Known {
 
 #[cfg(test)]
 mod tests {
-    use super::{Known, REGION};
+    use super::{Known, REGION, SMALL};
 
     #[test]
     fn what_lies_below_an_end_is_known_until_it_is_forgotten() {
@@ -74,6 +83,23 @@ mod tests {
         assert!(known.has(base + REGION - 1, 1) && !known.has(base + REGION, 1));
         known.forget();
         assert!(!known.has(base, 1));
+    }
+
+    #[test]
+    fn a_small_block_is_known_by_its_start_alone() {
+        let (known, base) = (Known::new(), 7 * REGION);
+        let small = |start| known.has_small(start);
+        assert!(!small(base) && !small(base - 16) && !small(0));
+        known.note(base + SMALL);
+        assert!(
+            !small(base),
+            "its last byte may be the first that is unknown"
+        );
+        known.note(base + SMALL + 0x1000);
+        assert!(small(base) && small(base + 0xfff) && !small(base + 0x1000));
+        assert!(!small(base + 1024 * REGION) && !small(base - 16));
+        known.note(base + REGION);
+        assert!(small(base + REGION - SMALL - 1) && !small(base + REGION - SMALL));
     }
 
     #[test]

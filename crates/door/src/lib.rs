@@ -35,7 +35,7 @@ pub mod spin;
 
 pub use door::{Door, Mode, NO_TASK, STALE, State, Text};
 pub use held::Held;
-pub use known::{Known, REGION};
+pub use known::{Known, REGION, SMALL};
 pub use lock::{Guard, Lock};
 pub use places::Places;
 pub use request::Op;

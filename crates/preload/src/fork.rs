@@ -195,9 +195,7 @@ pub fn carry_out(mut call: Clone, by: host::Caller) -> Result<usize, i32> {
     if call.leaves() {
         rights::provide(false);
     }
-    // Held by another thread, they would stay held in the child for ever. The first before the
-    // others: its holder may be interrupted by a handler that forks, theirs have all blocked.
-    let taken = host::before_fork();
+    // Held by another thread, they would stay held in the child for ever.
     brk::CHANGING.acquire();
     // Nobody starts the service now.
     FORKING.acquire();
@@ -231,7 +229,6 @@ pub fn carry_out(mut call: Clone, by: host::Caller) -> Result<usize, i32> {
     limits::CHANGING.release();
     FORKING.release();
     brk::CHANGING.release();
-    host::after_fork(taken);
     result
 }
 

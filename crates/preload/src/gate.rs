@@ -158,7 +158,6 @@ fn start() {
         return;
     }
     STARTER.store(sys::gettid(), Relaxed);
-    host::opening();
     let limit = config::is_managed().then(limits::lift).unwrap_or_default();
     let state = match config::is_managed().then(|| rights::with_link(|| load::start(Mode::First))) {
         Some(Ok(_)) => {

@@ -1,30 +1,15 @@
 //! What is this door's own of what both doors do.
 
-use crate::alloc::boot;
 use crate::sys;
 use crate::window::Window;
 
 /// Who forks.
 pub type Caller = &'static Window;
 
-/// Before it is started.
-pub use crate::alloc::boot::open_reserve as opening;
 /// There is no service, for a reason.
 pub use crate::exec::outside::unmanaged;
 /// As close to the fork as can be, and after it; in the child, whose it is.
 pub use crate::window::{hold, let_go};
-
-/// Before a fork, what the child needs whole; whether it was taken.
-pub fn before_fork() -> bool {
-    boot::HEAP.acquire_for_fork()
-}
-
-/// After it, on both sides.
-pub fn after_fork(taken: bool) {
-    if taken {
-        boot::HEAP.release();
-    }
-}
 
 /// Whether the main heap is libc's, whose break it notes itself, and what comes is found.
 pub use crate::alloc::next::is_found as keeps_heap;

@@ -46,19 +46,21 @@ static START: extern "C" fn() = start;
 
 extern "C" fn start() {
     config::read();
-    if config::is_managed() {
-        // SAFETY: before the program's main: nobody else looks at the environment.
-        unsafe { exec::read_told() };
-        if !gate::is_started() {
-            load::map_file();
-        }
-        DOOR.pid.store(sys::getpid() as i32, Relaxed);
-        // Known to the main thread alone, which this is.
-        DOOR.left.store(sys::main_thread_word(), Relaxed);
-        hooks::register();
-        // After all that may have memory of the loader's: no allocator but libc's may be called
-        // yet.
+    if !config::is_managed() {
         alloc::next::find_once();
-        data::manage();
+        return;
     }
+    // SAFETY: before the program's main: nobody else looks at the environment.
+    unsafe { exec::read_told() };
+    if !gate::is_started() {
+        load::map_file();
+    }
+    DOOR.pid.store(sys::getpid() as i32, Relaxed);
+    // Known to the main thread alone, which this is.
+    DOOR.left.store(sys::main_thread_word(), Relaxed);
+    hooks::register();
+    // After all that may have memory of the loader's: no allocator but libc's may be called
+    // yet.
+    alloc::next::find_once();
+    data::manage();
 }

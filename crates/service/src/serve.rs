@@ -136,6 +136,12 @@ fn alignment(bytes: usize, all: bool) -> usize {
     }
 }
 
+/// From how many bytes on a mapping is made by the service even while the kernel may have it: where
+/// it has room for a whole huge page, wherever it begins, or is to lie on huge pages.
+pub fn large(all: bool) -> usize {
+    if all { 2 << 20 } else { 4 << 20 }
+}
+
 impl Calls {
     /// No foreign ranges yet.
     pub fn new(process: &'static Process) -> Calls {

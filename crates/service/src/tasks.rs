@@ -229,6 +229,8 @@ fn manage(door: &Door, found: Found, link: Link, line: LineId) -> Result<&'stati
     } = found;
     let tunables = group.knobs().map_err(|e| e.to_string())?;
     let align_mappings = group.align_mappings();
+    door.large
+        .store(crate::serve::large(align_mappings), Relaxed);
     let account = Arc::new(Account::new(group, line));
     let known = group.capabilities().map(Capabilities::from_bits);
     let capabilities = known.unwrap_or_else(deckle_live::self_test);

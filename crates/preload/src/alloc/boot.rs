@@ -1,75 +1,63 @@
-//! The first megabyte: blocks of the time before the program's own allocator is found, which are
-//! the loader's and those of constructors that run before ours.
+//! Blocks of the time before the program's own allocator is found: of what looks it up, and of
+//! constructors that run before ours.
 //!
-//! A plain heap in the library's own .bss, which costs no system call and only the pages that are
-//! touched; it is not managed (it is part of what the summary calls unmanaged). Blocks that are
-//! here stay here until they are freed.
+//! Pages of the library's own .bss, which costs no system call, and only the pages that are
+//! touched; it is not managed (it is part of what the summary calls unmanaged). Each block has
+//! pages of its own and is handed out once, since most programs have none: our constructor, the
+//! first, looks the allocator up. A block begins [`HEAD`] bytes into its first page, as one of
+//! libc's does that is a mapping by itself, so that `free` tells both from all others by one look.
 
-use super::heap::Heap;
 use crate::sys::PAGE;
 use core::cell::UnsafeCell;
 use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::Relaxed;
 
-/// Bytes of the heap.
-pub const BYTES: usize = 1 << 20;
+/// Where a block begins in its first page.
+pub const HEAD: usize = 16;
+
+const BYTES: usize = 2 << 20;
 
 #[repr(align(4096))]
 struct Room(UnsafeCell<[u8; BYTES]>);
-// SAFETY: only its address is used, by the heap below, under its lock.
+// SAFETY: each part is handed out once.
 unsafe impl Sync for Room {}
 static ROOM: Room = Room(UnsafeCell::new([0; BYTES]));
 static USED: AtomicUsize = AtomicUsize::new(0);
-/// Bytes kept for what is done when the heap is full: the look-up of the program's allocator, and
-/// the start of the service.
-const RESERVE: usize = 128 << 10;
+/// Bytes kept for what is done when the room is full: the look-up of the program's allocator.
+const RESERVE: usize = 1 << 20;
 static LIMIT: AtomicUsize = AtomicUsize::new(BYTES - RESERVE);
 
-/// Lets the heap use its last bytes.
+/// Lets the last bytes be used.
 pub fn open_reserve() {
     LIMIT.store(BYTES, Relaxed);
 }
 
-/// Hands out the room from its start; takes nothing back.
-pub struct Bump;
-
-// SAFETY: parts of one static range, each handed out once.
-unsafe impl dlmalloc::Allocator for Bump {
-    fn alloc(&self, size: usize) -> (*mut u8, usize, u32) {
-        let used = USED.load(Relaxed);
-        match size.checked_next_multiple_of(PAGE) {
-            Some(size) if size <= LIMIT.load(Relaxed) - used => {
-                USED.store(used + size, Relaxed);
-                ((ROOM.0.get() as usize + used) as *mut u8, size, 0)
-            }
-            _ => (core::ptr::null_mut(), 0, 0),
-        }
-    }
-    fn remap(&self, _: *mut u8, _: usize, _: usize, _: bool) -> *mut u8 {
-        core::ptr::null_mut()
-    }
-    fn free_part(&self, _: *mut u8, _: usize, _: usize) -> bool {
-        false
-    }
-    fn free(&self, _: *mut u8, _: usize) -> bool {
-        false
-    }
-    fn can_release_part(&self, _: u32) -> bool {
-        false
-    }
-    fn allocates_zeros(&self) -> bool {
-        true
-    }
-    fn page_size(&self) -> usize {
-        PAGE
-    }
+/// A block of `size` bytes, all zeros, aligned to 16; null where there is no room.
+pub fn alloc(size: usize) -> *mut u8 {
+    let whole = size.checked_add(HEAD);
+    let bytes = whole.and_then(|bytes| bytes.checked_next_multiple_of(PAGE));
+    let limit = LIMIT.load(Relaxed);
+    let take = |used: usize| used.checked_add(bytes?).filter(|end| *end <= limit);
+    let Ok(used) = USED.fetch_update(Relaxed, Relaxed, take) else {
+        return core::ptr::null_mut();
+    };
+    let first = ROOM.0.get() as usize + used;
+    // SAFETY: the first word of pages that are the caller's alone.
+    unsafe { (first as *mut usize).write(size) };
+    (first + HEAD) as *mut u8
 }
 
-/// The heap in the room.
-pub static HEAP: Heap<Bump> = Heap::new(Bump);
+/// Bytes of a block that its owner may use.
+///
+/// # Safety
+/// A block of [`alloc`].
+pub unsafe fn usable(block: *mut u8) -> usize {
+    // SAFETY: the word before each block, in the same page.
+    unsafe { block.sub(HEAD).cast::<usize>().read() }
+}
 
-/// Whether the block is in the program's first megabyte.
+/// Whether a block is one of these.
 #[inline]
-pub fn owns(ptr: *const u8) -> bool {
-    (ptr as usize).wrapping_sub(ROOM.0.get() as usize) < BYTES
+pub fn owns(block: *const u8) -> bool {
+    (block as usize).wrapping_sub(ROOM.0.get() as usize) < BYTES
 }

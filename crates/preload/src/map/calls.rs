@@ -98,15 +98,18 @@ fn map(args: [usize; 6]) -> Result<usize, i32> {
     }
 }
 
-/// Bytes of a mapping that stays the kernel's while usage is low: the service looks for no smaller
-/// ones later, and larger ones have room for huge pages.
-const LEFT: core::ops::Range<usize> = 256 << 10..2 << 20;
+/// Whether a mapping of so many bytes stays the kernel's while usage is low: the service looks for
+/// no smaller ones later, and has room for huge pages in larger ones.
+fn may_be_left(len: usize) -> bool {
+    const LEAST: usize = 256 << 10;
+    (LEAST..DOOR.large.load(Relaxed)).contains(&len)
+}
 
 /// Whether a new mapping stays the kernel's, as blocks of malloc do.
 fn is_left(len: usize, prot: c_int, flags: c_int) -> bool {
     let is_plain = prot == libc::PROT_READ | libc::PROT_WRITE
         && flags & !libc::MAP_STACK == libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    let is_small = is_plain && LEFT.contains(&len) && !locks::is_future();
+    let is_small = is_plain && may_be_left(len) && !locks::is_future();
     is_small && (DOOR.take_room((len / PAGE) as u64) || may_leave(len))
 }
 
@@ -117,7 +120,7 @@ fn may_leave(len: usize) -> bool {
 }
 
 fn unmap(addr: usize, len: usize) -> Result<usize, i32> {
-    let is_left = LEFT.contains(&len) && !gate::may_hold(addr, len);
+    let is_left = may_be_left(len) && !gate::may_hold(addr, len);
     let done = on_range(libc::SYS_munmap, [addr, len, 0], Op::Unmap);
     if done.is_ok() && is_left {
         DOOR.give_room((len / PAGE) as u64);

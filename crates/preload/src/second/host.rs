@@ -10,19 +10,8 @@ use deckle_door::entry::{IMAGE, WINDOW};
 /// Who forks: nothing is to be known of it.
 pub type Caller = ();
 
-/// Before the service is started.
-pub fn opening() {}
-
 /// There is no service, for a reason.
 pub use super::exec::unmanaged;
-
-/// Before a fork, what the child needs whole: nothing.
-pub fn before_fork() -> bool {
-    false
-}
-
-/// After it, on both sides.
-pub fn after_fork(_taken: bool) {}
 
 /// Restartable sequences, of which there are none here: `rseq` is refused.
 pub fn leave_sequences() {}
