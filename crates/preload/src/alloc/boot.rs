@@ -25,18 +25,13 @@ static ROOM: Room = Room(UnsafeCell::new([0; BYTES]));
 static USED: AtomicUsize = AtomicUsize::new(0);
 /// Bytes kept for what is done when the room is full: the look-up of the program's allocator.
 const RESERVE: usize = 1 << 20;
-static LIMIT: AtomicUsize = AtomicUsize::new(BYTES - RESERVE);
 
-/// Lets the last bytes be used.
-pub fn open_reserve() {
-    LIMIT.store(BYTES, Relaxed);
-}
-
-/// A block of `size` bytes, all zeros, aligned to 16; null where there is no room.
-pub fn alloc(size: usize) -> *mut u8 {
+/// A block of `size` bytes, all zeros, aligned to 16, which may take the `reserve`; null where
+/// there is no room.
+pub fn alloc(size: usize, reserve: bool) -> *mut u8 {
     let whole = size.checked_add(HEAD);
     let bytes = whole.and_then(|bytes| bytes.checked_next_multiple_of(PAGE));
-    let limit = LIMIT.load(Relaxed);
+    let limit = if reserve { BYTES } else { BYTES - RESERVE };
     let take = |used: usize| used.checked_add(bytes?).filter(|end| *end <= limit);
     let Ok(used) = USED.fetch_update(Relaxed, Relaxed, take) else {
         return core::ptr::null_mut();

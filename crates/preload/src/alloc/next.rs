@@ -123,7 +123,7 @@ fn find() {
 /// malloc, and calloc of one, before the program's own is found.
 #[cold]
 fn early(size: usize) -> Block {
-    let got = boot::alloc(size);
+    let got = boot::alloc(size, false);
     if !got.is_null() {
         return got.cast();
     }
@@ -133,8 +133,7 @@ fn early(size: usize) -> Block {
         return block.map_or_else(none, |block| seen(block, size));
     }
     // What looks it up is what wants memory.
-    boot::open_reserve();
-    match boot::alloc(size) {
+    match boot::alloc(size, true) {
         got if got.is_null() => none(),
         got => got.cast(),
     }
